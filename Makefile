@@ -1,0 +1,39 @@
+# make train   runs the main job on the embedded data set
+# make test    runs every check: ruff, mypy, import-linter, pytest
+# Both make a .venv unless a virtual environment is active, and then use that.
+
+ifdef VIRTUAL_ENV
+VENV := $(VIRTUAL_ENV)
+else
+VENV := .venv
+endif
+PYTHON := $(VENV)/bin/python
+INSTALLED := $(VENV)/.homo_dp_installed
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: train test lint install bench clean help
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(PYTHON) || python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet -c constraints.txt -e .[dev]
+	touch $@
+
+train: $(INSTALLED)
+	$(PYTHON) -m homo_dp.train
+
+lint: $(INSTALLED)
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(VENV)/bin/lint-imports
+
+test: lint
+	$(PYTHON) -m pytest -n 2 -m "not faults and not ui"
+
+clean:
+	rm -rf out mlflow.db mlartifacts ledger.sqlite ledger.sqlite.head

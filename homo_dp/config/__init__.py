@@ -1,0 +1,1 @@
+"""The configuration: its schema, YAML files, and command-line overrides."""

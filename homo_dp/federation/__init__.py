@@ -1,0 +1,1 @@
+"""Parties, the aggregator, the round loop, and one file a mechanism."""

@@ -1,0 +1,1 @@
+"""The models a federation can train, and the file a trained one is kept in."""

@@ -1,0 +1,1 @@
+"""What a run leaves behind: MLflow, indicators, predictions, plots, reports."""
