@@ -1,0 +1,48 @@
+"""Other names for our keys: short output names, FederatedScope's and flower-dp's words for NbAFL, `dpsgd`."""
+
+from typing import Any
+
+from homo_dp.config.layers import drop, get, put
+from homo_dp.errors import ConfigError
+
+ALIASES = {
+    "predictFileName": "output.predictFileName",
+    "indicatorFileName": "output.indicatorFileName",
+    "modelFileName": "output.modelFileName",
+    "data.file": "data.files",
+    "nbafl.w_clip": "nbafl.clip_norm",
+    "nbafl.l2_norm_clip": "nbafl.clip_norm",
+    "nbafl.num_rounds": "train.rounds",
+}
+MECHANISMS = {
+    "dpsgd": "dp_sgd",
+    "dp-sgd": "dp_sgd",
+    "DPSGD": "dp_sgd",
+    "dpfedavg": "dp_fedavg",
+    "dp-fedavg": "dp_fedavg",
+}
+
+
+def rename(tree: dict[str, Any]) -> dict[str, Any]:
+    """Replace every alias in one layer by our own key.
+
+    >>> rename({"nbafl": {"w_clip": 2}, "predictFileName": "p.csv"})
+    {'nbafl': {'clip_norm': 2}, 'output': {'predictFileName': 'p.csv'}}
+    """
+    tree = {name: dict(value) if isinstance(value, dict) else value for name, value in tree.items()}
+    for alias, ours in ALIASES.items():
+        value = get(tree, alias)
+        if value is None:
+            continue
+        drop(tree, alias)
+        if get(tree, ours) not in (None, value):
+            raise ConfigError(f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them")
+        put(tree, tuple(ours.split(".")), value)
+    mechanism = get(tree, "privacy.mechanism")
+    if isinstance(mechanism, str) and mechanism in MECHANISMS:
+        tree["privacy"]["mechanism"] = MECHANISMS[mechanism]
+    used = get(tree, "nbafl.use")  # FederatedScope's switch
+    drop(tree, "nbafl.use")
+    if used is True and mechanism is None:
+        put(tree, ("privacy", "mechanism"), "nbafl")
+    return tree

@@ -1,0 +1,177 @@
+"""The `data` section: which tables, which columns, and what is publicly known about them."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from homo_dp.config.base import (
+    Bounds,
+    Column,
+    Columns,
+    Conflict,
+    Count,
+    Counts,
+    FilePath,
+    Flag,
+    Fraction,
+    PartyName,
+    Positive,
+    Section,
+    Text,
+    Value,
+    Values,
+    key,
+    mapping,
+    shorthand,
+)
+
+ONE_TABLE = "all"  # the name under which a single table that is split later stands in data.files
+
+
+class ColumnConfig(Section):
+    """Public knowledge about one column: numeric bounds, or the list of levels."""
+
+    bounds: Bounds | None = key(None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1].")
+    levels: Values | None = key(None, "Categorical: every declared level; any other value has a slot of its own.")
+    missing: Value = key(
+        "error",
+        "A missing value is an `error`, or becomes `middle`, `low`, `high` or a number (numeric), "
+        "`unknown` or one of the levels (categorical).",
+    )
+    indicator: Flag = key(False, "Add a 0/1 column that says where a value was missing.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.bounds is None) == (self.levels is None):
+            raise ValueError("must have either bounds: [low, high] (numeric) or levels: [...] (categorical)")
+        if self.levels is not None:
+            if len(set(map(str, self.levels))) != len(self.levels) or not self.levels:
+                raise ValueError("levels must be a list of different values")
+            if self.missing not in ("error", "unknown") and self.missing not in self.levels:
+                raise ValueError("missing must be error, unknown, or one of the levels")
+        elif self.missing not in ("error", "middle", "low", "high") and not isinstance(self.missing, int | float):
+            raise ValueError("missing must be error, middle, low, high, or a number")
+        return self
+
+
+class PartitionConfig(Section):
+    """How one table is split over simulated parties."""
+
+    kind: Literal["iid", "dirichlet", "by_label"] = key("iid", "Random, label-skewed by a Dirichlet, or by label.")
+    parties: Count = key(3, "Number of parties.")
+    alpha: Positive = key(0.5, "Concentration of the Dirichlet: small is skewed.")
+
+
+class ImageConfig(Section):
+    """Public shape and value range of images."""
+
+    shape: Counts | None = key(None, "`[channels, height, width]`; null: read from the image file.")
+    scale: Bounds = key((0.0, 255.0), "Value range of a pixel; scaled to [-1, 1].")
+
+
+def _one_table(value: object) -> object:
+    return {ONE_TABLE: value} if isinstance(value, str) else value
+
+
+class DataConfig(Section):
+    """Tables, columns and how rows fall to parties."""
+
+    name: Text | None = key(None, "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`.")
+    embedded: Literal["breast_cancer", "digits", "users"] | None = key(
+        None, "A bundled data set; null: breast_cancer unless files are given."
+    )
+    files: Annotated[dict[PartyName, FilePath], BeforeValidator(_one_table)] = mapping(
+        "`{party: path}`, a table (CSV, .csv.gz, Parquet) or image file (.npz, IDX) for each party. One path alone is "
+        "one table that `party_column`, `user_column` or `partition` splits."
+    )
+    party_column: Column | None = key(None, "Column of the one table that names the party of a row.")
+    user_column: Column | None = key(None, "Column of the one table that names the user of a row (unit: user).")
+    partition: Annotated[PartitionConfig | None, BeforeValidator(shorthand("kind"))] = key(
+        None, "How one table is split; `iid`, `dirichlet` or `by_label` alone is short for its kind. Null: iid over 3."
+    )
+    rows: dict[PartyName, Count] = mapping("Declared, public row counts by party; the private count is used if absent.")
+    test_file: FilePath | dict[PartyName, FilePath] | None = key(None, "Test table, or one for each party.")
+    test_fraction: Fraction | None = key(
+        None, "Share of each party's rows held out; null: 0.2 without other test rows."
+    )
+    split_column: Column | None = key(None, "Column whose value `test` marks a test row.")
+    public_test: Flag = key(False, "The test table is public: metrics on it are released without charge.")
+    id: Column = key("id", "Identifier column: kept in predictions, never a feature.")
+    label: Column = key("y", "Label column.")
+    classes: Values | None = key(None, "Declared classes in order; null: 0/1, or those of the embedded set.")
+    use: Columns | None = key(None, "Feature columns to use; null: all but id, label and the columns named above.")
+    drop: Columns = key((), "Columns to leave out.")
+    columns: dict[Column, ColumnConfig] = mapping(
+        "Public knowledge by column: `{bounds: [low, high]}` or `{levels: []}`."
+    )
+    columns_from: Literal["breast_cancer", "digits"] | None = key(
+        None, "Shipped public description for columns not listed; null: that of the embedded set."
+    )
+    missing_values: Values = key(("", "NA", "NaN", "nan", "null"), "Cell texts that mean a missing value.")
+    target_bounds: Bounds | None = key(None, "Public `[low, high]` of a regression target.")
+    image: ImageConfig | None = key(None, "Rows are images of this shape and range.")
+
+    @property
+    def dataset(self) -> str:
+        """The declared name under which budgets are kept."""
+        return self.name or self.embedded or "unnamed"
+
+    @property
+    def one_table(self) -> str | None:
+        """The path of the single table that is split into parties or users, if there is one."""
+        splits = self.party_column or self.user_column or self.partition
+        return next(iter(self.files.values())) if len(self.files) == 1 and splits else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        if not filled.get("files") and filled.get("embedded") is None:
+            filled["embedded"] = "breast_cancer"
+        if filled.get("columns_from") is None and filled.get("embedded") in ("breast_cancer", "digits"):
+            filled["columns_from"] = filled["embedded"]
+        splits = ("partition", "party_column", "user_column")
+        one = isinstance(filled.get("files"), str) or (
+            isinstance(filled.get("files"), dict) and list(filled["files"]) == [ONE_TABLE]
+        )
+        embedded = filled.get("embedded") in ("breast_cancer", "digits")
+        if (one or embedded) and all(filled.get(name) is None for name in splits):
+            filled["partition"] = {"kind": "iid"}
+        if all(filled.get(name) is None for name in ("test_file", "test_fraction", "split_column")):
+            filled["test_fraction"] = 0.2
+        return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embedded and self.files:
+            raise Conflict("data.embedded, data.files: only one can be given; leave one of them out")
+        if len(self.files) > 1:
+            for name in ("party_column", "partition"):
+                if getattr(self, name) is not None:
+                    raise Conflict(f"data.{name}: splits one table, but data.files has {len(self.files)}; leave it out")
+        if self.partition is not None and self.party_column is not None:
+            raise Conflict("data.partition, data.party_column: only one can split the table; leave one of them out")
+        tests = [n for n in ("test_file", "test_fraction", "split_column") if getattr(self, n) is not None]
+        if len(tests) > 1:
+            raise Conflict(f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of them out")
+        if self.id == self.label:
+            raise Conflict(f"data.id={self.id}: is also data.label; the label cannot be the identifier")
+        if self.use is not None and (both := sorted(set(self.use) & set(self.drop))):
+            raise Conflict(f"data.drop={both[0]}: is in data.use too; keep it in one of them")
+        if self.classes is not None and len(set(map(str, self.classes))) != len(self.classes):
+            raise Conflict("data.classes: has a class twice; list each class once")
+        if self.classes is not None and len(self.classes) < 2:
+            raise Conflict("data.classes: must list at least two classes")
+        self._check_names()
+        return self
+
+    def _check_names(self) -> None:
+        known = set(self.files) if self.one_table is None else set()
+        named: dict[str, set[str]] = {"rows": set(self.rows)}
+        if isinstance(self.test_file, dict):
+            named["test_file"] = set(self.test_file)
+        for name, parties in named.items():
+            if known and (strangers := sorted(parties - known)):
+                raise Conflict(f"data.{name}.{strangers[0]}: no such party; data.files has {', '.join(sorted(known))}")

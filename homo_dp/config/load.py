@@ -1,0 +1,108 @@
+"""From a YAML file and overrides to one checked configuration, and back to text.
+
+Layers: the defaults of the schema, then the file, then the overrides. An override of one key of an exclusive pair
+(`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) replaces the other; both in one layer are wrong.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from homo_dp.config.aliases import rename
+from homo_dp.config.explain import dotted, explain
+from homo_dp.config.layers import merge, put, split_key
+from homo_dp.config.schema import Config
+from homo_dp.config.text import parse_yaml, to_yaml
+from homo_dp.errors import ConfigError
+
+Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration and what its reader should be told about it."""
+
+    config: Config
+    notes: tuple[str, ...] = ()
+
+
+def load_config(path: str | Path | None = None, overrides: Overrides = ()) -> Config:
+    """Read a YAML config (None: the defaults alone), put `overrides` (dotted key -> value) over it, check it.
+
+    >>> load_config(None, {"privacy.noise_multiplier": 1.1}).privacy.target_epsilon is None
+    True
+    """
+    return load(path, overrides).config
+
+
+def load(path: str | Path | None = None, overrides: Overrides = ()) -> Loaded:
+    """Like `load_config`, with the notes of a translation from another system."""
+    notes: list[str] = []
+    tree: dict[str, Any] = {}
+    if path is not None:
+        tree, notes = _read(Path(path))
+    over: dict[str, Any] = {}
+    pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
+    for key, value in pairs:
+        put(over, split_key(key), value)
+    return Loaded(config_from(merge(rename(tree), rename(over))), tuple(notes))
+
+
+def config_from(tree: Mapping[str, Any]) -> Config:
+    """Check a tree of plain values."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(explain(error, Config, tree)) from None
+
+
+def dump_yaml(config: Config) -> str:
+    """The resolved configuration as YAML; loading it again gives an equal one.
+
+    >>> config_from(parse_yaml(dump_yaml(Config()))) == Config()
+    True
+    """
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
+    """The resolved configuration as dotted keys and scalars (lists as text), for MLflow.
+
+    >>> flatten(Config())["privacy.delta"]
+    1e-05
+    """
+    flat: dict[str, str | int | float | bool | None] = {}
+
+    def walk(value: Any, path: tuple[str, ...]) -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(inner, (*path, name))
+        elif isinstance(value, list):
+            flat[dotted(path)] = to_yaml(value).strip() if not value else "[" + ", ".join(map(str, value)) + "]"
+        else:
+            flat[dotted(path)] = value
+
+    walk(config.model_dump(mode="json"), ())
+    return flat
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"--config {path}: no such file; the recipes are in conf/") from None
+    except IsADirectoryError:
+        raise ConfigError(f"--config {path}: is a directory; give a YAML file in it") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path}: is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"--config {path}: cannot be read ({error.strerror}); check its permissions") from None
+    tree = parse_yaml(text, str(path))
+    if tree is None:
+        return {}, []
+    if not isinstance(tree, dict):
+        raise ConfigError(f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md")
+    return tree, []

@@ -1,0 +1,28 @@
+"""The `tracking`, `predict` and `output` sections: what a run leaves behind."""
+
+from homo_dp.config.base import Count, FilePath, Flag, Fraction, Section, Text, key
+
+
+class TrackingConfig(Section):
+    """MLflow."""
+
+    enabled: Flag = key(True, "Log to MLflow.")
+    uri: Text = key("sqlite:///mlflow.db", "Store or server; artifacts of a local store lie beside it.")
+    experiment: Text = key("homo_dp", "Name of the experiment.")
+    run_name: Text | None = key(None, "Name of the run; null: made up.")
+    model_name: Text | None = key(None, "Register the model under this name.")
+
+
+class PredictConfig(Section):
+    """Scoring."""
+
+    threshold: Fraction = key(0.5, "A row is of class 1 from this probability on (binary).")
+    chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
+
+
+class OutputConfig(Section):
+    """Files of a run; the three names are also short names in `--params`."""
+
+    predictFileName: FilePath = key("out/predict.csv", "Predictions (CSV).")
+    indicatorFileName: FilePath = key("out/indicator.json", "Indicators (JSON).")
+    modelFileName: FilePath = key("out/model.safetensors", "The model (safetensors).")

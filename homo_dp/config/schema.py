@@ -1,0 +1,95 @@
+"""The whole configuration: all sections, and the checks that concern several of them."""
+
+import os
+from typing import Self
+
+from pydantic import model_validator
+
+from homo_dp.config.base import Conflict, Section, section
+from homo_dp.config.data import ColumnConfig, DataConfig, ImageConfig, PartitionConfig
+from homo_dp.config.federation import FederationConfig, PartyConfig, TransportConfig
+from homo_dp.config.model import ModelConfig
+from homo_dp.config.output import OutputConfig, PredictConfig, TrackingConfig
+from homo_dp.config.privacy import AdaptiveConfig, NbaflConfig, PrivacyConfig
+from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
+
+__all__ = [
+    "AdaptiveConfig",
+    "AveragingConfig",
+    "ColumnConfig",
+    "Config",
+    "DataConfig",
+    "FederationConfig",
+    "ImageConfig",
+    "ModelConfig",
+    "NbaflConfig",
+    "OutputConfig",
+    "PartitionConfig",
+    "PartyConfig",
+    "PredictConfig",
+    "PrivacyConfig",
+    "ScheduleConfig",
+    "ServerOptimizerConfig",
+    "TrackingConfig",
+    "TrainConfig",
+    "TransportConfig",
+]
+
+
+class Config(Section):
+    """A run, fully described."""
+
+    model: ModelConfig = section(ModelConfig, "What is trained.")
+    data: DataConfig = section(DataConfig, "Tables, columns, parties.")
+    privacy: PrivacyConfig = section(PrivacyConfig, "The guarantee.")
+    nbafl: NbaflConfig = section(NbaflConfig, "NbAFL's own settings.")
+    train: TrainConfig = section(TrainConfig, "Rounds, steps, optimisers.")
+    federation: FederationConfig = section(FederationConfig, "The aggregator's rules.")
+    party: PartyConfig = section(PartyConfig, "A party process.")
+    transport: TransportConfig = section(TransportConfig, "How messages travel.")
+    tracking: TrackingConfig = section(TrackingConfig, "MLflow.")
+    predict: PredictConfig = section(PredictConfig, "Scoring.")
+    output: OutputConfig = section(OutputConfig, "Files of a run.")
+
+    @property
+    def private(self) -> bool:
+        """Whether outputs may call themselves private: DP is on and its noise is not seeded."""
+        return self.privacy.mechanism != "none" and self.privacy.seeded_noise_for_tests is None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self._check_outputs()
+        self._check_delta()
+        mechanism = self.privacy.mechanism
+        if mechanism in ("dp_sgd", "dp_fedavg", "none") and self.nbafl != NbaflConfig():
+            raise Conflict(f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl")
+        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.privacy.trust_aggregator:
+            raise Conflict(
+                "nbafl.noise_at_upload=false: the aggregator sees weights without noise; "
+                "write privacy.trust_aggregator: true if you trust it"
+            )
+        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.nbafl.noise_at_download:
+            raise Conflict("nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on")
+        files = {} if self.data.one_table or self.party.name or self.federation.parties else self.data.files
+        least = self.federation.min_parties
+        if files and least is not None and least > len(files):
+            raise Conflict(f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files")
+        return self
+
+    def _check_outputs(self) -> None:
+        paths = {f"output.{name}": path for name, path in self.output} | {"privacy.ledger": self.privacy.ledger}
+        seen: dict[str, str] = {}
+        for name, path in paths.items():
+            place = os.path.abspath(path)
+            if place in seen:
+                raise Conflict(f"{name}={path}: is the same file as {seen[place]}; give each a path of its own")
+            seen[place] = name
+
+    def _check_delta(self) -> None:
+        if self.privacy.unit == "record" and self.privacy.mechanism != "none":
+            for party, rows in self.data.rows.items():
+                if self.privacy.delta >= 1 / rows:
+                    raise Conflict(
+                        f"privacy.delta={self.privacy.delta:g}: must be below 1 / data.rows.{party} = {1 / rows:g}; "
+                        "lower it"
+                    )

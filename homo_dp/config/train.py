@@ -1,0 +1,134 @@
+"""The `train` section: rounds, local steps, optimisers and learning-rate schedules."""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from homo_dp.config.base import (
+    Conflict,
+    Count,
+    CountOrZero,
+    FilePath,
+    Fraction,
+    NonNegative,
+    Positive,
+    Probability,
+    Rate,
+    Section,
+    key,
+    section,
+    shorthand,
+)
+
+
+class ScheduleConfig(Section):
+    """How the learning rate moves over all local steps of the run."""
+
+    kind: Literal["constant", "optimal", "cosine", "step", "inverse_sqrt"] = key(
+        "constant", "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores learning_rate."
+    )
+    alpha: Positive | None = key(None, "Regularisation that `optimal` starts from; null: train.weight_decay.")
+    floor: Fraction = key(0.0, "Share of the learning rate at which `cosine` ends.")
+    every: Probability = key(0.5, "Share of the run after which `step` lowers the rate, again and again.")
+    factor: Probability = key(0.1, "What `step` multiplies the rate with.")
+
+    def rate(self, learning_rate: float, step: int, steps: int, alpha: float = 0.0) -> float:
+        """Learning rate of local step `step` (from 0) out of `steps`; `alpha` is the weight decay.
+
+        >>> round(ScheduleConfig(kind="optimal").rate(1.0, 0, 100, alpha=1e-4), 6)
+        10.0
+        >>> ScheduleConfig(kind="cosine").rate(2.0, 50, 100)
+        1.0
+        """
+        if self.kind == "optimal":
+            alpha = self.alpha or alpha
+            # Bottou's heuristic: a typical weight is sqrt(1 / sqrt(alpha)), and the first rate equals it, because the
+            # loss derivative that divides it is at most 1 (scikit-learn _sgd_fast, PrimiHub homo_lr).
+            return 1.0 / (alpha * (1.0 / (math.sqrt(1.0 / math.sqrt(alpha)) * alpha) + step))
+        done = step / max(steps, 1)
+        if self.kind == "cosine":
+            return learning_rate * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
+        if self.kind == "step":
+            return learning_rate * self.factor ** math.floor(done / self.every + 1e-9)
+        return learning_rate / math.sqrt(step + 1) if self.kind == "inverse_sqrt" else learning_rate
+
+
+class ServerOptimizerConfig(Section):
+    """What the aggregator does with the mean update; free under DP, since it only post-processes."""
+
+    name: Literal["fedavg", "fedavgm", "fedadam"] = key("fedavg", "FedAvg, with momentum, or Adam.")
+    learning_rate: Positive | None = key(None, "Step on the mean update; null: 1, or 0.1 for fedadam.")
+    momentum: Fraction = key(0.9, "Of fedavgm.")
+    beta1: Fraction = key(0.9, "Of fedadam.")
+    beta2: Fraction = key(0.99, "Of fedadam.")
+    tau: Positive = key(1e-3, "Of fedadam: keeps the division from zero.")
+
+    @property
+    def rate(self) -> float:
+        """The learning rate with its default filled in."""
+        return self.learning_rate if self.learning_rate is not None else (0.1 if self.name == "fedadam" else 1.0)
+
+
+class AveragingConfig(Section):
+    """Mean of the global weights over rounds, used for the final model; free under DP."""
+
+    kind: Literal["none", "tail", "ema"] = key("none", "Last weights, mean of the last rounds, or exponential mean.")
+    tail: Rate = key(0.5, "Share of the rounds that `tail` takes, from the end.")
+    decay: Probability = key(0.9, "Weight of the past in `ema`.")
+
+
+class TrainConfig(Section):
+    """How the model is trained."""
+
+    rounds: Count = key(10, "Rounds of the federation.")
+    local_epochs: Positive | None = key(
+        None, "Passes of a party over its rows each round: ceil(epochs / q) steps. Null: 1."
+    )
+    local_steps: Count | None = key(None, "Steps of a party each round, instead of local_epochs.")
+    batch_size: Count | None = key(None, "Expected batch of a Poisson sample. Null: 50.")
+    sample_rate: Rate | None = key(None, "Share of the rows in a batch, instead of batch_size.")
+    physical_batch_size: Count | None = key(None, "Rows in memory at once; changes no result and no epsilon.")
+    learning_rate: Positive = key(1.0, "Of the local optimiser.")
+    schedule: Annotated[ScheduleConfig, BeforeValidator(shorthand("kind"))] = section(
+        ScheduleConfig, "A word is short for its kind."
+    )
+    optimizer: Literal["sgd", "adam"] = key("sgd", "Local optimiser.")
+    momentum: Fraction = key(0.0, "Of sgd.")
+    weight_decay: NonNegative = key(0.0, "L2 penalty, added after clipping and noise.")
+    proximal_mu: NonNegative = key(0.0, "FedProx pull to the global weights, added after clipping and noise.")
+    server_optimizer: Annotated[ServerOptimizerConfig, BeforeValidator(shorthand("name"))] = section(
+        ServerOptimizerConfig, "A word is short for its name."
+    )
+    weighting: Literal["uniform", "rows"] = key("uniform", "Parties count the same, or by declared rows.")
+    averaging: Annotated[AveragingConfig, BeforeValidator(shorthand("kind"))] = section(
+        AveragingConfig, "A word is short for its kind."
+    )
+    seed: CountOrZero = key(0, "Of initial weights and partitions; never of noise or sampling.")
+    init_from: FilePath | None = key(None, "A saved model to continue.")
+    device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        filled = dict(given)
+        if filled.get("local_epochs") is None and filled.get("local_steps") is None:
+            filled["local_epochs"] = 1.0
+        if filled.get("batch_size") is None and filled.get("sample_rate") is None:
+            filled["batch_size"] = 50
+        return filled
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for one, other in (("local_epochs", "local_steps"), ("batch_size", "sample_rate")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise Conflict(f"train.{one}, train.{other}: one follows from the other; leave one of them out")
+        if self.schedule.kind == "optimal" and not (self.schedule.alpha or self.weight_decay):
+            raise Conflict("train.schedule=optimal: needs a regularisation to start from; give train.weight_decay")
+        if self.momentum == 1:
+            raise Conflict("train.momentum=1: must be below 1")
+        if self.momentum and self.optimizer != "sgd":
+            raise Conflict(f"train.momentum={self.momentum:g}: belongs to train.optimizer: sgd; leave it out")
+        return self
