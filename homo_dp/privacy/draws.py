@@ -1,0 +1,99 @@
+"""What private training draws ahead of need: batches of row numbers and vectors of noise, each handed out once.
+
+Drawing for many steps at a time spreads the cost of a call over those steps. It changes no law: Poisson sampling takes
+every row of every step independently, so one draw over ``steps * rows`` virtual rows is exactly ``steps`` draws.
+"""
+
+import os
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.sampling import PoissonSampler
+
+_BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
+_AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
+
+
+class PoissonBatches:
+    """An endless supply of Poisson batches of row numbers.
+
+    Guarantees:
+        - each row is in each batch with probability ``sampler.sample_rate``, independently;
+        - a batch is handed out once, and never to both sides of a fork; empty batches are batches.
+    """
+
+    def __init__(self, sampler: PoissonSampler, noise: NoiseSource) -> None:
+        self._noise = noise
+        self._population = sampler.population
+        self._steps = max(1, min(64, int(_BLOCK / max(1.0, sampler.expected_size))))
+        self._block = PoissonSampler(sampler.population * self._steps, sampler.sample_rate)
+        self._ready: list[Tensor] = []
+        self._pid = os.getpid()
+
+    def next(self) -> Tensor:
+        """The row numbers of the next batch, ascending, int64."""
+        if not self._ready or self._pid != os.getpid():
+            self._draw_block()
+        return self._ready.pop()
+
+    def _draw_block(self) -> None:
+        drawn = self._block.draw(self._noise)  # ascending, so each step's rows lie together
+        starts = torch.arange(self._steps + 1) * self._population
+        cuts = torch.searchsorted(drawn, starts)
+        sizes = cuts.diff().tolist()
+        self._ready = list(torch.split(drawn.remainder_(self._population), sizes))
+        self._pid = os.getpid()
+
+
+class NoiseVectors:
+    """Vectors of ``size`` standard normals for the steps of one run, each handed out once; close it after the run.
+
+    Long vectors come from a background thread while the trainer computes; short ones are drawn in blocks. A seeded
+    source stays in the calling thread, so that a test can be repeated.
+    """
+
+    def __init__(self, noise: NoiseSource, size: int, steps: int, dtype: torch.dtype) -> None:
+        self._noise, self._size, self._dtype = noise, size, dtype
+        self._left = steps
+        self._ready: list[Tensor] = []
+        self._pid = os.getpid()
+        self._ahead: Any = None
+        if noise.private and size >= _AHEAD and steps > 2:
+            from homo_dp.privacy.noise import AheadNormals
+
+            self._ahead = AheadNormals(noise, size, dtype=dtype, depth=2)
+
+    def next(self) -> Tensor:
+        """A fresh vector of independent normals with standard deviation 1."""
+        if self._ahead is not None:
+            vector: Tensor = self._ahead.take()
+            return vector
+        if not self._ready or self._pid != os.getpid():
+            count = max(1, min(self._left, _BLOCK // self._size))
+            self._ready = list(self._noise.normal((count, self._size), 1.0, dtype=self._dtype))
+            self._pid = os.getpid()
+        self._left -= 1
+        return self._ready.pop()
+
+    @property
+    def producer_cpu_seconds(self) -> float:
+        """CPU time of the background thread so far; 0 where there is none."""
+        return 0.0 if self._ahead is None else float(self._ahead.cpu_seconds)
+
+    def close(self) -> None:
+        """Drop what was not used and end the background thread."""
+        self._ready = []
+        if self._ahead is not None:
+            self._ahead.close()
+
+    def __enter__(self) -> "NoiseVectors":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,157 @@
+"""Clipped sums of per-sample gradients, by Opacus: one class a family of grad-sample modes.
+
+Every class answers one question, ``clipped_sum``: the sum over a physical batch of each row's gradient, clipped to
+``max_grad_norm`` over all trainable parameters together. Noise, division and the optimiser are not known here.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from opacus.grad_sample import GradSampleModule
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.grad_sample.gsm_exp_weights import GradSampleModuleExpandedWeights
+from torch import Tensor, nn
+
+from homo_dp.privacy.clipping import clip_factors
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.losses import Loss, per_sample
+
+OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
+
+
+class ClippedGradients(Protocol):
+    """Computes clipped sums for one module and loss.
+
+    Guarantees:
+        - one row moves the sum by at most ``max_grad_norm`` (L2 over all tensors of the sum);
+        - a row whose gradient is not finite adds nothing.
+    """
+
+    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
+        """Write (or add) the clipped sum of these rows to ``sums``; return the norm of each row before clipping."""
+
+    def close(self) -> None:
+        """Take every hook off the module."""
+
+
+class MaterialisedGradients:
+    """Per-sample gradients held in memory: Opacus' hooks, functorch and expanded-weights modes."""
+
+    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> None:
+        self._loss, self._max_grad_norm = loss, max_grad_norm
+        if mode == "ew":
+            self._wrapped: Any = GradSampleModuleExpandedWeights(module, loss_reduction="sum")
+        else:
+            self._wrapped = GradSampleModule(module, loss_reduction="sum", force_functorch=mode == "functorch")
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
+        self._clear()
+        with torch.enable_grad():
+            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
+            torch.autograd.backward([losses.sum()])
+        rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
+        norms = joint_norms(rows, len(features))
+        factors = clip_factors(norms, self._max_grad_norm)
+        for total, gradient in zip(sums, rows, strict=True):
+            _store(total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate)
+        self._clear()
+        return norms
+
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+            parameter.grad = None
+
+    def close(self) -> None:
+        self._clear()
+        self._wrapped.to_standard_module()
+
+
+class GhostGradients:
+    """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one."""
+
+    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
+        self._loss, self._max_grad_norm = loss, max_grad_norm
+        self._wrapped: Any = GradSampleModuleFastGradientClipping(
+            module, loss_reduction="sum", max_grad_norm=max_grad_norm
+        )
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
+        gradients: list[Tensor | None] | None
+        norms, gradients = self._weighted(features, labels)
+        if not bool(norms.isfinite().all()):
+            # A zero factor does not silence NaN in a backward pass, so the row has to leave the batch.
+            finite = norms.isfinite()
+            gradients = self._weighted(features[finite], labels[finite])[1] if bool(finite.any()) else None
+        for index, total in enumerate(sums):
+            _store(total, None if gradients is None else gradients[index], accumulate)
+        return norms
+
+    def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+        self._clear()
+        with torch.enable_grad():
+            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
+            torch.autograd.backward([losses.sum()], retain_graph=True)
+            norms = self._norms(len(features))
+            for parameter in self._parameters:
+                parameter.grad = None
+            self._wrapped.disable_hooks()
+            try:
+                torch.autograd.backward([(clip_factors(norms, self._max_grad_norm) * losses).sum()])
+            finally:
+                self._wrapped.enable_hooks()
+        gradients = [parameter.grad for parameter in self._parameters]
+        self._clear()
+        return norms, gradients
+
+    def _norms(self, rows: int) -> Tensor:
+        known: list[Tensor] = [
+            parameter._norm_sample for parameter in self._parameters if hasattr(parameter, "_norm_sample")
+        ]
+        if len(known) < sum(parameter.grad is not None for parameter in self._parameters):
+            raise PrivacyError("grad_sample_mode=ghost misses the norm of a parameter; use grad_sample_mode=hooks")
+        if not known:
+            return self._parameters[0].new_zeros(rows)
+        norms: Tensor = torch.linalg.vector_norm(torch.stack([norm.reshape(rows) for norm in known]), dim=0)
+        return norms
+
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+            if hasattr(parameter, "_norm_sample"):
+                del parameter._norm_sample
+
+    def close(self) -> None:
+        self._clear()
+        self._wrapped.to_standard_module()
+
+
+def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:
+    """Norm of each row over all parameters together; parameters without a gradient count as zeros."""
+    norms = [torch.linalg.vector_norm(row.reshape(count, -1), dim=1) for row in rows if row is not None]
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(count)
+
+
+def scaled_sum(rows: Tensor, factors: Tensor) -> Tensor:
+    """Sum of the rows times their factors; a row with factor 0 is left out, whatever it holds."""
+    if not bool((factors > 0).all()):
+        rows, factors = rows[factors > 0], factors[factors > 0]
+    return torch.einsum("i,i...->...", factors.to(rows.dtype), rows)
+
+
+def _grad_sample(parameter: nn.Parameter, count: int) -> Tensor | None:
+    rows = getattr(parameter, "grad_sample", None)
+    if rows is None:
+        return None
+    if not isinstance(rows, Tensor) or len(rows) != count:
+        raise PrivacyError(f"expected {count} per-sample gradients of one batch; call the model once per forward pass")
+    return rows
+
+
+def _store(total: Tensor, value: Tensor | None, accumulate: bool) -> None:
+    if not accumulate:
+        total.zero_()
+    if value is not None:
+        total.add_(value)

@@ -1,0 +1,198 @@
+"""DP-SGD: the one object that samples, clips, adds noise and names the event it performed.
+
+A step, in the order of ``PrivateTraining._step``: draw a Poisson batch, sum the clipped per-sample gradients, add noise
+to the sum, divide by the expected batch size, add what needs no privacy (weight decay, FedProx), step the optimiser.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from homo_dp.privacy.clipping import check_clip_norm
+from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients import ClippedGradients
+from homo_dp.privacy.losses import Loss
+from homo_dp.privacy.modes import choose_gradients
+from homo_dp.privacy.noise import NoiseSource, secure_noise
+from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
+from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
+
+_STEPS = "training.steps"
+
+
+class PrivateTraining:
+    """DP-SGD of one module on one party's rows, over any number of rounds.
+
+    Guarantees:
+        - every step samples rows by ``sampler`` and one row moves the summed gradient by at most ``max_grad_norm``;
+        - every step, with an empty batch too, adds normal noise of ``noise_multiplier * max_grad_norm`` per coordinate
+          to the sum and divides by the expected batch size;
+        - a row with a gradient that is not finite contributes nothing and is counted in ``rows_not_finite``;
+        - ``event(steps)`` is what ``run(steps)`` does: both read the same sampler and the same noise multiplier.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        features: Tensor,
+        labels: Tensor,
+        *,
+        sampler: PoissonSampler,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        noise: NoiseSource | None = None,
+        physical_batch_size: int | None = None,
+        grad_sample_mode: str = "auto",
+        after_noise: Callable[[], None] | None = None,
+        on_step: Callable[[], None] | None = None,
+    ) -> None:
+        self.noise_multiplier = check_noise_multiplier(noise_multiplier)
+        self.max_grad_norm = check_clip_norm(max_grad_norm, "max_grad_norm")
+        self.noise: NoiseSource = secure_noise() if noise is None else noise
+        self.sampler = sampler
+        _check_rows(features, labels, sampler, physical_batch_size)
+        check_module(module)
+        check_optimizer(module, optimizer)
+        module.train()
+        probe_rows(module, loss, features, labels)
+        self.module, self.optimizer = module, optimizer
+        self.after_noise, self._on_step = after_noise, on_step
+        self._features, self._labels = features, labels
+        self._physical_batch_size = physical_batch_size
+        self.steps_done = 0
+        self.applied_sigma = 0.0
+        self.rows_not_finite = 0
+        self._last_norms: list[Tensor] = []
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._sum = torch.zeros(
+            sum(parameter.numel() for parameter in self._parameters),
+            dtype=self._parameters[0].dtype,
+            device=self._parameters[0].device,
+        )
+        self._sums = _views(self._sum, self._parameters)
+        self._batches = PoissonBatches(sampler, self.noise)
+        self._gradients: ClippedGradients
+        self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
+            module, loss, self.max_grad_norm, grad_sample_mode, features, labels
+        )
+
+    def run(self, steps: int, after_step: Callable[[], None] | None = None) -> None:
+        """Take ``steps`` private steps; ``after_step`` is called after each, for example to move a schedule on."""
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+            raise PrivacyError(f"steps={steps!r} is not a whole number >= 0; give the number of steps to take")
+        self.module.train()
+        with NoiseVectors(self.noise, self._sum.numel(), steps, self._sum.dtype) as vectors:
+            for _ in range(steps):
+                self._step(vectors)
+                if after_step is not None:
+                    after_step()
+
+    def event(self, steps: int) -> Any:
+        """The DpEvent of ``steps`` steps of this training."""
+        return self.sampler.event(self.noise_multiplier, steps)
+
+    def weights(self) -> dict[str, Tensor]:
+        """A copy of every parameter under the name it has in the module; never a buffer."""
+        return {name: parameter.detach().clone() for name, parameter in self.module.named_parameters()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights (of the aggregator) into the module in place; optimiser, hooks and step count stay."""
+        own = dict(self.module.named_parameters())
+        if set(weights) != set(own):
+            name = sorted(set(weights) ^ set(own))[0]
+            raise PrivacyError(f"weight {name} is missing or unknown; load the weights of the same model")
+        for name, parameter in own.items():
+            value = weights[name]
+            if value.shape != parameter.shape or not value.is_floating_point() or not bool(value.isfinite().all()):
+                raise PrivacyError(
+                    f"weight {name} with shape={tuple(value.shape)} dtype={value.dtype} is not "
+                    f"{tuple(parameter.shape)} of finite floats; load the weights of the same model"
+                )
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(weights[name])
+
+    def state(self) -> dict[str, Tensor]:
+        """Optimiser state and step count as tensors; with ``weights()`` it is all that a resumed party needs."""
+        return {_STEPS: torch.tensor(self.steps_done), **pack_optimizer(self.optimizer)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Put a ``state()`` back. Batches and noise are drawn afresh, never replayed."""
+        if _STEPS not in state:
+            raise PrivacyError(f"{_STEPS} is missing; restore a dict made by state()")
+        unpack_optimizer(self.optimizer, state)
+        self.steps_done = int(state[_STEPS])
+
+    @property
+    def last_norms(self) -> Tensor:
+        """Gradient norms of the last batch before clipping. LOCAL: never send them, they have no event."""
+        return torch.cat([norms.double() for norms in self._last_norms]) if self._last_norms else torch.zeros(0)
+
+    @property
+    def last_fraction_clipped(self) -> float:
+        """Share of the last batch whose norm was above ``max_grad_norm``. LOCAL: never send it, it has no event."""
+        norms = self.last_norms
+        return float((norms > self.max_grad_norm).double().mean()) if len(norms) else 0.0
+
+    def close(self) -> None:
+        """Take every hook off the module."""
+        self._gradients.close()
+
+    def _step(self, vectors: NoiseVectors) -> None:
+        self._sum_clipped(self._draw())
+        self._add_noise(vectors)
+        self._divide()
+        for parameter, gradient in zip(self._parameters, self._sums, strict=True):
+            parameter.grad = gradient
+        if self.after_noise is not None:
+            self.after_noise()
+        if self._on_step is not None:
+            self._on_step()
+        self.optimizer.step()
+        self.steps_done += 1
+
+    def _draw(self) -> Tensor:
+        return self._batches.next().to(self._features.device)
+
+    def _sum_clipped(self, rows: Tensor) -> None:
+        self._last_norms = []
+        if len(rows) == 0:
+            self._sum.zero_()
+            return
+        pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
+        for index, piece in enumerate(pieces):
+            features, labels = self._features.index_select(0, piece), self._labels.index_select(0, piece)
+            norms = self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0)
+            self._last_norms.append(norms)
+            self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
+
+    def _add_noise(self, vectors: NoiseVectors) -> None:
+        sigma = self.noise_multiplier * self.max_grad_norm
+        self._sum.add_(vectors.next().to(self._sum.device), alpha=sigma)
+        self.applied_sigma = sigma
+
+    def _divide(self) -> None:
+        self._sum.div_(self.sampler.expected_size)
+
+
+def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+
+
+def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:
+    if len(features) != len(labels):
+        raise PrivacyError(f"features has {len(features)} rows, labels {len(labels)}; give one label a row")
+    if sampler.population != len(features):
+        raise PrivacyError(
+            f"sampler.population={sampler.population} is not the {len(features)} rows that are trained on; "
+            "make the sampler with population=len(features), or the accounted rate is not the rate used"
+        )
+    if physical_batch_size is not None and physical_batch_size < 1:
+        raise PrivacyError(f"physical_batch_size={physical_batch_size} is not >= 1; give a number of rows, or None")

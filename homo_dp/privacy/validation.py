@@ -1,0 +1,183 @@
+"""What may be trained privately: modules whose rows do not meet, with no state that data writes to.
+
+Opacus checks trainable layers only, so a BatchNorm without weights passes it; here every layer and buffer is looked at,
+and a short run on made-up rows finds modules that mix rows without saying so in a layer's name.
+"""
+
+import copy
+import math
+from collections.abc import Iterable
+
+import torch
+from opacus.validators import ModuleValidator
+from torch import Tensor, nn
+
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.losses import Loss, per_sample
+
+_FIX = "or set model.fix=true (fix=True) to have it replaced"
+_FLOATS = (torch.float32, torch.float64)
+
+
+def check_noise_multiplier(noise_multiplier: float) -> float:
+    """Return ``noise_multiplier`` or raise: private training without noise does not exist.
+
+    >>> check_noise_multiplier(1.1)
+    1.1
+    """
+    if isinstance(noise_multiplier, bool) or not isinstance(noise_multiplier, int | float):
+        raise PrivacyError(f"noise_multiplier={noise_multiplier!r} is not a number; give a number > 0")
+    if not math.isfinite(noise_multiplier) or noise_multiplier <= 0:
+        raise PrivacyError(
+            f"noise_multiplier={noise_multiplier} is not a finite number > 0; "
+            "give more noise, or ask for no privacy by name with privacy.mechanism=none"
+        )
+    return float(noise_multiplier)
+
+
+def compatible_module(module: nn.Module, *, fix: bool = False) -> nn.Module:
+    """Return a module that can be trained privately: the same one, or a repaired copy when ``fix`` is asked for.
+
+    >>> compatible_module(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), fix=True)[1]
+    GroupNorm(4, 4, eps=1e-05, affine=True, bias=True)
+    """
+    if fix:
+        module = ModuleValidator.fix(_without_batch_norm(copy.deepcopy(module)))
+        for layer in module.modules():
+            if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.running_mean is not None:
+                _forget_running_statistics(layer)
+    check_module(module)
+    return module
+
+
+def check_module(module: nn.Module) -> None:
+    """Raise PrivacyError unless every layer, parameter and buffer of the module can be trained privately."""
+    for name, layer in module.named_modules():
+        _check_layer(name or "model", layer)
+    for name, parameter in module.named_parameters():
+        if parameter.dtype not in _FLOATS:
+            raise PrivacyError(f"{name}: dtype={parameter.dtype} is not float32 or float64; convert the model first")
+        if parameter.numel() == 0:
+            raise PrivacyError(f"{name}: shape={tuple(parameter.shape)} has no values; remove the parameter")
+        if not bool(parameter.isfinite().all()):
+            raise PrivacyError(f"{name} holds NaN or infinity; start from finite weights")
+    _check_buffers(module)
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise PrivacyError("the model has 0 trainable parameters; set requires_grad=True on at least one")
+    if len({(parameter.dtype, parameter.device) for parameter in trainable}) > 1:
+        raise PrivacyError("trainable parameters have several dtypes or devices; move the model to one of each")
+    was_training = module.training
+    module.train()
+    errors = ModuleValidator.validate(module, strict=False)
+    module.train(was_training)
+    if errors:
+        raise PrivacyError(f"{type(module).__name__} cannot be trained privately: {_one_line(errors[0])}; {_FIX}")
+
+
+def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> None:
+    """Raise PrivacyError if one row changes another row's loss, or if a forward pass writes to a buffer.
+
+    Rows are made up where features are floating point; integer features (embedding indices) reuse rows of the table.
+    Runs under its own random state, so nothing that is drawn later depends on it.
+    """
+    if len(features) < 2:
+        return
+    count = min(4, len(features))
+    rows, changed = _probe_features(features, count)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    was_training = module.training
+    module.train()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        first = _seeded_losses(module, loss, rows, labels[:count])
+        second = _seeded_losses(module, loss, changed, labels[:count])
+    module.train(was_training)
+    if not torch.allclose(first[:-1], second[:-1], rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise PrivacyError(
+            f"{type(module).__name__} mixes rows: changing one row changed another row's loss; "
+            "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
+        )
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise PrivacyError(f"buffer {name} is written by the forward pass; remove it: it would carry data raw")
+
+
+def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise PrivacyError unless the optimiser holds exactly the trainable parameters of the module."""
+    held = [
+        id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+    ]
+    trainable = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    missing = [name for key, name in trainable.items() if key not in set(held)]
+    if missing:
+        raise PrivacyError(f"{missing[0]} is trainable but not in the optimizer; add it, or freeze it")
+    if set(held) - set(trainable) or len(held) != len(set(held)):
+        raise PrivacyError("the optimizer holds parameters that the model has not; build it from model.parameters()")
+    for index, group in enumerate(optimizer.param_groups):
+        if group.get("maximize"):
+            raise PrivacyError(f"param_groups[{index}] maximize=True is not supported; negate the loss instead")
+
+
+def _check_layer(name: str, layer: nn.Module) -> None:
+    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        raise PrivacyError(
+            f"{name}: {type(layer).__name__} mixes the rows of a batch and keeps raw statistics; "
+            f"use GroupNorm or LayerNorm, {_FIX}"
+        )
+    if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats:
+        raise PrivacyError(
+            f"{name}: {type(layer).__name__} track_running_stats=True keeps raw statistics; "
+            f"use track_running_stats=False, {_FIX}"
+        )
+
+
+def _check_buffers(module: nn.Module) -> None:
+    persistent = set(module.state_dict(keep_vars=True)) - {name for name, _ in _all_parameters(module)}
+    for name, buffer in module.named_buffers():
+        if name in persistent:
+            raise PrivacyError(
+                f"buffer {name} (dtype={buffer.dtype}) may hold data and has no privacy event; "
+                "remove it, or register a constant with persistent=False"
+            )
+
+
+def _all_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    return module.named_parameters(remove_duplicate=False)
+
+
+def _without_batch_norm(module: nn.Module) -> nn.Module:
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        groups = math.gcd(32, module.num_features)
+        return nn.GroupNorm(groups, module.num_features, eps=module.eps, affine=module.affine)
+    for name, child in module.named_children():
+        setattr(module, name, _without_batch_norm(child))
+    return module
+
+
+def _forget_running_statistics(layer: nn.modules.instancenorm._InstanceNorm) -> None:
+    layer.track_running_stats = False
+    for name in list(dict(layer.named_buffers(recurse=False))):
+        setattr(layer, name, None)
+
+
+def _probe_features(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    if features.is_floating_point():
+        generator = torch.Generator().manual_seed(0)
+        shape = (count, *features.shape[1:])
+        rows = torch.randn(shape, generator=generator, dtype=torch.float64).to(features)
+        changed = rows.clone()
+        changed[-1] = changed[-1] * 3 + 1
+        return rows, changed
+    rows = features[:count].clone()
+    changed = rows.clone()
+    changed[-1] = rows[0]
+    return rows, changed
+
+
+def _seeded_losses(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
+    torch.manual_seed(0)  # the same dropout mask both times
+    return per_sample(loss(module(rows), labels), len(rows))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
