@@ -1,0 +1,80 @@
+"""Standard normals from a keystream, hardened against floating-point attacks by the four-fold sum."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homo_dp.privacy.keystream import SLACK_BYTES, Keystream
+
+SUMMANDS = 4
+# Outputs computed at a time: all work arrays of one piece stay in the second-level cache.
+PIECE = 4096
+
+_local = threading.local()
+
+
+def fill_normals(stream: Keystream, out: NDArray[np.floating], std: float) -> None:
+    """Overwrite the 1-d array ``out`` (float32 or float64) with secure normals of standard deviation ``std``.
+
+    Each value is the sum of four independent Box-Muller normals, halved: Holohan & Braghin, "Secure Random Sampling in
+    Differential Privacy" (arXiv:2107.10138), section 5.1 with n = 2. The cosine and sine of one pair go to two
+    different values: in one sum they would be a single normal again. Opacus throws one normal away first, so that no
+    half of an earlier pair is used; here no half is ever kept between draws.
+    """
+    work = _work(out.dtype)
+    for start in range(0, out.size, PIECE):
+        work.fill(stream, out[start : start + PIECE], std)
+
+
+class _Work:
+    """The arrays of one piece, one row a summand, reused from piece to piece by one thread."""
+
+    def __init__(self, dtype: np.dtype[np.floating], angle_type: type[np.signedinteger]) -> None:
+        pairs = SUMMANDS * PIECE // 2
+        self.angle_type = np.dtype(angle_type)
+        self.bytes_per_pair = 8 + self.angle_type.itemsize
+        self.random = np.empty(self.bytes_per_pair * pairs + SLACK_BYTES, np.uint8)
+        self.radius, self.angle, self.product = (np.empty(pairs, dtype) for _ in range(3))
+        self.one = dtype.type(1)
+        self.radius_unit = dtype.type(2.0**-63)
+        self.angle_unit = dtype.type(np.pi / 2.0 ** (8 * self.angle_type.itemsize - 1))
+
+    def fill(self, stream: Keystream, out: NDArray[np.floating], std: float) -> None:
+        half = (out.size + 1) // 2
+        pairs = SUMMANDS * half
+        stream.fill(self.random, self.bytes_per_pair * pairs)
+        words = self.random[: 8 * pairs].view(np.int64)
+        angles = self.random[8 * pairs : self.bytes_per_pair * pairs].view(self.angle_type)
+        radius, angle, product = self.radius[:pairs], self.angle[:pairs], self.product[:pairs]
+
+        # u = (k + 1) / 2**63 is in (0, 1], finest where the tail of the normal comes from; radius = sqrt(-2 ln u).
+        np.bitwise_and(words, 0x7FFF_FFFF_FFFF_FFFF, out=words)
+        np.copyto(radius, words, casting="unsafe")
+        radius += self.one
+        radius *= self.radius_unit
+        np.log(radius, out=radius)
+        radius *= radius.dtype.type(-2)
+        np.sqrt(radius, out=radius)
+        # Signed integers over the whole circle: [-pi, pi).
+        np.copyto(angle, angles, casting="unsafe")
+        angle *= self.angle_unit
+
+        np.cos(angle, out=product)
+        product *= radius
+        np.add.reduce(product.reshape(SUMMANDS, half), axis=0, out=out[:half])
+        np.sin(angle, out=product)
+        product *= radius
+        np.add.reduce(product.reshape(SUMMANDS, half)[:, : out.size - half], axis=0, out=out[half:])
+        out *= out.dtype.type(std / np.sqrt(SUMMANDS))
+
+
+def _work(dtype: np.dtype[np.floating]) -> _Work:
+    name = f"work_{dtype.name}"
+    work: _Work | None = getattr(_local, name, None)
+    if work is None:
+        work = _Work(dtype, np.int32 if dtype.itemsize == 4 else np.int64)
+        setattr(_local, name, work)
+    return work

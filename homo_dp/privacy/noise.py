@@ -1,0 +1,193 @@
+"""Where all randomness that privacy rests on comes from: normals for noise, integers and binomials for sampling."""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from homo_dp.privacy.ahead import AheadNormals
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gaussian import fill_normals
+from homo_dp.privacy.keystream import Keystream
+
+__all__ = ["NOT_PRIVATE", "AheadNormals", "NoiseSource", "SecureNoise", "SeededNoise", "secure_noise"]
+
+NOT_PRIVATE = "NOT PRIVATE"
+
+_NUMPY_TYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
+# Above this variance a binomial is drawn as the sum of two halves, so that its table stays small.
+_LARGEST_TABLE_VARIANCE = 2.0**20
+
+
+class NoiseSource:
+    """Draws from one keystream; safe to use from several threads.
+
+    Guarantees:
+        - normals carry the four-fold sum of secure mode, in float32 and float64;
+        - integers, choices and binomials are exactly distributed (binomials to a total variation below 2**-100);
+        - ``private`` is False unless the keystream is one that nobody can repeat.
+    """
+
+    private: bool = False
+
+    def __init__(self, stream: Keystream) -> None:
+        self._stream = stream
+
+    @property
+    def label(self) -> str:
+        """What every output made with this source has to say about it."""
+        return "secure noise" if self.private else f"{NOT_PRIVATE}: the noise of this source can be repeated"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.label})"
+
+    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Independent normals with mean 0 and standard deviation ``std``."""
+        if dtype not in _NUMPY_TYPES:
+            raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
+        lowest, highest = torch.finfo(dtype).tiny, torch.finfo(dtype).max / 16
+        if not lowest <= std <= highest:
+            raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
+        out = np.empty(math.prod(shape), _NUMPY_TYPES[dtype])
+        fill_normals(self._stream, out, std)
+        return torch.from_numpy(out).reshape(tuple(shape))
+
+    def uniform(self, size: int) -> Tensor:
+        """Independent float64 multiples of 2**-53 in (0, 1]."""
+        out = (self._stream.words(_count("size", size)) >> np.uint64(11)).astype(np.float64)
+        out += 1.0
+        out *= 2.0**-53
+        return torch.from_numpy(out)
+
+    def integers(self, high: int, size: int) -> Tensor:
+        """Independent integers, exactly uniform on [0, high)."""
+        return torch.from_numpy(self._integers(_count("high", high, lowest=1), _count("size", size)))
+
+    def binomial(self, n: int, p: float) -> int:
+        """How many of ``n`` independent trials of probability ``p`` succeed."""
+        _count("n", n)
+        if not 0 <= p <= 1:
+            raise PrivacyError(f"p={p} is outside [0, 1]; give a probability")
+        if n * p * (1 - p) > _LARGEST_TABLE_VARIANCE:
+            return self.binomial(n // 2, p) + self.binomial(n - n // 2, p)
+        first, thresholds = _binomial_table(n, float(p))
+        return first + bisect_right(thresholds, int.from_bytes(self._stream.words(2).tobytes(), "little"))
+
+    def choice(self, population: int, size: int) -> Tensor:
+        """``size`` distinct indices below ``population``, every such set equally likely, in ascending order."""
+        _count("population", population)
+        if not 0 <= size <= population:
+            raise PrivacyError(f"size={size} is outside [0, population={population}]; choose fewer")
+        if 2 * size <= population:
+            return torch.from_numpy(self._distinct(population, size))
+        kept = np.ones(population, np.bool_)
+        kept[self._distinct(population, population - size)] = False
+        return torch.from_numpy(np.flatnonzero(kept))
+
+    def _integers(self, high: int, size: int) -> NDArray[np.int64]:
+        words = self._stream.words(size)
+        # A word at or above the largest multiple of high would favour small remainders: draw it again.
+        last = 2**64 - 2**64 % high - 1
+        while size and int(words.max()) > last:
+            words = np.concatenate([words[words <= np.uint64(last)], self._stream.words(size)])[:size]
+        return (words % np.uint64(high)).view(np.int64)
+
+    def _distinct(self, population: int, size: int) -> NDArray[np.int64]:
+        # Only what is missing is drawn again, so the set never overshoots; no index is special to any step of this,
+        # hence all sets of the final size are equally likely.
+        chosen = np.empty(0, np.int64)
+        while chosen.size < size:
+            more = self._integers(population, size - chosen.size)
+            chosen = np.concatenate([chosen, more]) if chosen.size else more
+            chosen.sort()
+            repeated = chosen[1:] == chosen[:-1]
+            if repeated.any():
+                chosen = np.delete(chosen, np.flatnonzero(repeated))
+        return chosen
+
+
+class SecureNoise(NoiseSource):
+    """Noise that nobody can repeat: AES-CTR keyed from operating-system entropy, and again after every fork."""
+
+    private = True
+
+    def __init__(self) -> None:
+        super().__init__(Keystream.from_entropy())
+
+
+class SeededNoise(NoiseSource):
+    """NOT PRIVATE: repeatable noise for tests, with the code paths of the secure source.
+
+    >>> SeededNoise(7)
+    SeededNoise(seed=7, NOT PRIVATE: the noise of this source can be repeated)
+    >>> bool((SeededNoise(7).normal([3], 1.0) == SeededNoise(7).normal([3], 1.0)).all())
+    True
+    """
+
+    private = False
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(Keystream.from_seed(seed))
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(seed={self.seed}, {self.label})"
+
+
+@functools.cache
+def secure_noise() -> SecureNoise:
+    """The secure source of this process.
+
+    >>> secure_noise() is secure_noise()
+    True
+    >>> secure_noise().normal([2, 3], std=1.0).shape
+    torch.Size([2, 3])
+    """
+    return SecureNoise()
+
+
+@functools.lru_cache(maxsize=1024)
+def _binomial_table(n: int, p: float) -> tuple[int, list[int]]:
+    """The distribution function of Binomial(n, p) in units of 2**-128, from its first value that is not 0.
+
+    ``p`` is taken as the exact fraction that the float is, and the weights are integers with 192 bits at the mode.
+    """
+    success, whole = p.as_integer_ratio()
+    failure = whole - success
+    mode = min(n, (n + 1) * success // whole)
+    top = 1 << 192
+    negligible = 1 << 56  # 2**-136 of the mode
+
+    above = [top]
+    for k in range(mode, n):
+        above.append(above[-1] * (n - k) * success // ((k + 1) * failure))
+        if above[-1] < negligible:
+            break
+    below: list[int] = []
+    weight = top
+    for k in range(mode, 0, -1):
+        weight = weight * k * failure // ((n - k + 1) * success)
+        if weight < negligible:
+            break
+        below.append(weight)
+
+    weights = below[::-1] + above
+    total = sum(weights)
+    thresholds, seen = [], 0
+    for weight in weights[:-1]:
+        seen += weight
+        thresholds.append((seen << 128) // total)
+    return mode - len(below), thresholds
+
+
+def _count(name: str, value: int, lowest: int = 0) -> int:
+    if not lowest <= value < 2**62:
+        raise PrivacyError(f"{name}={value} is outside [{lowest}, 2**62); give a count")
+    return value
