@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from homo_dp.errors import MessageError
+from homo_dp.federation.ids import AGGREGATOR as AGGREGATOR
+from homo_dp.federation.ids import check_id as check_id
 from homo_dp.federation.tensor_body import parse_json, read_body, write_body
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 SCHEMA: Final = 1
-AGGREGATOR: Final = "aggregator"  # the aggregator's id in every run; no party may take it
 _MAGIC: Final = b"HDP"
 _FRAMING: Final = 1
-_ID: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 _CODE: Final = re.compile(r"[a-z_]{1,60}")  # no digits: a reason cannot carry a number
 _RELEASE: Final = re.compile(r"[a-z][a-z_./-]{0,62}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -158,14 +158,6 @@ class Packed:
     parts: list[memoryview]
     size: int
     digest: str
-
-
-def check_id(name: str, value: object) -> str:
-    """`value` if it can be an id of a run or a process, and so part of a path or a subject."""
-    if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value or value.endswith("."):
-        shown = repr(value)[:80]
-        raise MessageError(f"{name}={shown} is no id: use 1 to 63 of a-z 0-9 _ . -, first a letter or digit, no '..'")
-    return value
 
 
 def check(message: Message, kinds: Kinds = KINDS) -> None:

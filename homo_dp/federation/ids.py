@@ -1,0 +1,23 @@
+"""Ids of runs and processes; they become parts of paths and subjects, so they are checked here and nowhere else."""
+
+import re
+from typing import Final
+
+from homo_dp.errors import MessageError
+
+AGGREGATOR: Final = "aggregator"  # the aggregator's id in every run; no party may take it
+_ID: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+
+
+def check_id(name: str, value: object) -> str:
+    """`value` if it can be an id of a run or a process, and so part of a path or a subject.
+
+    >>> check_id("run", "../etc")
+    Traceback (most recent call last):
+    ...
+    homo_dp.errors.MessageError: run='../etc' is no id: use 1 to 63 of a-z 0-9 _ . -, first a letter or digit, no '..'
+    """
+    if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value or value.endswith("."):
+        shown = repr(value)[:80]
+        raise MessageError(f"{name}={shown} is no id: use 1 to 63 of a-z 0-9 _ . -, first a letter or digit, no '..'")
+    return value

@@ -1,0 +1,187 @@
+"""Key pairs of parties and aggregator: one line each, so that they can be exchanged by mail and read by people."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from homo_dp.errors import InputError, MessageError
+from homo_dp.federation.ids import check_id
+
+PUBLIC_MARK: Final = "homo_dp-key-v1"
+PRIVATE_MARK: Final = "homo_dp-private-key-v1"
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """What others may know of `name`: a key to check its signatures and a key to encrypt to it."""
+
+    name: str
+    raw: bytes  # 32 bytes Ed25519, 32 bytes X25519
+
+    @cached_property
+    def verifier(self) -> Ed25519PublicKey:
+        """Checks signatures of `name`."""
+        return Ed25519PublicKey.from_public_bytes(self.raw[:32])
+
+    @cached_property
+    def receiver(self) -> X25519PublicKey:
+        """Encrypts to `name`."""
+        return X25519PublicKey.from_public_bytes(self.raw[32:])
+
+    @property
+    def line(self) -> str:
+        """The line to give to the other side."""
+        return f"{PUBLIC_MARK} {self.name} {base64.b64encode(self.raw).decode()}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight groups to compare by telephone."""
+        digest = hashlib.sha256(self.line.encode()).hexdigest()[:32]
+        return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """The keys that only `name` holds; never printed, never sent."""
+
+    name: str
+    raw: bytes = field(repr=False)  # 32 bytes Ed25519, 32 bytes X25519
+
+    @cached_property
+    def signer(self) -> Ed25519PrivateKey:
+        """Signs as `name`."""
+        return Ed25519PrivateKey.from_private_bytes(self.raw[:32])
+
+    @cached_property
+    def opener(self) -> X25519PrivateKey:
+        """Opens what was encrypted to `name`."""
+        return X25519PrivateKey.from_private_bytes(self.raw[32:])
+
+    @cached_property
+    def public(self) -> PublicKey:
+        """The public half."""
+        raw = self.signer.public_key().public_bytes_raw() + self.opener.public_key().public_bytes_raw()
+        return PublicKey(self.name, raw)
+
+    def tag(self, content: str) -> str:
+        """A name for `content` that is the same each time and tells nobody else anything about it."""
+        key = hashlib.sha256(b"homo_dp tag v1\0" + self.raw).digest()
+        return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def new_key_pair(name: str) -> KeyPair:
+    """A fresh key pair from the operating system's randomness.
+
+    >>> pair = new_key_pair("bank_a")
+    >>> parse_public_line(pair.public.line) == pair.public
+    True
+    """
+    try:
+        check_id("NAME", name)
+    except MessageError as error:
+        raise InputError(str(error)) from None
+    signer, opener = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    return KeyPair(name, signer.private_bytes_raw() + opener.private_bytes_raw())
+
+
+def write_key_pair(pair: KeyPair, directory: Path) -> tuple[Path, Path]:
+    """Write NAME.key (mode 0600) and NAME.pub; files that exist are never touched."""
+    private, public = directory / f"{pair.name}.key", directory / f"{pair.name}.pub"
+    for path in (private, public):
+        if os.path.lexists(path):
+            raise InputError(f"{path} exists: choose another NAME or --dir, or move the old key away yourself")
+    secret = f"{PRIVATE_MARK} {pair.name} {base64.b64encode(pair.raw).decode()}\n"
+    _create(private, secret, 0o600)
+    try:
+        _create(public, pair.public.line + "\n", 0o644)
+    except InputError:
+        private.unlink(missing_ok=True)
+        raise
+    return private, public
+
+
+def read_key_pair(path: Path) -> KeyPair:
+    """The private key file `path`; refused if others may read it."""
+    text, mode = _read(path)
+    if mode & 0o077:
+        raise InputError(
+            f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, renew it"
+        )
+    name, raw = _parse(text.strip(), PRIVATE_MARK, str(path))
+    return KeyPair(name, raw)
+
+
+def read_public_key(path: Path) -> PublicKey:
+    """The public key file `path`."""
+    return parse_public_line(_read(path)[0].strip(), str(path))
+
+
+def parse_public_line(line: str, where: str = "public key") -> PublicKey:
+    """The public key in one exchanged line."""
+    return PublicKey(*_parse(line, PUBLIC_MARK, where))
+
+
+def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
+    """Public keys by name; one name, one key, and no key under two names."""
+    listed: dict[str, PublicKey] = {}
+    for key in keys:
+        if key.name in listed:
+            raise InputError(f"public key of {key.name!r} is listed twice: keep one line a name")
+        listed[key.name] = key
+    if len({key.raw for key in listed.values()}) != len(listed):
+        raise InputError("one public key is listed under two names: each party needs its own `homo_dp.keys new`")
+    return listed
+
+
+def _parse(line: str, mark: str, where: str) -> tuple[str, bytes]:
+    fields = line.split()
+    if len(fields) != 3 or fields[0] != mark:
+        kind = "private" if mark == PRIVATE_MARK else "public"
+        raise InputError(
+            f"{where} is no {kind} key: wants one line `{mark} NAME BASE64` of `python -m homo_dp.keys new`"
+        )
+    try:
+        check_id("NAME", fields[1])
+        raw = base64.b64decode(fields[2], validate=True)
+    except MessageError as error:
+        raise InputError(f"{where}: {error}") from None
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 64:
+        raise InputError(f"{where}: the key of {fields[1]!r} is cut or damaged: copy the whole line again")
+    return fields[1], raw
+
+
+def _read(path: Path) -> tuple[str, int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(4096), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: make it with `python -m homo_dp.keys new NAME`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+
+
+def _create(path: Path, text: str, mode: int) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # O_EXCL and the mode in one call: at no time is there a file that others could read or that is replaced.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
