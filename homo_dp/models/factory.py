@@ -1,0 +1,145 @@
+"""The user's own model: a function that returns a torch module, and a loss if it likes; checked before training."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from homo_dp.errors import ConfigError
+from homo_dp.models.architecture import Architecture
+from homo_dp.models.task import Loss
+
+
+def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module, Loss | None]:
+    """Call the factory and check what it returns: this runs the user's code.
+
+    The function may take any of ``input_shape``, ``outputs`` and the keys of ``model.options`` as arguments, and
+    returns a `torch.nn.Module` or a pair of module and loss per record. ``seed`` decides its initial weights.
+    """
+    path = architecture.factory or ""
+    function = load_function(path)
+    arguments = _arguments(path, function, architecture)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            made = function(**arguments)
+        except Exception as error:
+            raise ConfigError(f"model.factory={path}: failed with {type(error).__name__}: {_line(error)}") from error
+        module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        if not isinstance(module, nn.Module) or not (loss is None or callable(loss)):
+            raise ConfigError(
+                f"model.factory={path}: returned {type(made).__name__}; return a torch.nn.Module, or (module, loss) "
+                "with loss(outputs, labels) of shape (n,)"
+            )
+        module = validate_private(module, architecture.fix)
+        _check_outputs(path, module, architecture)
+    return module, loss
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Import ``package.module:function``; modules in the working directory are found."""
+    name, _, attribute = path.partition(":")
+    if not name or not attribute.isidentifier():
+        raise ConfigError(f"model.factory={path}: write it as package.module:function")
+    with _working_directory_importable():
+        try:
+            module = importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"model.factory={path}: cannot import {name} ({_line(error)}); install it or run from its folder"
+            ) from error
+        except Exception as error:
+            raise ConfigError(
+                f"model.factory={path}: importing {name} failed with {type(error).__name__}: {_line(error)}"
+            ) from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        raise ConfigError(f"model.factory={path}: {name} has no function {attribute}; check the spelling")
+    result: Callable[..., Any] = function
+    return result
+
+
+def validate_private(module: nn.Module, fix: bool = False) -> nn.Module:
+    """The module, if each record's gradient can be bounded on its own; ``fix`` replaces what cannot be private.
+
+    Guarantees:
+        - the check is the one that private training itself makes (Opacus' validator, and every layer and buffer);
+        - with ``fix``, everybody who builds the model gets the same fixed model.
+    """
+    from homo_dp.privacy.validation import compatible_module  # imports Opacus, which a built-in model does not need
+
+    return compatible_module(module.train(), fix=fix)
+
+
+def _arguments(path: str, function: Callable[..., Any], architecture: Architecture) -> dict[str, Any]:
+    offered: dict[str, Any] = {
+        "input_shape": architecture.input_shape,
+        "outputs": architecture.outputs,
+        **architecture.options,
+    }
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return offered
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    names = {parameter.name for parameter in parameters}
+    for parameter in parameters:
+        required = parameter.default is parameter.empty and parameter.kind in (
+            parameter.POSITIONAL_OR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        )
+        if parameter.kind is parameter.POSITIONAL_ONLY or (required and parameter.name not in offered):
+            raise ConfigError(
+                f"model.factory={path}: argument {parameter.name} is not given; the function may take input_shape, "
+                "outputs and the keys of model.options"
+            )
+    if not open_ended and (strangers := sorted(set(architecture.options) - names)):
+        raise ConfigError(f"model.options.{strangers[0]}: {path} has no such argument; remove it or check the spelling")
+    return {name: value for name, value in offered.items() if open_ended or name in names}
+
+
+def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> None:
+    probe = torch.zeros(2, *architecture.input_shape)
+    expected = (2, architecture.outputs)
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(probe)
+    except Exception as error:
+        raise ConfigError(
+            f"model.factory={path}: fails on records of shape {architecture.input_shape} with "
+            f"{type(error).__name__}: {_line(error)}"
+        ) from error
+    finally:
+        module.train()
+    shape = tuple(getattr(outputs, "shape", ()))
+    if shape != expected and not (architecture.outputs == 1 and shape == (2,)):
+        raise ConfigError(
+            f"model.factory={path}: 2 records give outputs of shape {shape}, not {expected}; end with "
+            f"{architecture.outputs} output(s): one logit for two classes, one per class for more, one for a number"
+        )
+
+
+@contextmanager
+def _working_directory_importable() -> Iterator[None]:
+    here = os.getcwd()
+    if here in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:
+            sys.path.remove(here)
+
+
+def _line(error: object) -> str:
+    """An error's message on one line of bounded length."""
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,73 @@
+"""From the `model` block of a config to a module and its task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from homo_dp.errors import ConfigError
+from homo_dp.models.activations import activation
+from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
+from homo_dp.models.cnn import cnn
+from homo_dp.models.factory import factory_model
+from homo_dp.models.linear_regression import linear_regression
+from homo_dp.models.logistic_regression import logistic_regression
+from homo_dp.models.mlp import mlp
+from homo_dp.models.task import Loss, Task, task_for
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A module, what it is for, and the description that its file keeps."""
+
+    module: nn.Module
+    task: Task
+    architecture: Architecture
+
+
+def build_model(
+    settings: ModelSettings,
+    input_shape: Sequence[int],
+    classes: Sequence[Any] | None,
+    seed: int = 0,
+    target_bounds: tuple[float, float] | None = None,
+) -> BuiltModel:
+    """The model for data of this shape and these classes (None: regression); ``seed`` alone decides its first weights.
+
+    ``target_bounds`` is the public range of a regression target, so that predictions come in its own units.
+
+    >>> from homo_dp.config.model import ModelConfig
+    >>> model = build_model(ModelConfig(name="logistic_regression"), (30,), [0, 1])
+    >>> model.task.kind, model.architecture.outputs, sum(p.numel() for p in model.module.parameters())
+    ('binary', 1, 31)
+    """
+    task = task_for(classes)
+    if settings.factory is None and settings.name == "linear_regression" and task.kind != "regression":
+        raise ConfigError("model.name=linear_regression: predicts a number; for classes use logistic_regression")
+    if settings.factory is None and settings.name == "logistic_regression" and task.kind == "regression":
+        raise ConfigError("model.name=logistic_regression: predicts classes; for numbers use linear_regression")
+    architecture = architecture_of(settings, input_shape, task.outputs)
+    module, loss = build_module(architecture, seed)
+    return BuiltModel(module, task_for(classes, loss, target_bounds), architecture)
+
+
+def build_module(architecture: Architecture, seed: int | None = 0) -> tuple[nn.Module, Loss | None]:
+    """The module of an architecture, and the loss that a factory gave with it, if it did; no seed: shapes only."""
+    if architecture.factory is not None:
+        return factory_model(architecture, seed or 0)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    flatten = len(architecture.input_shape) > 1
+    between = partial(activation, architecture.activation, architecture.tempered)
+    inputs, outputs, bias = architecture.inputs, architecture.outputs, architecture.bias
+    if architecture.name == "logistic_regression":
+        return logistic_regression(inputs, outputs, generator, bias=bias, flatten=flatten), None
+    if architecture.name == "linear_regression":
+        return linear_regression(inputs, generator, bias=bias, flatten=flatten), None
+    layers = architecture.layers
+    if architecture.name == "mlp":
+        return mlp(inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten), None
+    shape, channels = architecture.input_shape, architecture.channels
+    return cnn(shape, channels, layers, outputs, generator, between=between, bias=bias), None

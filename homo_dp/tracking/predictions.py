@@ -1,0 +1,175 @@
+"""Predictions as CSV: every input column as it came, then what the model says; written in chunks, safe to open.
+
+"Safe to open" means that a spreadsheet shows the file and runs nothing: a text cell that would start a formula gets an
+apostrophe in front (OWASP, CSV injection). Numbers, negative ones too, stay as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+
+from homo_dp.errors import DataError
+from homo_dp.tracking.files import compressed_write
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+    from homo_dp.models.task import Task
+
+PARTY = "party"
+OTHER_PARTY = "federation_party"
+# A formula starts with one of these (full-width forms too), unless the whole cell is a number such as -1.5e3.
+_FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_NEEDS_QUOTES = r"[\",;\t\r\n]|^\s|\s$"
+
+
+def prediction_columns(columns: Sequence[str], task: Task, with_party: bool = False) -> list[str]:
+    """The header of the file for these input columns; a name that the file needs for itself is refused.
+
+    >>> from homo_dp.models.task import task_for
+    >>> prediction_columns(["id", "x"], task_for(["a", "b", "c"]), with_party=True)
+    ['party', 'id', 'x', 'prob_a', 'prob_b', 'prob_c', 'pred_prob', 'pred_y']
+    """
+    own = result_columns(task)
+    taken = [name for name in own if name in columns]
+    if taken:
+        raise DataError(
+            f"column {taken[0]!r}: the predictions file needs this name for itself; rename the column in the table or "
+            "drop it there"
+        )
+    party = [party_column(columns)] if with_party else []
+    return [*party, *columns, *own]
+
+
+def result_columns(task: Task) -> list[str]:
+    """The columns that the model adds: class probabilities (more than two classes), pred_prob, pred_y."""
+    if task.kind == "regression":
+        return ["pred_y"]
+    classes = [f"prob_{name}" for name in task.classes] if task.kind == "multiclass" else []
+    return [*classes, "pred_prob", "pred_y"]
+
+
+def party_column(columns: Sequence[str]) -> str:
+    """The name of the column that says whose row it is: another one where the table has a `party` of its own."""
+    return OTHER_PARTY if PARTY in columns else PARTY
+
+
+class PredictionWriter:
+    """Writes predictions chunk by chunk; the file appears under its name when the block ends without an error.
+
+    Rows keep their order, columns theirs; a path that ends in ``.gz`` is compressed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        columns: Sequence[str],
+        task: Task,
+        *,
+        threshold: float = 0.5,
+        with_party: bool = False,
+        name: str = "predictFileName",
+    ) -> None:
+        self.header = prediction_columns(columns, task, with_party)
+        self.rows = 0
+        self._path, self._columns, self._task, self._name = path, list(columns), task, name
+        self._threshold = threshold
+        self._with_party = with_party
+        self._stack = ExitStack()
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        self._file = self._stack.enter_context(compressed_write(self._path, self._name))
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(_safe_texts(pa.array(self.header)).to_pylist())
+        self._file.write(line.getvalue().encode())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._file = None
+        return self._stack.__exit__(kind, error, trace)
+
+    def write(self, frame: pd.DataFrame, outputs: Tensor, party: str | None = None) -> None:
+        """Append the rows of ``frame`` with the model's raw ``outputs`` for them."""
+        if self._file is None:
+            raise ValueError("the writer is closed; use it in a with block")
+        if len(frame) != len(outputs) or (party is None) == self._with_party:
+            raise ValueError(f"rows={len(frame)}, outputs={len(outputs)}, party={party}: do not belong together")
+        if list(map(str, frame.columns)) != self._columns:
+            raise DataError("a chunk of the table has other columns than its first; check the file")
+        arrays = [_column(frame.iloc[:, index]) for index in range(frame.shape[1])]
+        if party is not None:
+            arrays.insert(0, _safe_texts(pa.array([party] * len(frame), pa.string())))
+        arrays += _results(self._task, outputs, self._threshold)
+        # Arrow wants no duplicate names; the header is written by hand above.
+        table = pa.table({str(number): array for number, array in enumerate(arrays)})
+        quoting = "needed" if any(_needs_quotes(array) for array in arrays) else "none"
+        options = arrow_csv.WriteOptions(include_header=False, quoting_style=quoting)
+        buffer = io.BytesIO()
+        arrow_csv.write_csv(table, buffer, options)
+        self._file.write(buffer.getbuffer())
+        self.rows += len(frame)
+
+
+def _results(task: Task, outputs: Tensor, threshold: float) -> list[Any]:
+    predicted = task.predictions(outputs, threshold).cpu().numpy()
+    if task.kind == "regression":
+        return [pa.array(predicted)]
+    labels = pa.array(list(task.classes))
+    if pa.types.is_string(labels.type):
+        labels = _safe_texts(labels)
+    answers = labels.take(pa.array(predicted))
+    probabilities = task.probabilities(outputs).cpu().numpy()
+    if task.kind == "binary":
+        return [pa.array(probabilities), answers]
+    chosen = np.take_along_axis(probabilities, predicted[:, None], axis=1)[:, 0]
+    return [*(pa.array(np.ascontiguousarray(column)) for column in probabilities.T), pa.array(chosen), answers]
+
+
+def _column(series: pd.Series[Any]) -> Any:
+    """A column as Arrow data: numbers as they are, all else as the text that Python shows, made safe."""
+    if series.dtype.kind in "iuf":
+        return pa.array(series, from_pandas=True)
+    try:
+        array = pa.array(series, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        array = None  # values of several types in one column
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if array is not None and pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if array is not None and (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        return array
+    if array is None or not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        texts = [None if missing else str(value) for value, missing in zip(series, series.isna(), strict=True)]
+        array = pa.array(texts, pa.string())
+    return _safe_texts(array)
+
+
+def _safe_texts(array: Any) -> Any:
+    risky = pc.and_(pc.match_substring_regex(array, _FORMULA), pc.invert(pc.match_substring_regex(array, _NUMBER)))
+    if not pc.any(risky).as_py():
+        return array
+    marked = pc.binary_join_element_wise(pa.scalar("'", array.type), array, pa.scalar("", array.type))
+    return pc.if_else(risky, marked, array)
+
+
+def _needs_quotes(array: Any) -> bool:
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        return False
+    return bool(pc.any(pc.match_substring_regex(array, _NEEDS_QUOTES)).as_py())
