@@ -1,0 +1,68 @@
+"""Whether releases fit a budget: the run's by the quoted epsilon, the lifetime's by a Renyi filter."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from homo_dp.privacy.events import to_json
+from homo_dp.privacy.filters import best_order, epsilon_at_order
+from homo_dp.privacy.ledger_rows import Budget, Charge
+from homo_dp.privacy.ledger_totals import Totals, epsilon_of
+
+__all__ = ["lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
+
+_ROUNDING = 1 + 1e-9  # sums of floats in another order
+
+
+def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budget) -> str | None:
+    """Why these releases, all together, would pass the budget; None if they fit."""
+    runs: dict[tuple[str, ...], tuple[Charge, Counter[str]]] = {}
+    scopes: dict[tuple[str, str, str], tuple[Charge, Counter[str]]] = {}
+    for charge, count in planned:
+        run = charge.run, charge.party, charge.dataset, charge.unit, charge.relation, str(charge.delta)
+        for known in (runs.setdefault(run, (charge, Counter())), scopes.setdefault(charge.scope, (charge, Counter()))):
+            known[1][to_json(charge.event)] += count
+    reasons = [run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()]
+    for charge, plan in scopes.values():
+        order = lifetime_order(totals, charge, plan, budget)
+        reasons.append(lifetime_refusal(totals.lifetime(charge.scope) + plan, order, charge, budget))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | None:
+    """Why these releases of the run, computed in one piece as calibration does, would pass the run's budget."""
+    if budget.epsilon is None:
+        return None
+    spent = epsilon_of(counts, charge.delta).quoted
+    if spent <= budget.epsilon * _ROUNDING:
+        return None
+    return (
+        f"epsilon={spent:.6g} at delta={charge.delta:g} would pass the budget epsilon={budget.epsilon:g} of "
+        f"run={charge.run} party={charge.party} (round={charge.round} kind={charge.kind}); "
+        "plan fewer rounds or more noise"
+    )
+
+
+def lifetime_refusal(counts: Counter[str], order: float | None, charge: Charge, budget: Budget) -> str | None:
+    """Why these releases of all runs would pass the lifetime budget of the dataset, unit and relation."""
+    if order is None or budget.lifetime_epsilon is None or budget.lifetime_delta is None:
+        return None
+    spent = epsilon_at_order(counts, order, budget.lifetime_delta)
+    if spent <= budget.lifetime_epsilon * _ROUNDING:
+        return None
+    return (
+        f"lifetime_epsilon={budget.lifetime_epsilon:g} at lifetime_delta={budget.lifetime_delta:g} of "
+        f"dataset={charge.dataset} unit={charge.unit} relation={charge.relation} would be passed: epsilon={spent:.6g} "
+        f"over all runs by RDP at the fixed order={order:g} (run={charge.run} party={charge.party} "
+        f"round={charge.round}); "
+        "this data has been used up, raise privacy.lifetime_epsilon only if its owner agrees"
+    )
+
+
+def lifetime_order(totals: Totals, charge: Charge, plan: Counter[str], budget: Budget) -> float | None:
+    """The order of the lifetime filter: the one on the ledger, else the best for what is planned now."""
+    if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
+        return None
+    fixed = totals.lifetime_order(charge.scope)
+    if fixed is not None:
+        return fixed
+    return best_order(totals.lifetime(charge.scope), plan, budget.lifetime_epsilon, budget.lifetime_delta)

@@ -1,0 +1,102 @@
+"""The hash chain of a ledger and its anchored head: what a cut, edited, deleted or reordered row is found by."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from homo_dp.privacy.durable import write_file
+from homo_dp.privacy.errors import LedgerError
+from homo_dp.privacy.ledger_rows import LedgerRow, row_hash
+
+__all__ = ["GENESIS", "Head", "check_head", "follow", "head_path", "read_head", "write_head"]
+
+_RESTORE = "restore the ledger and its .head from a backup that is not older, and ask who changed it"
+_LARGEST_HEAD = 4096
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a ledger ends: how many rows, and the hash of the last."""
+
+    count: int
+    hash: str
+
+
+GENESIS = Head(0, "0" * 64)
+
+
+def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
+    """The head after ``row``; raises, naming the row, if it is not the unaltered next row."""
+    if row.row != reached.count + 1:
+        raise LedgerError(f"ledger={ledger} row={reached.count + 1} is missing (deleted); {_RESTORE}")
+    if row.hash != row_hash(asdict(row)):
+        raise LedgerError(
+            f"ledger={ledger} row={row.row} was edited or moved: it does not match its own hash; {_RESTORE}"
+        )
+    if row.previous_hash != reached.hash:
+        raise LedgerError(
+            f"ledger={ledger} row={row.row} does not follow row={reached.count}: one of the two was replaced, or rows "
+            f"were deleted or reordered; {_RESTORE}"
+        )
+    return Head(row.row, row.hash)
+
+
+def check_head(reached: Head, head: Head | None, hash_at_head: str | None, ledger: Path) -> bool:
+    """Whether the ledger is exactly one row ahead of its head (a crash in between); raises if they disagree.
+
+    The head is on disk before the next row is written, so a crash can leave the ledger one row ahead, never behind
+    and never further ahead. Without rows a missing head is a crash as well, before the first one was written.
+    """
+    if head is None:
+        if reached.count == 0:
+            return True
+        raise LedgerError(f"ledger={ledger} has {reached.count} rows but no {head_path(ledger).name}; {_RESTORE}")
+    if head.count > reached.count:
+        raise LedgerError(
+            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}: the tail was cut or an "
+            f"older copy put back, row={reached.count + 1} is missing; {_RESTORE}"
+        )
+    if hash_at_head != head.hash:
+        raise LedgerError(f"ledger={ledger} row={head.count} is not the row that its head recorded; {_RESTORE}")
+    if reached.count > head.count + 1:
+        raise LedgerError(
+            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}, and a crash leaves at "
+            f"most one row between: row={head.count + 2} was not written by homo_dp, or the head is old; {_RESTORE}"
+        )
+    return reached.count == head.count + 1
+
+
+def head_path(ledger: Path) -> Path:
+    return ledger.with_name(ledger.name + ".head")
+
+
+def read_head(ledger: Path) -> Head | None:
+    """The head on disk, None if there is none."""
+    path = head_path(ledger)
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_HEAD)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LedgerError(f"head={path} cannot be read ({error.strerror}); make it readable") from None
+    try:
+        fields = json.loads(text)
+        head = Head(fields["count"], fields["hash"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        head = None
+    if head is None or type(head.count) is not int or head.count < 0 or not isinstance(head.hash, str):
+        raise LedgerError(f'head={path} is not {{"count": rows, "hash": hash of the last}}; {_RESTORE}')
+    return head
+
+
+def write_head(ledger: Path, head: Head) -> None:
+    """Put the head on disk. Call it only inside a write transaction: that is what keeps it from going back."""
+    path = head_path(ledger)
+    try:
+        write_file(path, json.dumps(asdict(head)).encode() + b"\n", point="ledger.head")
+    except OSError as error:
+        raise LedgerError(
+            f"head={path} cannot be written ({error.strerror}); nothing was released, make space or make the directory "
+            "writable and start again"
+        ) from None

@@ -1,0 +1,102 @@
+"""Sums over the rows of a ledger: what each run and each dataset has spent, and the epsilon that comes to."""
+
+import collections
+from collections import Counter
+from collections.abc import Mapping
+
+from dp_accounting.dp_event import NoOpDpEvent, SelfComposedDpEvent
+
+from homo_dp.privacy.accounting import Epsilon, compose, epsilon, epsilon_curve
+from homo_dp.privacy.errors import LedgerError
+from homo_dp.privacy.events import DpEvent, from_json, to_json
+from homo_dp.privacy.ledger_rows import Charge, LedgerRow
+
+__all__ = ["Totals", "epsilon_after", "epsilon_of", "event_of", "look_ahead"]
+
+_Counts = Counter[str]  # text of an event -> how many rows hold it
+_CACHED = 100_000
+
+
+class Totals:
+    """Running sums of verified rows, so that a charge costs the same however long the ledger is."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, ...], _Counts] = collections.defaultdict(Counter)
+        self._relations: dict[tuple[str, ...], str] = {}
+        self._lifetimes: dict[tuple[str, str, str], _Counts] = collections.defaultdict(Counter)
+        self._orders: dict[tuple[str, str, str], float] = {}
+        self._last: dict[tuple[str, ...], str] = {}
+
+    def add(self, row: LedgerRow) -> None:
+        run = row.run, row.party, row.dataset, row.unit
+        scope = row.dataset, row.unit, row.relation
+        self._runs[(*run, row.observer)][row.event] += 1
+        self._relations[run] = row.relation
+        self._last[run] = row.event
+        self._lifetimes[scope][row.event] += 1
+        if row.lifetime_order is not None:
+            self._orders.setdefault(scope, row.lifetime_order)
+
+    def run(self, charge: Charge, observer: str = "model_reader") -> _Counts:
+        """What this run released about this party's dataset, as far as the observer can see it.
+
+        What the aggregator sees, the reader of the model may learn as well, so the model reader's sum holds every
+        row; a guarantee against the aggregator is about the aggregator's rows alone.
+        """
+        run = charge.run, charge.party, charge.dataset, charge.unit
+        if self._relations.get(run, charge.relation) != charge.relation:
+            raise LedgerError(
+                f"relation={charge.relation} but run={charge.run} party={charge.party} dataset={charge.dataset} was "
+                f"charged with relation={self._relations[run]}; use one relation for all releases of a run"
+            )
+        seen = ("aggregator",) if observer == "aggregator" else ("aggregator", "model_reader")
+        return sum((self._runs[(*run, who)] for who in seen), Counter())
+
+    def repeats(self, charge: Charge) -> bool:
+        """Whether the last release of this run was the same mechanism."""
+        return self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == to_json(charge.event)
+
+    def lifetime(self, scope: tuple[str, str, str]) -> _Counts:
+        """What all runs released about this dataset, unit and relation."""
+        return self._lifetimes[scope]
+
+    def lifetime_order(self, scope: tuple[str, str, str]) -> float | None:
+        """The Renyi order that the first charge under a lifetime budget fixed."""
+        return self._orders.get(scope)
+
+
+def event_of(counts: Mapping[str, int]) -> DpEvent:
+    """One event for all these releases."""
+    return compose(NoOpDpEvent(), *(SelfComposedDpEvent(from_json(text), count) for text, count in counts.items()))
+
+
+def epsilon_of(counts: Mapping[str, int], delta: float) -> Epsilon:
+    """Epsilon of all these releases, in one computation."""
+    return epsilon(event_of(counts), delta)
+
+
+_Key = tuple[float, frozenset[tuple[str, int]]]
+_known: dict[_Key, Epsilon] = {}  # of all ledgers of this process: parties with one mechanism pay for it once
+
+
+def epsilon_after(before: Mapping[str, int], event: str, delta: float, ahead: int = 1) -> Epsilon:
+    """Epsilon of ``before`` and one more ``event``; if it has to be computed, the next ``ahead`` are at once."""
+    found = _known.get(_key(before, event, 1, delta))
+    return look_ahead(before, event, delta, ahead)[0] if found is None else found
+
+
+def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int) -> list[Epsilon]:
+    """Epsilon after each of the next rounds, kept for when they come."""
+    keys = [_key(before, event, done, delta) for done in range(1, rounds + 1)]
+    found = [_known.get(key) for key in keys]
+    curve = [spent for spent in found if spent is not None]
+    if len(curve) < rounds:
+        curve = epsilon_curve(from_json(event), rounds, delta, event_of(before))
+        if len(_known) + rounds > _CACHED:
+            _known.clear()
+        _known.update(zip(keys, curve, strict=True))
+    return curve
+
+
+def _key(before: Mapping[str, int], event: str, more: int, delta: float) -> _Key:
+    return delta, frozenset((Counter(before) + Counter({event: more})).items())
