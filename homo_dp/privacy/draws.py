@@ -6,12 +6,11 @@ every row of every step independently, so one draw over ``steps * rows`` virtual
 
 import os
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.noise import AheadNormals, NoiseSource
 from homo_dp.privacy.sampling import PoissonSampler
 
 _BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
@@ -61,17 +60,14 @@ class NoiseVectors:
         self._left = steps
         self._ready: list[Tensor] = []
         self._pid = os.getpid()
-        self._ahead: Any = None
+        self._ahead: AheadNormals | None = None
         if noise.private and size >= _AHEAD and steps > 2:
-            from homo_dp.privacy.noise import AheadNormals
-
             self._ahead = AheadNormals(noise, size, dtype=dtype, depth=2)
 
     def next(self) -> Tensor:
         """A fresh vector of independent normals with standard deviation 1."""
         if self._ahead is not None:
-            vector: Tensor = self._ahead.take()
-            return vector
+            return self._ahead.take()
         if not self._ready or self._pid != os.getpid():
             count = max(1, min(self._left, _BLOCK // self._size))
             self._ready = list(self._noise.normal((count, self._size), 1.0, dtype=self._dtype))

@@ -1,10 +1,12 @@
 """Which way per-sample gradients are computed, and the reason, so that the log can say it."""
 
+import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients import OPACUS_MODES, ClippedGradients, GhostGradients, MaterialisedGradients
 from homo_dp.privacy.losses import Loss
+from homo_dp.privacy.validation import probe_features, size_of_outputs
 
 MODES = ("auto", "fast", *OPACUS_MODES)
 
@@ -19,5 +21,44 @@ def choose_gradients(
     if mode == "auto":
         mode, reason = "hooks", "no fast mode for this model"
     if mode == "ghost":
+        probe_ghost(module, features)
         return GhostGradients(module, loss, max_grad_norm), mode, reason
     return MaterialisedGradients(module, loss, max_grad_norm, mode), mode, reason
+
+
+def probe_ghost(module: nn.Module, features: Tensor) -> None:
+    """Raise PrivacyError unless ghost norms are the true norms on a few rows.
+
+    Ghost clipping sums by a second backward pass over the whole module but takes norms from layers only, so a weight
+    that is also used outside of its layer would be summed without being measured.
+    """
+    rows = probe_features(features, min(3, len(features)))
+    dropouts = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    for layer in dropouts:
+        layer.eval()
+    ghost = GhostGradients(module, size_of_outputs, 1.0)
+    try:
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        measured = ghost.clipped_sum(rows, rows, [torch.zeros_like(parameter) for parameter in parameters], False)
+    except NotImplementedError as error:
+        raise PrivacyError(f"grad_sample_mode=ghost: {error}; use grad_sample_mode=hooks") from error
+    finally:
+        ghost.close()
+        true = torch.stack([_true_norm(module, row.unsqueeze(0)) for row in rows])
+        for layer in dropouts:
+            layer.train()
+    if not torch.allclose(measured, true.to(measured), rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise PrivacyError(
+            "grad_sample_mode=ghost does not see every gradient of this model (a weight used outside of its layer, or "
+            "random layers); use grad_sample_mode=hooks"
+        )
+
+
+def _true_norm(module: nn.Module, row: Tensor) -> Tensor:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with torch.enable_grad():
+        loss = size_of_outputs(module(row), row).sum()
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return (
+        torch.stack([gradient.double().square().sum() for gradient in gradients if gradient is not None]).sum().sqrt()
+    )

@@ -84,7 +84,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     if len(features) < 2:
         return
     count = min(4, len(features))
-    rows, changed = _probe_features(features, count)
+    rows = probe_features(features, count)
+    changed = rows.clone()
+    changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else rows[0]
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     was_training = module.training
     module.train()
@@ -102,14 +104,14 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
             raise PrivacyError(f"buffer {name} is written by the forward pass; remove it: it would carry data raw")
 
 
-def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise PrivacyError unless the optimiser holds exactly the trainable parameters of the module."""
+def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, *, partly: bool = False) -> None:
+    """Raise PrivacyError unless the optimiser holds the trainable parameters of the module (or some, if ``partly``)."""
     held = [
         id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
     ]
     trainable = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
     missing = [name for key, name in trainable.items() if key not in set(held)]
-    if missing:
+    if missing and not partly:
         raise PrivacyError(f"{missing[0]} is trainable but not in the optimizer; add it, or freeze it")
     if set(held) - set(trainable) or len(held) != len(set(held)):
         raise PrivacyError("the optimizer holds parameters that the model has not; build it from model.parameters()")
@@ -160,18 +162,17 @@ def _forget_running_statistics(layer: nn.modules.instancenorm._InstanceNorm) -> 
         setattr(layer, name, None)
 
 
-def _probe_features(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    if features.is_floating_point():
-        generator = torch.Generator().manual_seed(0)
-        shape = (count, *features.shape[1:])
-        rows = torch.randn(shape, generator=generator, dtype=torch.float64).to(features)
-        changed = rows.clone()
-        changed[-1] = changed[-1] * 3 + 1
-        return rows, changed
-    rows = features[:count].clone()
-    changed = rows.clone()
-    changed[-1] = rows[0]
-    return rows, changed
+def probe_features(features: Tensor, count: int) -> Tensor:
+    """Rows shaped like the features: made up, or for integers (which may be indices) copied from the table."""
+    if not features.is_floating_point():
+        return features[:count].clone()
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
+
+
+def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs."""
+    return outputs.reshape(len(labels), -1).square().sum(1)
 
 
 def _seeded_losses(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:

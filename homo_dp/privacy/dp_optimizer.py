@@ -1,0 +1,161 @@
+"""Opacus' optimisers with noise from our source instead of a torch generator, and no way through for NaN.
+
+Opacus draws secure noise from ``torchcsprng``, which has no build for a current torch; everything else of its
+optimisers (skipped steps for physical batches, the accounting hook, the wrapped optimiser) is used as it is.
+"""
+
+from typing import Any
+
+import torch
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients import joint_norms
+from homo_dp.privacy.losses import per_sample
+from homo_dp.privacy.noise import NoiseSource
+
+
+def add_secure_noise(optimizer: Any) -> None:
+    """``p.grad = p.summed_grad + noise`` for every parameter; the sigma that was used is left in ``applied_sigma``.
+
+    Guarantees:
+        - noise is independent between parameters and steps, of std ``noise_multiplier * max_grad_norm``.
+    """
+    multiplier = getattr(optimizer, "_adjusted_noise_multiplier", optimizer.noise_multiplier)
+    sigma = float(multiplier * optimizer.max_grad_norm)
+    source: NoiseSource = optimizer.noise_source
+    for parameter in optimizer.params:
+        _check_processed_flag(parameter.summed_grad)
+        if not bool(parameter.summed_grad.isfinite().all()):
+            raise PrivacyError(
+                "a clipped sum of gradients is not finite; use grad_sample_mode=hooks, or clean the data"
+            )
+        noise = source.normal(tuple(parameter.shape), sigma, dtype=parameter.dtype).to(parameter.device)
+        parameter.grad = parameter.summed_grad.view_as(parameter) + noise
+        _mark_as_processed(parameter.summed_grad)
+    optimizer.applied_sigma = sigma
+
+
+class SecureDPOptimizer(DPOptimizer):  # type: ignore[misc]
+    """DPOptimizer for the hooks, functorch and expanded-weights modes.
+
+    Guarantees:
+        - as ``add_secure_noise``; a row whose gradient is not finite adds nothing to the sum.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+        super().__init__(optimizer, secure_mode=False, **options)
+        _take_source(self, noise)
+
+    def clip_and_accumulate(self) -> None:
+        zero_rows_not_finite(self)
+        super().clip_and_accumulate()
+
+    def add_noise(self) -> None:
+        add_secure_noise(self)
+
+
+class SecurePerLayerOptimizer(DPPerLayerOptimizer):  # type: ignore[misc]
+    """The same for one clip bound a layer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+        super().__init__(optimizer, secure_mode=False, **options)
+        _take_source(self, noise)
+
+    def clip_and_accumulate(self) -> None:
+        zero_rows_not_finite(self)
+        super().clip_and_accumulate()
+
+    def add_noise(self) -> None:
+        add_secure_noise(self)
+
+
+class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
+    """The same for ghost clipping, which clips before the optimiser sees anything; a sum with NaN is refused."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+        super().__init__(optimizer, secure_mode=False, **options)
+        _take_source(self, noise)
+
+    def add_noise(self) -> None:
+        add_secure_noise(self)
+
+
+class GhostLoss(DPLossFastGradientClipping):  # type: ignore[misc]
+    """Opacus' criterion for ghost clipping, for losses that are one number per row.
+
+    Guarantees:
+        - per-sample losses of shape (n, 1) are reshaped to (n,), other shapes refused: stock Opacus multiplies them
+          with (n,) factors, which broadcasts to (n, n) and lets one record move the clipped sum by hundreds of C.
+    """
+
+    def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> "GhostTensor":
+        plain = super().__call__(*args, shape=shape, **kwargs)
+        outputs = args[0] if args else kwargs["input"]
+        return GhostTensor.checked(plain, int(shape[0]) if shape is not None else len(outputs))
+
+
+class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
+    """A loss that stays one number per row through arithmetic, until ``backward``."""
+
+    rows: int
+
+    @classmethod
+    def checked(cls, plain: Any, rows: int) -> "GhostTensor":
+        """Take over an Opacus loss after checking its shape."""
+        losses = per_sample(plain.loss_per_sample, rows)
+        checked = cls(plain.module, plain.optimizer, losses, plain.loss_reduction)
+        checked.rows = rows
+        return checked
+
+    def __mul__(self, other: Any) -> "GhostTensor":
+        return GhostTensor.checked(super().__mul__(_plain(other)), self.rows)
+
+    def __rmul__(self, other: Any) -> "GhostTensor":
+        return self.__mul__(other)
+
+    def __truediv__(self, other: Any) -> "GhostTensor":
+        return GhostTensor.checked(super().__truediv__(_plain(other)), self.rows)
+
+    def __add__(self, other: Any) -> "GhostTensor":
+        return GhostTensor.checked(super().__add__(_plain(other)), self.rows)
+
+    def __radd__(self, other: Any) -> "GhostTensor":
+        return self.__add__(other)
+
+    def __sub__(self, other: Any) -> "GhostTensor":
+        return GhostTensor.checked(super().__sub__(_plain(other)), self.rows)
+
+    def __rsub__(self, other: Any) -> "GhostTensor":
+        return GhostTensor.checked(super().__rsub__(_plain(other)), self.rows)
+
+    def __neg__(self) -> "GhostTensor":
+        return GhostTensor.checked(super().__neg__(), self.rows)
+
+
+def zero_rows_not_finite(optimizer: Any) -> None:
+    """Replace the per-sample gradients of rows that are not finite by zeros, over all parameters."""
+    samples = optimizer.grad_samples
+    if not samples or len(samples[0]) == 0:
+        return
+    finite = joint_norms(samples, len(samples[0])).isfinite()
+    if bool(finite.all()):
+        return
+    for parameter in optimizer.params:
+        rows = parameter.grad_sample if isinstance(parameter.grad_sample, list) else [parameter.grad_sample]
+        start = 0
+        for piece in rows:
+            piece[~finite[start : start + len(piece)]] = 0.0
+            start += len(piece)
+
+
+def _plain(value: Any) -> Any:
+    return value.loss_per_sample if isinstance(value, DPTensorFastGradientClipping) else value
+
+
+def _take_source(optimizer: Any, noise: NoiseSource) -> None:
+    optimizer.noise_source = noise
+    optimizer.secure_mode = noise.private
+    optimizer.applied_sigma = 0.0

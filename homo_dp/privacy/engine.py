@@ -1,0 +1,300 @@
+"""The Opacus engine whose secure mode works: our noise, our sampling, Opacus' modules, optimisers and accountants.
+
+Two ways in: ``make_private`` for a training loop written for Opacus, and ``private_training`` for the loop that the
+federation uses. Both account every step in the same accountant, which lives as long as the engine.
+"""
+
+import secrets
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import opacus
+import torch
+from opacus.accountants import create_accountant
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from homo_dp.privacy.checkpoint import load_checkpoint, save_checkpoint
+from homo_dp.privacy.clipping import check_clip_norm
+from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGhostOptimizer, SecurePerLayerOptimizer
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.loader import poisson_loader, poisson_sampler, steps_for, tensor_rows
+from homo_dp.privacy.losses import Loss
+from homo_dp.privacy.modes import MODES, probe_ghost
+from homo_dp.privacy.noise import NoiseSource, SeededNoise, secure_noise
+from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.training import PrivateTraining
+from homo_dp.privacy.validation import (
+    check_module,
+    check_noise_multiplier,
+    check_optimizer,
+    compatible_module,
+    probe_rows,
+    size_of_outputs,
+)
+
+ACCOUNTANTS = ("rdp", "prv")
+
+
+class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
+    """``opacus.PrivacyEngine`` for which ``secure_mode=True`` works, and is the default.
+
+    Guarantees:
+        - noise and batches come from ``noise``: the secure source of the process unless one is given;
+        - the sampling rate that is accounted is the one that samples: batch size over rows;
+        - the accountant is made once and sees every step of every round.
+
+    >>> engine = PrivacyEngine()
+    >>> engine.secure_mode, engine.noise.private
+    (True, True)
+    """
+
+    def __init__(self, *, accountant: str = "rdp", secure_mode: bool = True, noise: NoiseSource | None = None) -> None:
+        if accountant not in ACCOUNTANTS:
+            raise PrivacyError(f"accountant={accountant!r} gives no upper bound we quote; use rdp or prv")
+        if secure_mode and noise is not None and not noise.private:
+            raise PrivacyError(
+                "secure_mode=True with seeded noise is NOT PRIVATE; leave noise out, or secure_mode=False"
+            )
+        if noise is None:
+            noise = secure_noise() if secure_mode else SeededNoise(secrets.randbits(63))
+        self.noise = noise
+        self.accountant = create_accountant(mechanism=accountant)
+        self.secure_mode = secure_mode
+        self.secure_rng = None  # Opacus' torchcsprng generator: never used here
+        self.dataset: Any = None
+
+    def private_training(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        features: Tensor,
+        labels: Tensor,
+        *,
+        sampler: PoissonSampler,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        physical_batch_size: int | None = None,
+        grad_sample_mode: str = "auto",
+        after_noise: Callable[[], None] | None = None,
+    ) -> PrivateTraining:
+        """DP-SGD on tensors, accounted in this engine; see PrivateTraining for what it guarantees.
+
+        >>> from homo_dp.privacy.losses import binary_logistic
+        >>> model = nn.Linear(3, 1)
+        >>> engine = PrivacyEngine()
+        >>> training = engine.private_training(
+        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), binary_logistic,
+        ...     features=torch.randn(100, 3), labels=torch.ones(100),
+        ...     sampler=PoissonSampler(100, 0.1), noise_multiplier=1.1, max_grad_norm=1.0)
+        >>> training.run(steps=5)
+        >>> engine.accountant.history
+        [(1.1, 0.1, 5)]
+        """
+
+        def account() -> None:
+            self.accountant.step(noise_multiplier=training.noise_multiplier, sample_rate=sampler.sample_rate)
+
+        training = PrivateTraining(
+            module,
+            optimizer,
+            loss,
+            features,
+            labels,
+            sampler=sampler,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            noise=self.noise,
+            physical_batch_size=physical_batch_size,
+            grad_sample_mode=grad_sample_mode,
+            after_noise=after_noise,
+            on_step=account,
+        )
+        return training
+
+    def make_private(
+        self,
+        *,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        criterion: Any = None,
+        data_loader: DataLoader[Any],
+        noise_multiplier: float,
+        max_grad_norm: float | Sequence[float],
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        poisson_sampling: bool = True,
+        clipping: str = "flat",
+        noise_generator: Any = None,
+        grad_sample_mode: str = "auto",
+        wrap_model: bool = True,
+        rand_on_empty: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """As Opacus: (module, optimizer, data_loader), with the criterion before the loader in ghost mode.
+
+        Guarantees:
+            - batches are Poisson with q = batch_size / rows and q is what the accountant is told;
+            - gradients are divided by the expected batch size.
+        """
+        _check_request(poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module)
+        check_noise_multiplier(noise_multiplier)
+        bounds = [max_grad_norm] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
+        for bound in bounds:
+            check_clip_norm(bound, "max_grad_norm")
+        sampler = poisson_sampler(data_loader)
+        mode = self._mode(module, grad_sample_mode, clipping, wrap_model, batch_first)
+        self._check_data(module, optimizer, data_loader, mode)
+        wrapped = self._prepare_model(
+            module,
+            batch_first=batch_first,
+            max_grad_norm=max_grad_norm,
+            loss_reduction=loss_reduction,
+            grad_sample_mode=mode,
+            wrap_model=wrap_model,
+        )
+        wrapped.forbid_grad_accumulation()
+        private_optimizer = self._prepare_optimizer(
+            optimizer=optimizer,
+            noise_multiplier=noise_multiplier,
+            max_grad_norm=max_grad_norm,
+            expected_batch_size=sampler.expected_size,
+            loss_reduction=loss_reduction,
+            clipping=clipping,
+            grad_sample_mode=mode,
+            module=wrapped,
+            **kwargs,
+        )
+        private_optimizer.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
+        loader = poisson_loader(data_loader, sampler, self.noise, batch_first=batch_first)
+        if mode == "ghost":
+            criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
+            return wrapped, private_optimizer, GhostLoss(wrapped, private_optimizer, criterion, loss_reduction), loader
+        return wrapped, private_optimizer, loader
+
+    def make_private_with_epsilon(
+        self,
+        *,
+        data_loader: DataLoader[Any],
+        target_epsilon: float,
+        target_delta: float,
+        epochs: int,
+        **options: Any,
+    ) -> tuple[Any, ...]:
+        """``make_private`` with the smallest noise that keeps everything this engine accounts below the target."""
+        sampler = poisson_sampler(data_loader)
+        noise_multiplier = self.noise_multiplier_for(
+            target_epsilon, target_delta, sampler.sample_rate, steps_for(epochs, data_loader)
+        )
+        return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **options)
+
+    def noise_multiplier_for(self, epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+        """Noise for ``steps`` more steps such that they and all steps accounted before stay within epsilon."""
+        if not 0 < epsilon < float("inf") or not 0 < delta < 1:
+            raise PrivacyError(f"target_epsilon={epsilon}, target_delta={delta} must be > 0, delta < 1; give both")
+        trial = create_accountant(mechanism=self.accountant.mechanism())
+
+        def spent(noise_multiplier: float) -> float:
+            trial.history = [*self.accountant.history, (noise_multiplier, sample_rate, steps)]
+            return float(trial.get_epsilon(delta=delta))
+
+        high = 1.0
+        while spent(high) > epsilon:
+            high *= 2
+            if high > 1e5:
+                raise PrivacyError(f"target_epsilon={epsilon} is spent or too small; raise it or take fewer steps")
+        low = high / 2 if high > 1.0 else 0.1
+        while high / low > 1.002:
+            middle = (low * high) ** 0.5
+            low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+        return high
+
+    @classmethod
+    def get_compatible_module(cls, module: nn.Module) -> nn.Module:
+        """A copy with BatchNorm, LSTM and the like replaced by layers that treat rows alone."""
+        return compatible_module(module, fix=True)
+
+    def state(self) -> dict[str, Any]:
+        """The accountant as JSON: mechanism and history of (noise_multiplier, sample_rate, steps).
+
+        >>> PrivacyEngine().state()
+        {'mechanism': 'rdp', 'history': []}
+        """
+        return {"mechanism": self.accountant.mechanism(), "history": [list(entry) for entry in self.accountant.history]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Put a ``state()`` back; the accountant then continues where it was."""
+        if state.get("mechanism") != self.accountant.mechanism() or not isinstance(state.get("history"), list):
+            raise PrivacyError("the state is of another accountant; make the engine with the same accountant")
+        history = [(float(noise), float(rate), int(steps)) for noise, rate, steps in state["history"]]
+        self.accountant.history = history
+
+    def save_checkpoint(self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any) -> None:
+        """Weights, optimiser state and accountant in one safetensors file; nothing in it can execute."""
+        _refuse_options(unsupported)
+        save_checkpoint(path, module, optimizer, self.state())
+
+    def load_checkpoint(self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any) -> None:
+        """Read what ``save_checkpoint`` wrote."""
+        _refuse_options(unsupported)
+        self.restore(load_checkpoint(path, module, optimizer))
+
+    def _mode(self, module: nn.Module, mode: str, clipping: str, wrap_model: bool, batch_first: bool) -> str:
+        return "hooks" if mode == "auto" else mode
+
+    def _check_data(self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], mode: str) -> None:
+        inner = module._module if isinstance(module, AbstractGradSampleModule) else module
+        check_optimizer(inner, optimizer, partly=True)
+        check_module(inner)
+        if self.dataset is not None and self.dataset is not data_loader.dataset:
+            warnings.warn(
+                "the dataset changed: one engine accounts one dataset; make an engine a dataset", stacklevel=3
+            )
+        self.dataset = data_loader.dataset
+        rows = tensor_rows(data_loader.dataset)
+        if rows is not None and module is inner and len(rows.tensors) == 2:
+            probe_rows(module, size_of_outputs, rows.tensors[0], rows.tensors[1])
+            if mode == "ghost":
+                probe_ghost(module, rows.tensors[0])
+
+    def _prepare_model(self, module: nn.Module, *, grad_sample_mode: str, **options: Any) -> Any:
+        if not isinstance(module, AbstractGradSampleModule):
+            module.train()
+        return super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
+
+    def _prepare_optimizer(
+        self, *, optimizer: torch.optim.Optimizer, clipping: str, grad_sample_mode: str, module: Any, **options: Any
+    ) -> Any:
+        if isinstance(optimizer, DPOptimizer):
+            optimizer = optimizer.original_optimizer
+        if grad_sample_mode == "ghost":
+            return SecureGhostOptimizer(optimizer, noise=self.noise, **options)
+        kind = SecurePerLayerOptimizer if clipping == "per_layer" else SecureDPOptimizer
+        return kind(optimizer, noise=self.noise, **options)
+
+
+def _check_request(
+    poisson_sampling: bool, noise_generator: Any, rand_on_empty: bool, clipping: str, mode: str, module: nn.Module
+) -> None:
+    if not poisson_sampling:
+        raise PrivacyError("poisson_sampling=False would be accounted as Poisson; leave it True")
+    if noise_generator is not None:
+        raise PrivacyError("noise_generator is not used; make the engine with noise=SeededNoise(seed) for a test")
+    if rand_on_empty:
+        raise PrivacyError("rand_on_empty=True trains on made-up rows; leave it False, empty batches are handled")
+    if clipping not in ("flat", "per_layer") or (clipping == "per_layer" and mode in ("ghost", "fast")):
+        raise PrivacyError(f"clipping={clipping!r} does not go with grad_sample_mode={mode!r}; use flat")
+    if mode not in MODES:
+        raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        raise PrivacyError("a distributed module is not supported; train in one process and federate instead")
+
+
+def _refuse_options(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise PrivacyError(f"{given[0]} is not part of a checkpoint here; store it yourself without pickle")
