@@ -207,6 +207,11 @@ def _sealed_size(prefix: int, size: int) -> int:
     return prefix + _WRAP + size + chunks * _TAG
 
 
+def largest_sealed(limits: Limits) -> int:
+    """The most bytes that a sealed message within `limits` can have."""
+    return _sealed_size(6 + _MAX_HEADER, limits.bytes)
+
+
 def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(11, "big") + bytes([last])
 

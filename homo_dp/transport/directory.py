@@ -1,0 +1,227 @@
+"""Messages as files in a folder that all sides can reach: a disk, NFS, a synced or mounted bucket, a carried stick.
+
+    <root>/<run>/<recipient>/<round>-<kind>-<sender>-<tag>.msg
+
+A file is written under a temporary name in the recipient's folder, synced and renamed, so it is either absent or
+whole. There are no locks and no notifications, which shared file systems do not keep: the recipient looks, often
+right after something happened and then ever less. File names are for order and tidying; who sent what is in the seal.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.messages import Message, check_id
+from homo_dp.privacy.crash import crash_point
+from homo_dp.transport.sealing import Sealer, largest_sealed
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE: Final = 0.002  # seconds
+LAST_PAUSE: Final = 0.25
+_GROWTH: Final = 1.1  # looking costs about a tenth of the time waited, in delay
+_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([a-z0-9_.-]{1,63})-([0-9a-f]{32})\.msg")
+_SUPERSEDES: Final = {"finished": ("finished", "weights", "status")}
+
+
+class _File(NamedTuple):
+    round: int
+    kind: str
+    sender: str
+    name: str
+
+
+class DirectoryTransport:
+    """One process's end of a shared folder, for one run.
+
+    Guarantees:
+        - when `send` returns, the message is whole and on disk; a crash before leaves nothing that is ever read;
+        - sending the same message again changes nothing;
+        - what was sent of earlier rounds and never fetched is removed when newer of its kind is there;
+        - what cannot be opened is logged once and removed, and does not hold up the rest.
+    """
+
+    def __init__(self, root: Path | str, run: str, sealer: Sealer) -> None:
+        self._root = Path(root)
+        self._run = check_id("run", run)
+        self._sealer = sealer
+        self._pause = FIRST_PAUSE
+        self._handed: WeakKeyDictionary[Message, str] = WeakKeyDictionary()
+        self._skip: set[str] = set()
+        with _explained(self._root):
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._mode = stat.S_IMODE(self._root.stat().st_mode)
+            self._own = self._folder(sealer.name)
+            self._remove_leftovers()
+
+    def send(self, message: Message) -> None:
+        """Seal `message` and put it in its recipient's folder; on disk when this returns."""
+        if message.run != self._run:
+            raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
+        sealed = self._sealer.seal(message)
+        name = f"{message.round}-{message.kind}-{message.sender}-{sealed.tag}.msg"
+        with _explained(self._root):
+            folder = self._folder(message.recipient)
+            temporary = folder / f".{message.sender}~{secrets.token_hex(8)}.tmp"
+            try:
+                self._write(temporary, sealed.pieces)
+                crash_point("directory.before_rename")
+                os.rename(temporary, folder / name)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+            crash_point("directory.after_rename")
+            _sync(folder)
+            crash_point("directory.after_sync")
+            self._remove_superseded(folder, message, name)
+        self._pause = FIRST_PAUSE
+
+    def receive(self, timeout: float) -> Message | None:
+        """The next message, earliest round first; None after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with _explained(self._root):
+                message = self._next()
+            if message is not None:
+                self._pause = FIRST_PAUSE
+                return message
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(self._pause, left))
+            self._pause = min(self._pause * _GROWTH, LAST_PAUSE)
+
+    def done(self, message: Message) -> None:
+        """Remove the file of a received message."""
+        name = self._handed.pop(message, None)
+        if name is not None:
+            crash_point("directory.before_done")
+            with _explained(self._root):
+                (self._own / name).unlink(missing_ok=True)
+            self._skip.discard(name)
+            crash_point("directory.after_done")
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _next(self) -> Message | None:
+        files = _scan(self._own)
+        self._skip &= {file.name for file in files}  # a file that went away and came back is news
+        for file in files:
+            if file.name in self._skip:
+                continue
+            try:
+                message = self._open(file)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ESTALE):
+                    raise
+                continue  # superseded by its sender since we looked
+            except MessageError as refusal:
+                log.warning("refused %s: %s", self._own / file.name, refusal)
+                self._skip.add(file.name)
+                with contextlib.suppress(OSError):
+                    (self._own / file.name).unlink()
+                continue
+            self._skip.add(file.name)
+            self._handed[message] = file.name
+            return message
+        return None
+
+    def _open(self, file: _File) -> Message:
+        # Neither a link nor a pipe that somebody put there can make us read elsewhere or hang.
+        path = self._own / file.name
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise MessageError("it is not a regular file")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb", buffering=0) as raw:
+            status = os.fstat(descriptor)
+            if status.st_size > largest_sealed(self._sealer.limits):
+                raise MessageError(f"{status.st_size} bytes, allowed {self._sealer.limits.bytes}: raise the limit")
+            message = self._sealer.open(lambda size: _read(raw, size), status.st_size)
+        if message.run != self._run or (message.round, message.kind, message.sender) != file[:3]:
+            raise MessageError(f"it holds {message.kind!r} of round {message.round} by {message.sender!r}: misplaced")
+        return message
+
+    def _write(self, path: Path, pieces: Iterator[bytes]) -> None:
+        crash_point("directory.before_write")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode & 0o666 | 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    left = left[file.write(left) :]
+            crash_point("directory.before_fsync")
+            os.fsync(descriptor)
+
+    def _folder(self, recipient: str) -> Path:
+        """The folder of `recipient`, made if need be with the mode of the root, so that other users can tidy up."""
+        path = self._root / self._run / check_id("recipient", recipient)
+        if not path.is_dir():
+            for folder in (path.parent, path):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir()
+                    folder.chmod(self._mode)
+                    _sync(folder.parent)
+        return path
+
+    def _remove_superseded(self, folder: Path, message: Message, name: str) -> None:
+        kinds = _SUPERSEDES.get(message.kind, (message.kind,))
+        for file in _scan(folder):
+            older = file.sender == message.sender and file.kind in kinds and file.round <= message.round
+            if older and file.name != name:
+                with contextlib.suppress(OSError):
+                    (folder / file.name).unlink()
+
+    def _remove_leftovers(self) -> None:
+        """Temporary files of an earlier life of this process."""
+        for recipient in self._sealer.allowed:
+            for path in (self._root / self._run / recipient).glob(f".{self._sealer.name}~*.tmp"):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def _explained(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or root
+        raise TransportError(
+            f"{place}: {error.strerror or error}: free space, give the permission or mount the folder, then start "
+            "again; nothing that was sent is lost"
+        ) from error
+
+
+def _scan(folder: Path) -> list[_File]:
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if match := _NAME.fullmatch(entry.name):
+                files.append(_File(int(match[1]), match[2], match[3], entry.name))
+    return sorted(files)
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(size) or b""
+    while len(data) < size and (more := file.read(size - len(data))):
+        data += more
+    return data
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""The shared folder: whole files only, tidy, resumable, indifferent to strangers' files."""
+
+import contextlib
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.messages import AGGREGATOR, Limits, Message
+from homo_dp.federation.protocol import Transport
+from homo_dp.transport.directory import DirectoryTransport
+from tests.transport.parts import PARTIES, join, sealer, update, weights
+
+
+def end(root: Path, name: str, run: str = "demo", limits: Limits | None = None) -> DirectoryTransport:
+    return DirectoryTransport(root, run, sealer(name, limits))
+
+
+def files(root: Path, name: str, run: str = "demo") -> list[str]:
+    return sorted(os.listdir(root / run / name))
+
+
+def test_messages_go_both_ways_and_leave_nothing_behind(tmp_path: Path) -> None:
+    aggregator, parties = end(tmp_path, AGGREGATOR), {name: end(tmp_path, name) for name in PARTIES}
+    assert isinstance(aggregator, Transport)
+    for number in (1, 2):
+        for name in PARTIES:
+            aggregator.send(weights(name, number))
+        for name, party in parties.items():
+            asked = party.receive(5)
+            assert asked is not None
+            assert asked.round == number
+            party.send(update(name, number))
+            party.done(asked)
+        answers = [aggregator.receive(5) for _ in PARTIES]
+        assert {answer.sender for answer in answers if answer} == set(PARTIES)
+        for answer in answers:
+            assert answer is not None
+            assert torch.equal(answer.tensors["w"], torch.full((3,), float(number)))
+            aggregator.done(answer)
+    assert aggregator.receive(0) is None
+    assert all(files(tmp_path, name) == [] for name in (AGGREGATOR, *PARTIES))
+
+
+def test_a_message_comes_again_after_a_crash_until_it_is_done(tmp_path: Path) -> None:
+    end(tmp_path, AGGREGATOR).send(weights())
+    party = end(tmp_path, "bank_a")
+    assert party.receive(0) is not None
+    assert party.receive(0) is None  # once in a life of the process
+    party = end(tmp_path, "bank_a")
+    again = party.receive(0)
+    assert again is not None
+    party.done(again)
+    party.done(again)
+    assert end(tmp_path, "bank_a").receive(0) is None
+
+
+def test_sending_again_is_one_message_until_it_was_done(tmp_path: Path) -> None:
+    party, aggregator = end(tmp_path, "bank_a"), end(tmp_path, AGGREGATOR)
+    message = update()
+    party.send(message)
+    party.send(message)
+    assert len(files(tmp_path, AGGREGATOR)) == 1
+    first = aggregator.receive(0)
+    assert first is not None
+    party.send(message)
+    assert aggregator.receive(0) is None
+    aggregator.done(first)
+    party.send(message)  # a resend after that is delivered: the receiver's Inbox knows it
+    assert aggregator.receive(0) is not None
+
+
+def test_earliest_round_first_and_older_ones_of_a_sender_are_superseded(tmp_path: Path) -> None:
+    aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
+    for number in (1, 2, 10, 11):
+        aggregator.send(weights(round=number))
+    assert [name.split("-")[:2] for name in files(tmp_path, "bank_a")] == [["11", "weights"]]
+    aggregator.send(weights(round=11, kind="finished"))
+    assert [name.split("-")[:2] for name in files(tmp_path, "bank_a")] == [["11", "finished"]]
+    party.send(update(round=10))
+    end(tmp_path, "bank_b").send(update("bank_b", round=9))
+    party.send(join(count=1))
+    party.send(join(count=2))
+    received = [aggregator.receive(0) for _ in range(4)]
+    assert [(m.kind, m.round, m.sender) for m in received if m] == [
+        ("join", 0, "bank_a"),
+        ("update", 9, "bank_b"),
+        ("update", 10, "bank_a"),
+    ]
+    assert received[0] is not None
+    assert received[0].info["ledger_head"] == {"count": 2, "hash": f"{2:064x}"}
+
+
+def test_two_runs_in_one_folder_do_not_mix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, two = end(tmp_path, "bank_a", "one"), end(tmp_path, "bank_a", "two")
+    one.send(update(run="one"))
+    with pytest.raises(MessageError, match="which this transport serves"):
+        one.send(update(run="two"))
+    assert end(tmp_path, AGGREGATOR, "two").receive(0) is None
+    two.send(update(run="two"))
+    (moved,) = files(tmp_path, AGGREGATOR, "one")
+    os.rename(tmp_path / "one" / AGGREGATOR / moved, tmp_path / "two" / AGGREGATOR / moved)
+    received = end(tmp_path, AGGREGATOR, "two").receive(0)
+    assert received is not None
+    assert received.run == "two"
+
+
+def sealed(message: Message) -> bytes:
+    return b"".join(sealer(message.sender).seal(message).pieces)
+
+
+TAG = "0" * 32
+
+
+def test_bad_files_are_logged_once_removed_and_do_not_hold_up_the_rest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    aggregator = end(tmp_path, AGGREGATOR, limits=Limits(bytes=10_000))
+    folder = tmp_path / "demo" / AGGREGATOR
+    bad = {
+        f"1-update-bank_a-{TAG}.msg": b"garbage",
+        f"1-update-bank_b-{TAG}.msg": sealed(update("bank_a")),  # another's name on the envelope
+        f"2-update-bank_a-{TAG}.msg": sealed(update("bank_a")),  # an old message as a new round
+        f"3-update-bank_a-{TAG}.msg": sealed(update(round=3))[:-5],
+        f"4-update-bank_a-{TAG}.msg": sealed(update(round=4, size=100_000)),
+        f"5-update-stranger-{TAG}.msg": b"HDS\x01",
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    os.mkfifo(folder / f"6-update-bank_a-{TAG}.msg")
+    (folder / f"7-update-bank_a-{TAG}.msg").symlink_to("/dev/zero")
+    (folder / f"8-update-bank_a-{TAG}.msg").mkdir()
+    (folder / "notes.txt").write_text("left alone")
+    end(tmp_path, "bank.c-3").send(update("bank.c-3", round=9))
+    with caplog.at_level(logging.WARNING):
+        received = aggregator.receive(0)
+    assert received is not None
+    assert received.sender == "bank.c-3"
+    assert len(caplog.records) == len(bad) + 3
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+    known = len(caplog.records)
+    assert aggregator.receive(0.05) is None
+    assert len(caplog.records) == known
+    assert [name for name in files(tmp_path, AGGREGATOR) if name in bad] == []
+    assert "notes.txt" in files(tmp_path, AGGREGATOR)
+
+
+def test_names_come_from_checked_ids_only(tmp_path: Path) -> None:
+    with pytest.raises(MessageError, match="run="):
+        end(tmp_path, "bank_a", "../elsewhere")
+    with pytest.raises(MessageError):
+        end(tmp_path, AGGREGATOR).send(weights("../bank_a"))
+
+
+def test_waiting_returns_when_a_message_comes(tmp_path: Path) -> None:
+    aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
+    timer = threading.Timer(0.2, lambda: party.send(update()))
+    timer.start()
+    assert aggregator.receive(30) is not None
+    timer.join()
+
+
+def test_an_unfinished_file_is_never_read_and_a_restart_removes_it(tmp_path: Path) -> None:
+    aggregator = end(tmp_path, AGGREGATOR)
+    leftover = tmp_path / "demo" / AGGREGATOR / ".bank_a~0123456789abcdef.tmp"
+    leftover.write_bytes(sealed(update()))
+    assert aggregator.receive(0) is None
+    end(tmp_path, "bank_b")
+    assert leftover.exists()
+    end(tmp_path, "bank_a")
+    assert not leftover.exists()
+
+
+@contextlib.contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """A full disk, as far as writes can tell: they fail with an OSError part of the way."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, previous)
+
+
+def test_a_write_that_fails_part_way_leaves_nothing_and_works_later(tmp_path: Path) -> None:
+    party, aggregator = end(tmp_path, "bank_a"), end(tmp_path, AGGREGATOR)
+    message = update(size=100_000)
+    with file_size_limit(50_000), pytest.raises(TransportError) as failure:
+        party.send(message)
+    assert "start again" in str(failure.value)
+    assert "\n" not in str(failure.value)
+    assert files(tmp_path, AGGREGATOR) == []
+    party.send(message)
+    assert aggregator.receive(0) is not None
+
+
+def test_a_folder_that_is_a_file_or_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TransportError, match="file"):
+        end(tmp_path / "file", "bank_a")
+    party = end(tmp_path / "root", "bank_a")
+    os.rename(tmp_path / "root", tmp_path / "unmounted")
+    with pytest.raises(TransportError, match="mount the folder"):
+        party.receive(0)
+    os.rename(tmp_path / "unmounted", tmp_path / "root")
+    assert party.receive(0) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_missing_permission_is_one_line(tmp_path: Path) -> None:
+    party = end(tmp_path, "bank_a")
+    folder = tmp_path / "demo"
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(TransportError, match="Permission denied"):
+            party.send(update())
+    finally:
+        folder.chmod(0o700)
+
+
+def test_folders_take_the_mode_of_the_root_so_that_a_group_can_share_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    end(tmp_path, "bank_a").send(update())
+    folder = tmp_path / "demo" / AGGREGATOR
+    assert folder.stat().st_mode & 0o7777 == 0o2770
+    previous = os.umask(0o002)
+    end(tmp_path, "bank_a").send(update(round=2))
+    os.umask(previous)
+    (name,) = files(tmp_path, AGGREGATOR)
+    assert (folder / name).stat().st_mode & 0o060 == 0o060
+
+
+SENDER = """
+import sys
+from pathlib import Path
+from homo_dp.transport.directory import DirectoryTransport
+from homo_dp.transport.keys import read_key_pair, read_public_key
+from homo_dp.transport.sealing import Sealer
+from homo_dp.federation.messages import Message
+import torch
+root = Path(sys.argv[1])
+known = {"aggregator": read_public_key(root / "aggregator.pub")}
+end = DirectoryTransport(root / "shared", "demo", Sealer(read_key_pair(root / "bank_a.key"), known))
+tensors = {"w": torch.arange(1000.0)}
+end.send(Message("demo", 1, "bank_a", "aggregator", "update", tensors, {"releases": ["update"]}))
+"""
+
+POINTS = ("before_write", "before_fsync", "before_rename", "after_rename", "after_sync")
+
+
+def test_a_sender_killed_at_any_point_sends_nothing_or_all_and_once(tmp_path: Path) -> None:
+    from homo_dp.transport.keys import new_key_pair, write_key_pair
+    from homo_dp.transport.sealing import Sealer
+
+    pairs = {name: new_key_pair(name) for name in ("bank_a", AGGREGATOR)}
+    for pair in pairs.values():
+        write_key_pair(pair, tmp_path)
+    own = Sealer(pairs[AGGREGATOR], {"bank_a": pairs["bank_a"].public})
+    aggregator = DirectoryTransport(tmp_path / "shared", "demo", own)
+    command = [sys.executable, "-c", SENDER, str(tmp_path)]
+    processes = {
+        point: subprocess.Popen(command, env=os.environ | {"HOMO_DP_CRASH_AT": f"directory.{point}"})
+        for point in POINTS[:3]
+    }
+    for process in processes.values():
+        assert process.wait() == -signal.SIGKILL
+    assert aggregator.receive(0) is None
+    for point in POINTS[3:]:
+        process = subprocess.Popen(command, env=os.environ | {"HOMO_DP_CRASH_AT": f"directory.{point}"})
+        assert process.wait() == -signal.SIGKILL
+    assert len([name for name in files(tmp_path / "shared", AGGREGATOR) if name.endswith(".msg")]) == 1
+    assert subprocess.run(command, check=False).returncode == 0
+    assert len(files(tmp_path / "shared", AGGREGATOR)) == 1
+    received = aggregator.receive(0)
+    assert received is not None
+    assert torch.equal(received.tensors["w"], torch.arange(1000.0))
+    aggregator.done(received)
+    assert files(tmp_path / "shared", AGGREGATOR) == []
