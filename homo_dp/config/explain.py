@@ -112,6 +112,33 @@ def nearest(path: tuple[str | int, ...], root: type[Section]) -> str:
     return f"the nearest valid key is {anywhere[0]}" if anywhere else "see docs/config.md"
 
 
+def takes_text(root: type[Section], key: str) -> bool:
+    """Whether a dotted key, as far as the schema knows it, holds text (or a mapping or list of texts).
+
+    >>> from homo_dp.config.schema import Config
+    >>> takes_text(Config, "data.files.a"), takes_text(Config, "privacy.delta"), takes_text(Config, "predictFileName")
+    (True, False, True)
+    """
+    owner: Any = root
+    for name in key.split("."):
+        if not (isinstance(owner, type) and issubclass(owner, Section)):
+            return True
+        if name not in owner.model_fields:
+            return True
+        annotation = owner.model_fields[name].annotation
+        owner = next(_sections(annotation), annotation)
+    return _holds_text(owner)
+
+
+def _holds_text(annotation: Any) -> bool:
+    if typing.get_origin(annotation) is typing.Literal:
+        return all(isinstance(word, str) for word in typing.get_args(annotation))
+    if annotation is str:
+        return True
+    parts = typing.get_args(annotation)
+    return any(_holds_text(part) for part in (parts[1:] if typing.get_origin(annotation) is dict else parts))
+
+
 def dotted(path: tuple[str | int, ...]) -> str:
     """A path as it is written in --params; names with dots or spaces are quoted.
 

@@ -86,6 +86,9 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             for key in group:
                 if get(over, key) is None:
                     drop(base, key)
+    if get(over, "data.files") or get(over, "data.embedded"):  # other tables: the old way of splitting goes too
+        for name in ("partition", "party_column", "user_column"):
+            drop(base, f"data.{name}")
     _leave_mechanism(base, over)
     joined: dict[str, Any] = _join(base, over, "")
     return joined

@@ -4,6 +4,7 @@ Layers: the defaults of the schema, then the file, then the overrides. An overri
 (`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) replaces the other; both in one layer are wrong.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from homo_dp.config.aliases import rename
+from homo_dp.config.aliases import ALIASES, rename
 from homo_dp.config.explain import dotted, explain
 from homo_dp.config.layers import merge, put, split_key
+from homo_dp.config.primihub import check_files, is_task, translate
 from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
@@ -40,15 +42,16 @@ def load_config(path: str | Path | None = None, overrides: Overrides = ()) -> Co
 
 def load(path: str | Path | None = None, overrides: Overrides = ()) -> Loaded:
     """Like `load_config`, with the notes of a translation from another system."""
-    notes: list[str] = []
-    tree: dict[str, Any] = {}
-    if path is not None:
-        tree, notes = _read(Path(path))
+    tree = {} if path is None else _read(Path(path))
+    task = translate(tree, f"--config {path}") if is_task(tree) else None
     over: dict[str, Any] = {}
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
-        put(over, split_key(key), value)
-    return Loaded(config_from(merge(rename(tree), rename(over))), tuple(notes))
+        put(over, split_key(ALIASES.get(key, key)), value)
+    merged = merge(rename(tree if task is None else task.tree), rename(over))
+    if task is not None:
+        check_files(task, merged)
+    return Loaded(config_from(merged), tuple(task.notes) if task else ())
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:
@@ -89,7 +92,7 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
     return flat
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[str]]:
+def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -100,9 +103,16 @@ def _read(path: Path) -> tuple[dict[str, Any], list[str]]:
         raise ConfigError(f"--config {path}: is not UTF-8 text; save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read ({error.strerror}); check its permissions") from None
-    tree = parse_yaml(text, str(path))
+    tree = _parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, str(path))
     if tree is None:
-        return {}, []
+        return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md")
-    return tree, []
+    return tree
+
+
+def _parse_json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"--config {path}: is not valid JSON ({error}); correct it") from None

@@ -53,8 +53,9 @@ class Config(Section):
 
     @property
     def private(self) -> bool:
-        """Whether outputs may call themselves private: DP is on and its noise is not seeded."""
-        return self.privacy.mechanism != "none" and self.privacy.seeded_noise_for_tests is None
+        """Whether outputs may call themselves private: DP is on and nothing in the config says otherwise."""
+        seeded = self.privacy.seeded_noise_for_tests is not None
+        return self.privacy.mechanism != "none" and not seeded and not self.privacy.not_private
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -70,6 +71,8 @@ class Config(Section):
             )
         if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.nbafl.noise_at_download:
             raise Conflict("nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on")
+        if self.privacy.lifetime_epsilon is not None and self.data.name is None and self.data.embedded is None:
+            raise Conflict("privacy.lifetime_epsilon: is kept by the declared name of the data; give data.name")
         files = {} if self.data.one_table or self.party.name or self.federation.parties else self.data.files
         least = self.federation.min_parties
         if files and least is not None and least > len(files):

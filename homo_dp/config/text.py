@@ -82,6 +82,18 @@ def parse_yaml(text: str, source: str = "text") -> Any:
         raise ConfigError(f"{source}: is not valid YAML: {reason}; correct the file") from None
 
 
+def parse_scalar(word: str) -> str | int | float | bool | None:
+    """Read one plain word: null, true, false or a number, and otherwise the text itself, whatever is in it.
+
+    >>> parse_scalar("1e-5"), parse_scalar("no"), parse_scalar("*.csv: #1"), parse_scalar("")
+    (1e-05, 'no', '*.csv: #1', None)
+    """
+    if len(word) < 400 and any(re.fullmatch(pattern, word) for tag, pattern, _ in _CORE if not tag.endswith("merge")):
+        value: str | int | float | bool | None = parse_yaml(word)
+        return value
+    return word
+
+
 def to_yaml(tree: Any) -> str:
     """Write a tree of plain values as YAML that both YAML 1.1 and 1.2 read back the same."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
