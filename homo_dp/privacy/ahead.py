@@ -1,4 +1,4 @@
-"""Secure normals drawn ahead of need by one background thread, so that a training step does not wait for them."""
+"""Secure normals drawn ahead of need by a background thread, so that a training step does not wait for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections import deque
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ class AheadNormals:
     since a thread would make the order of its draws depend on timing.
 
     Guarantees:
-        - every block is handed out once, to one user, and in one process: a fork drops the blocks of the child;
+        - every block is handed out once, to one user, in one process: a forked child drops what its parent had ready;
         - the thread ends with its last user, whether that was closed or garbage collected.
 
     >>> from homo_dp.privacy.noise import secure_noise
@@ -47,8 +47,8 @@ class AheadNormals:
         self.cpu_seconds = 0.0
         self._source, self._dtype = source, dtype
         self._closed = False
-        self._producer = _join(source, size, dtype, depth) if source.private else None
-        self._leave = weakref.finalize(self, _leave, self._producer) if self._producer else None
+        self._producer = _enter(source, size, dtype, depth) if source.private else None
+        self._on_collect = weakref.finalize(self, _Producer.leave, self._producer) if self._producer else None
 
     def __repr__(self) -> str:
         return f"AheadNormals(size={self.size}, {self._source!r})"
@@ -56,7 +56,7 @@ class AheadNormals:
     def take(self) -> Tensor:
         """The next block; waits only if none is ready. ``cpu_seconds`` grows by what drawing it cost the producer."""
         if self._closed:
-            raise PrivacyError("closed=True has no more normals; make a new AheadNormals")
+            raise PrivacyError("closed=True leaves no normals to take; make a new AheadNormals")
         if self._producer is None:
             block, cost = _draw(self._source, self.size, self._dtype)
         else:
@@ -67,9 +67,9 @@ class AheadNormals:
     def close(self) -> None:
         """Stop drawing; if nobody else uses the thread, it has ended when this returns."""
         self._closed = True
-        if self._producer is not None and self._leave is not None and self._leave.detach():
-            _leave(self._producer)
-            self._producer.join()
+        if self._producer is not None and self._on_collect is not None and self._on_collect.detach():
+            self._producer.leave().wait()
+            self._producer.join_if_ended()
 
     def __enter__(self) -> AheadNormals:
         return self
@@ -80,90 +80,111 @@ class AheadNormals:
         self.close()
 
 
+_DRAW = object()
+_STOP = object()
+_THREAD_NAME = "homo_dp secure normals"
+_PATIENCE_SECONDS = 1.0  # after which one who waits looks whether the thread is still there
+
+
 class _Producer:
-    """One thread and its blocks. It knows how many users it has, not who they are, so it keeps none of them alive."""
+    """A thread that draws a block for each order, and counts its users without knowing them.
+
+    Users leave from finalisers, which run in the middle of anything. So leaving takes no lock: it is one more order,
+    and SimpleQueue.put may be called from there.
+    """
 
     def __init__(self, source: NoiseSource, size: int, dtype: torch.dtype) -> None:
         self.source, self.size, self.dtype = source, size, dtype
-        self.depth = 0
+        self.key = (id(source), size, dtype)
         self.users = 0
-        self.reset()
+        self.depth = 0
+        self.forget()
 
-    @property
-    def key(self) -> tuple[int, int, torch.dtype]:
-        return id(self.source), self.size, self.dtype
-
-    def reset(self) -> None:
-        """Forget blocks, lock and thread: all that a forked child must not go on with."""
-        # Re-entrant, since a garbage collection inside may finalise a user, which takes this lock again.
-        self.changed = threading.Condition(threading.RLock())
-        self.blocks: deque[tuple[Tensor, float]] = deque()
+    def forget(self) -> None:
+        """Be as new, with nothing of what a forked child must not go on with: blocks, orders, thread."""
+        self.orders: SimpleQueue[object] = SimpleQueue()
+        self.blocks: SimpleQueue[tuple[Tensor, float] | Exception] = SimpleQueue()
         self.thread: threading.Thread | None = None
-        self.error: Exception | None = None
+
+    def enter(self, depth: int) -> None:
+        """One more user; the caller holds the lock."""
+        self.users += 1
+        if self.thread is not None:
+            self.order(depth - self.depth)
+        self.depth = max(self.depth, depth)
+        self.start()
 
     def start(self) -> None:
-        """Start the thread unless it runs; the caller holds ``changed``."""
+        """Start the thread unless it was; the caller holds the lock."""
         if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="homo_dp secure normals", daemon=True)
+            self.order(self.depth)
+            self.thread = threading.Thread(target=self.run, name=_THREAD_NAME, daemon=True)
             self.thread.start()
 
+    def order(self, count: int) -> None:
+        for _ in range(count):
+            self.orders.put(_DRAW)
+
     def take(self) -> tuple[Tensor, float]:
-        with self.changed:
-            self.start()
-            while not self.blocks:
-                if self.error is not None:
-                    raise self.error
-                self.changed.wait()
-            taken = self.blocks.popleft()
-            self.changed.notify_all()
-            return taken
+        if self.thread is None:  # after a fork
+            with _lock:
+                self.start()
+        self.order(1)
+        while True:
+            try:
+                block = self.blocks.get(timeout=_PATIENCE_SECONDS)
+            except Empty:
+                if self.thread is None or not self.thread.is_alive():
+                    raise PrivacyError("closed=True leaves no normals to take; do not close what is in use") from None
+                continue
+            if isinstance(block, Exception):
+                raise block
+            return block
+
+    def leave(self) -> threading.Event:
+        """One user less; the event is set once that is true."""
+        left = threading.Event()
+        self.orders.put(left)
+        if self.thread is None:  # after a fork nobody reads the orders until somebody takes
+            left.set()
+        return left
 
     def run(self) -> None:
-        try:
-            while True:
-                with self.changed:
-                    while self.users and len(self.blocks) >= self.depth:
-                        self.changed.wait()
-                    if not self.users:
-                        return
-                block = _draw(self.source, self.size, self.dtype)
-                with self.changed:
-                    self.blocks.append(block)
-                    self.changed.notify_all()
-        except Exception as error:
-            with self.changed:
-                self.error = error
-                self.changed.notify_all()
+        orders, blocks = self.orders, self.blocks
+        while (order := orders.get()) is not _STOP:
+            if isinstance(order, threading.Event):
+                if self.last_left(order):
+                    return
+                continue
+            try:
+                blocks.put(_draw(self.source, self.size, self.dtype))
+            except Exception as error:  # the one who takes it has to know
+                blocks.put(error)
 
-    def join(self) -> None:
-        thread = self.thread
-        if not self.users and thread is not None and thread is not threading.current_thread():
-            thread.join()
+    def last_left(self, left: threading.Event) -> bool:
+        with _lock:
+            self.users -= 1
+            if self.users == 0:
+                _producers.pop(self.key, None)
+        left.set()
+        return self.users == 0
+
+    def join_if_ended(self) -> None:
+        if self.users == 0 and self.thread is not None:
+            self.thread.join()
 
 
-# Written under the lock; users leave from finalisers, hence re-entrant.
+# All producers that have users, by source, size and type. The lock guards this and the counts of users.
 _producers: dict[tuple[int, int, torch.dtype], _Producer] = {}
-_lock = threading.RLock()
+_lock = threading.Lock()
 
 
-def _join(source: NoiseSource, size: int, dtype: torch.dtype, depth: int) -> _Producer:
+def _enter(source: NoiseSource, size: int, dtype: torch.dtype, depth: int) -> _Producer:
     with _lock:
         producer = _producers.get((id(source), size, dtype)) or _Producer(source, size, dtype)
         _producers[producer.key] = producer
-        with producer.changed:
-            producer.users += 1
-            producer.depth = max(producer.depth, depth)
-            producer.start()
+        producer.enter(depth)
         return producer
-
-
-def _leave(producer: _Producer) -> None:
-    with _lock, producer.changed:
-        producer.users -= 1
-        if not producer.users:
-            producer.blocks.clear()
-            _producers.pop(producer.key, None)
-        producer.changed.notify_all()
 
 
 def _draw(source: NoiseSource, size: int, dtype: torch.dtype) -> tuple[Tensor, float]:
@@ -174,17 +195,17 @@ def _draw(source: NoiseSource, size: int, dtype: torch.dtype) -> tuple[Tensor, f
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.RLock()
+    _lock = threading.Lock()
     for producer in list(_producers.values()):
-        producer.reset()
+        producer.forget()
 
 
 def _at_exit() -> None:
     for producer in list(_producers.values()):
-        with producer.changed:
-            producer.users = 0
-            producer.changed.notify_all()
-        producer.join()
+        producer.orders.put(_STOP)
+    for thread in threading.enumerate():
+        if thread.name == _THREAD_NAME:
+            thread.join()
 
 
 os.register_at_fork(after_in_child=_after_fork)

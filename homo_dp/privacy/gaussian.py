@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from homo_dp.privacy.keystream import SLACK_BYTES, Keystream
 
 SUMMANDS = 4
 # Outputs computed at a time: all work arrays of one piece stay in the second-level cache.
-PIECE = 4096
+PIECE = 8192
 
 _local = threading.local()
 
@@ -38,7 +39,7 @@ class _Work:
         self.bytes_per_pair = 8 + self.angle_type.itemsize
         self.random = np.empty(self.bytes_per_pair * pairs + SLACK_BYTES, np.uint8)
         self.radius, self.angle, self.product = (np.empty(pairs, dtype) for _ in range(3))
-        self.one = dtype.type(1)
+        self.one, self.minus_two = dtype.type(1), dtype.type(-2)
         self.radius_unit = dtype.type(2.0**-63)
         self.angle_unit = dtype.type(np.pi / 2.0 ** (8 * self.angle_type.itemsize - 1))
 
@@ -56,19 +57,31 @@ class _Work:
         radius += self.one
         radius *= self.radius_unit
         np.log(radius, out=radius)
-        radius *= radius.dtype.type(-2)
+        radius *= self.minus_two
         np.sqrt(radius, out=radius)
         # Signed integers over the whole circle: [-pi, pi).
         np.copyto(angle, angles, casting="unsafe")
         angle *= self.angle_unit
 
-        np.cos(angle, out=product)
+        self.cos(angle, product)
         product *= radius
         np.add.reduce(product.reshape(SUMMANDS, half), axis=0, out=out[:half])
-        np.sin(angle, out=product)
+        self.sin(angle, product)
         product *= radius
         np.add.reduce(product.reshape(SUMMANDS, half)[:, : out.size - half], axis=0, out=out[half:])
-        out *= out.dtype.type(std / np.sqrt(SUMMANDS))
+        out *= out.dtype.type(std / 2)  # the square root of SUMMANDS
+
+    def cos(self, angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+        if angle.itemsize == 4:
+            np.cos(angle, out=out)
+        else:  # eight times as fast as NumPy's, which has no vector form for float64
+            torch.cos(torch.from_numpy(angle), out=torch.from_numpy(out))
+
+    def sin(self, angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+        if angle.itemsize == 4:
+            np.sin(angle, out=out)
+        else:
+            torch.sin(torch.from_numpy(angle), out=torch.from_numpy(out))
 
 
 def _work(dtype: np.dtype[np.floating]) -> _Work:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
+import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -15,21 +18,26 @@ from torch import Tensor
 from homo_dp.privacy.ahead import AheadNormals
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gaussian import fill_normals
-from homo_dp.privacy.keystream import Keystream
+from homo_dp.privacy.keystream import SEED_BYTES, Keystream
 
 __all__ = ["NOT_PRIVATE", "AheadNormals", "NoiseSource", "SecureNoise", "SeededNoise", "secure_noise"]
 
 NOT_PRIVATE = "NOT PRIVATE"
 
-_NUMPY_TYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
+# For each type its form in NumPy, and the standard deviations it can hold: below them noise would vanish.
+_TYPES: dict[torch.dtype, tuple[type[np.floating], float, float]] = {
+    torch.float32: (np.float32, torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max / 16),
+    torch.float64: (np.float64, torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).max / 16),
+}
 # Above this variance a binomial is drawn as the sum of two halves, so that its table stays small.
 _LARGEST_TABLE_VARIANCE = 2.0**20
 
 
-class NoiseSource:
+class NoiseSource(ABC):
     """Draws from one keystream; safe to use from several threads.
 
     Guarantees:
+        - a forked child goes on with a key of its own;
         - normals carry the four-fold sum of secure mode, in float32 and float64;
         - integers, choices and binomials are exactly distributed (binomials to a total variation below 2**-100);
         - ``private`` is False unless the keystream is one that nobody can repeat.
@@ -37,8 +45,12 @@ class NoiseSource:
 
     private: bool = False
 
-    def __init__(self, stream: Keystream) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
+        self._stream = Keystream(self._new_seed)
+
+    @abstractmethod
+    def _new_seed(self) -> bytes:
+        """SEED_BYTES that key the stream of this process."""
 
     @property
     def label(self) -> str:
@@ -50,12 +62,12 @@ class NoiseSource:
 
     def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
-        if dtype not in _NUMPY_TYPES:
+        if dtype not in _TYPES:
             raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
-        lowest, highest = torch.finfo(dtype).tiny, torch.finfo(dtype).max / 16
+        numpy_type, lowest, highest = _TYPES[dtype]
         if not lowest <= std <= highest:
             raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
-        out = np.empty(math.prod(shape), _NUMPY_TYPES[dtype])
+        out = np.empty(math.prod(shape), numpy_type)
         fill_normals(self._stream, out, std)
         return torch.from_numpy(out).reshape(tuple(shape))
 
@@ -78,7 +90,7 @@ class NoiseSource:
         if n * p * (1 - p) > _LARGEST_TABLE_VARIANCE:
             return self.binomial(n // 2, p) + self.binomial(n - n // 2, p)
         first, thresholds = _binomial_table(n, float(p))
-        return first + bisect_right(thresholds, int.from_bytes(self._stream.words(2).tobytes(), "little"))
+        return first + bisect_right(thresholds, int.from_bytes(self._stream.read(16), "little"))
 
     def choice(self, population: int, size: int) -> Tensor:
         """``size`` distinct indices below ``population``, every such set equally likely, in ascending order."""
@@ -95,7 +107,7 @@ class NoiseSource:
         words = self._stream.words(size)
         # A word at or above the largest multiple of high would favour small remainders: draw it again.
         last = 2**64 - 2**64 % high - 1
-        while size and int(words.max()) > last:
+        while size and int(np.maximum.reduce(words)) > last:
             words = np.concatenate([words[words <= np.uint64(last)], self._stream.words(size)])[:size]
         return (words % np.uint64(high)).view(np.int64)
 
@@ -107,9 +119,9 @@ class NoiseSource:
             more = self._integers(population, size - chosen.size)
             chosen = np.concatenate([chosen, more]) if chosen.size else more
             chosen.sort()
-            repeated = chosen[1:] == chosen[:-1]
-            if repeated.any():
-                chosen = np.delete(chosen, np.flatnonzero(repeated))
+            fresh = chosen[1:] != chosen[:-1]
+            if not fresh.all():
+                chosen = np.concatenate([chosen[:1], chosen[1:][fresh]])
         return chosen
 
 
@@ -118,12 +130,12 @@ class SecureNoise(NoiseSource):
 
     private = True
 
-    def __init__(self) -> None:
-        super().__init__(Keystream.from_entropy())
+    def _new_seed(self) -> bytes:
+        return os.urandom(SEED_BYTES)
 
 
 class SeededNoise(NoiseSource):
-    """NOT PRIVATE: repeatable noise for tests, with the code paths of the secure source.
+    """NOT PRIVATE: repeatable noise for tests, with the code paths of the secure source; starts again after a fork.
 
     >>> SeededNoise(7)
     SeededNoise(seed=7, NOT PRIVATE: the noise of this source can be repeated)
@@ -134,8 +146,11 @@ class SeededNoise(NoiseSource):
     private = False
 
     def __init__(self, seed: int) -> None:
-        super().__init__(Keystream.from_seed(seed))
         self.seed = seed
+        super().__init__()
+
+    def _new_seed(self) -> bytes:
+        return hashlib.sha256(f"homo_dp seeded noise {self.seed}".encode()).digest()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(seed={self.seed}, {self.label})"
