@@ -1,0 +1,368 @@
+"""Columns described by public knowledge, and how their values become one tensor.
+
+Nothing here is fitted: every bound, level and class comes from the config (or from a description we ship), so the
+encoding of a row depends on that row alone and costs no privacy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Level = str | int | float
+MISSING_VALUES = ("", "NA", "NaN")
+NUMERIC_RULES = ("error", "middle", "low", "high")
+LEVEL_RULES = ("level", "unknown", "error")
+_PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A number with public bounds: clipped to them, then scaled to [-1, 1].
+
+    >>> Numeric("age", 0, 100).scale(np.array([50.0, 1e9]))
+    array([0., 1.])
+    """
+
+    name: str
+    low: float
+    high: float
+    missing: str | float = "error"
+    indicator: bool = False
+
+    def __post_init__(self) -> None:
+        check_bounds(f"data.columns.{self.name}.bounds", (self.low, self.high))
+        if isinstance(self.missing, str):
+            if self.missing not in NUMERIC_RULES:
+                raise DataError(
+                    f"data.columns.{self.name}.missing={self.missing!r} is not one of {', '.join(NUMERIC_RULES)} "
+                    "or a number within the bounds"
+                )
+        elif isinstance(self.missing, bool) or not self.low <= self.missing <= self.high:
+            raise DataError(
+                f"data.columns.{self.name}.missing={self.missing!r} is outside bounds=[{self.low}, {self.high}]; "
+                "choose a public value within them"
+            )
+
+    @property
+    def width(self) -> int:
+        return 2 if self.indicator else 1
+
+    @property
+    def fill(self) -> float | None:
+        """The public value that stands for a missing one, or None where a missing value is an error."""
+        rules = {"error": None, "middle": (self.low + self.high) / 2, "low": self.low, "high": self.high}
+        return rules[self.missing] if isinstance(self.missing, str) else float(self.missing)
+
+    def scale(self, values: np.ndarray) -> np.ndarray:
+        clipped: np.ndarray = np.clip(values, self.low, self.high)
+        return (clipped - self.low) * (2.0 / (self.high - self.low)) - 1.0
+
+    def write(self, series: pd.Series, missing_values: Sequence[str], source: str, out: np.ndarray) -> None:
+        values = as_numbers(series, missing_values, source)
+        gaps = np.isnan(values)
+        if gaps.any():
+            if self.fill is None:
+                raise DataError(
+                    f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or say what "
+                    f"stands for one: data.columns.{self.name}.missing=middle|low|high|<number>"
+                )
+            values = np.where(gaps, self.fill, values)
+        out[0] = self.scale(values)
+        if self.indicator:
+            out[1] = gaps
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A declared list of levels, one-hot, with a slot for any other value and one for a missing value.
+
+    >>> Categorical("colour", ("red", "blue")).width
+    4
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    missing: Level = "level"  # or unknown, error, or the declared level that stands for a missing value
+
+    def __post_init__(self) -> None:
+        check_values(f"data.columns.{self.name}.levels", self.levels)
+        if self.missing not in LEVEL_RULES and self.missing not in self.levels:
+            raise DataError(
+                f"data.columns.{self.name}.missing={self.missing!r} is not one of {', '.join(LEVEL_RULES)} "
+                "or a declared level"
+            )
+
+    @property
+    def width(self) -> int:
+        return len(self.levels) + (2 if self.missing == "level" and "level" not in self.levels else 1)
+
+    def write(self, series: pd.Series, missing_values: Sequence[str], source: str, out: np.ndarray) -> None:
+        codes, gaps = level_codes(series, self.levels, missing_values)
+        if self.missing == "error" and gaps.any():
+            raise DataError(
+                f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in or set "
+                f"data.columns.{self.name}.missing=level"
+            )
+        codes[codes < 0] = len(self.levels)
+        if self.missing in self.levels:
+            codes[gaps] = self.levels.index(self.missing)
+        elif self.missing == "level":
+            codes[gaps] = len(self.levels) + 1
+        out[:] = 0.0
+        out[codes, np.arange(len(codes))] = 1.0
+
+
+Column = Numeric | Categorical
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is predicted: one of the declared classes, or a number with public bounds."""
+
+    name: str
+    classes: tuple[Level, ...] | None = None
+    bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.classes is None) == (self.bounds is None):
+            raise DataError("a label needs either data.classes or data.target_bounds, not both and not neither")
+        if self.classes is not None:
+            check_values("data.classes", self.classes)
+            if len(self.classes) < 2:
+                raise DataError(f"data.classes={list(self.classes)} needs at least 2 classes")
+        if self.bounds is not None:
+            check_bounds("data.target_bounds", self.bounds)
+
+    @property
+    def regression(self) -> bool:
+        return self.bounds is not None
+
+    def encode(self, series: pd.Series, source: str, *, clip: bool = True) -> torch.Tensor:
+        """Class numbers (int64), or the target scaled so that its bounds are [-1, 1] (float32)."""
+        if self.bounds is not None:
+            values = as_numbers(series, MISSING_VALUES, source)
+            gaps = np.isnan(values)
+            if gaps.any():
+                raise DataError(f"{source}: label {self.name!r} row {first_row(gaps)}: missing value; drop the row")
+            scaled = self._numeric().scale(values) if clip else self._scale_unclipped(values)
+            return torch.from_numpy(scaled.astype(np.float32))
+        codes = class_codes(series, self.classes or (), source)
+        return torch.from_numpy(codes)
+
+    def decode(self, outputs: torch.Tensor) -> torch.Tensor:
+        """From the scaled target back to the units of the label (regression)."""
+        if self.bounds is None:
+            raise DataError(f"label {self.name!r} has classes; only a target with bounds can be scaled back")
+        low, high = self.bounds
+        return (outputs + 1.0) * ((high - low) / 2.0) + low
+
+    def _numeric(self) -> Numeric:
+        low, high = self.bounds or (0.0, 1.0)
+        return Numeric(self.name, low, high)
+
+    def _scale_unclipped(self, values: np.ndarray) -> np.ndarray:
+        low, high = self.bounds or (0.0, 1.0)
+        return (values - low) * (2.0 / (high - low)) - 1.0
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a raw row becomes a feature vector (or an image), and a label becomes a number.
+
+    Guarantees:
+        - row i of the tensor depends on row i of the table and on public declarations only;
+        - every feature lies in [-1, 1]; a value that is not finite is refused, never passed through.
+    """
+
+    columns: tuple[Column, ...]
+    label: Label
+    id: str | None = None
+    missing_values: tuple[str, ...] = MISSING_VALUES
+    shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
+    pixel_bounds: tuple[float, float] | None = None  # set where rows come from an image file, not from columns
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise DataError(f"data.columns names a column twice: {sorted({n for n in names if names.count(n) > 1})}")
+        if self.pixel_bounds is not None:
+            check_bounds("data.image.scale", self.pixel_bounds)
+            if self.shape is None:
+                raise DataError("an image encoding needs a shape (data.image.shape)")
+        elif not self.columns:
+            raise DataError("no feature column is left; check data.use, data.drop and data.columns")
+        if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
+            raise DataError(f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns")
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns) if self.columns else math.prod(self.shape or ())
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return self.shape or (self.width,)
+
+    @property
+    def classes(self) -> tuple[Level, ...] | None:
+        return self.label.classes
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def encode(self, frame: pd.DataFrame, source: str = "table") -> torch.Tensor:
+        """Features of all rows, float32, shape (rows, *input_shape); columns are matched by name."""
+        if self.pixel_bounds is not None:
+            raise DataError(f"{source}: this model takes images (.npz or IDX), not a table")
+        absent = [name for name in self.names if name not in frame.columns]
+        if absent:
+            raise DataError(f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}")
+        block = np.empty((self.width, len(frame)), dtype=np.float32)
+        at = 0
+        for column in self.columns:
+            column.write(frame[column.name], self.missing_values, source, block[at : at + column.width])
+            at += column.width
+        features = torch.from_numpy(block).t().contiguous()
+        return features.reshape(len(frame), *self.input_shape)
+
+    def encode_images(self, pixels: np.ndarray, source: str = "images") -> torch.Tensor:
+        """Images of any layout with the right number of values, scaled to [-1, 1] by the declared pixel range."""
+        if self.pixel_bounds is None:
+            raise DataError(f"{source}: this model takes a table with columns {short(self.names)}, not images")
+        if math.prod(pixels.shape[1:]) != self.width:
+            raise DataError(
+                f"{source}: images of shape {pixels.shape[1:]} hold {math.prod(pixels.shape[1:])} values, "
+                f"expected {self.width} as in data.image.shape={list(self.shape or ())}"
+            )
+        scale = Numeric("pixel", *self.pixel_bounds).scale
+        out = np.empty((len(pixels), self.width), dtype=np.float32)
+        for at in range(0, len(pixels), _PIXEL_BLOCK):
+            values = pixels[at : at + _PIXEL_BLOCK].reshape(-1, self.width).astype(np.float64)
+            finite = np.asarray(np.isfinite(values).all(axis=1))
+            if not finite.all():
+                raise DataError(f"{source}: image {at + first_row(~finite)}: a pixel is not finite; fix the file")
+            out[at : at + _PIXEL_BLOCK] = scale(values)
+        return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
+
+    def encode_labels(self, frame: pd.DataFrame, source: str = "table", *, clip: bool = True) -> torch.Tensor:
+        if self.label.name not in frame.columns:
+            raise DataError(
+                f"{source}: label column {self.label.name!r} is not there; its columns are {short(frame.columns)}; "
+                "set data.label"
+            )
+        return self.label.encode(frame[self.label.name], source, clip=clip)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-safe value that `from_json` turns back into an equal encoding."""
+        return {
+            "columns": [_column_to_json(column) for column in self.columns],
+            "label": {
+                "name": self.label.name,
+                "classes": None if self.label.classes is None else list(self.label.classes),
+                "bounds": None if self.label.bounds is None else list(self.label.bounds),
+            },
+            "id": self.id,
+            "missing_values": list(self.missing_values),
+            "shape": None if self.shape is None else list(self.shape),
+            "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any] | str) -> Encoding:
+        """The encoding that `to_json` wrote; anything else is a DataError."""
+        try:
+            raw = json.loads(value) if isinstance(value, str) else value
+            label = raw["label"]
+            return Encoding(
+                columns=tuple(_column_from_json(column) for column in raw["columns"]),
+                label=Label(str(label["name"]), _tuple(label["classes"]), _pair(label["bounds"])),
+                id=None if raw["id"] is None else str(raw["id"]),
+                missing_values=tuple(str(text) for text in raw["missing_values"]),
+                shape=None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"]),
+                pixel_bounds=_pair(raw["pixel_bounds"]),
+            )
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise DataError(f"the column description is damaged ({type(error).__name__}: {error})") from None
+
+
+def check_bounds(key: str, bounds: tuple[float, float]) -> None:
+    """Public bounds are two finite numbers, low < high."""
+    low, high = bounds
+    if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
+        raise DataError(f"{key}=[{low}, {high}] must be two finite numbers with low < high")
+
+
+def check_values(key: str, values: Sequence[Level]) -> None:
+    """Levels and classes are distinct texts or finite numbers; YAML's yes/no/true must be quoted."""
+    if not values:
+        raise DataError(f"{key} is empty; list the values that can occur")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise DataError(f"{key}: {value!r} is not a text or a number; quote it (YAML reads yes as true)")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DataError(f"{key}: {value!r} is not a finite number")
+    if len({str(value) for value in values}) != len(values) or len(set(values)) != len(values):
+        raise DataError(f"{key}={list(values)} lists a value twice")
+
+
+def missing_columns(names: Sequence[str]) -> str:
+    return f"column {names[0]!r} is missing" if len(names) == 1 else f"{len(names)} columns are missing: {short(names)}"
+
+
+def short(names: Sequence[str] | pd.Index, most: int = 8) -> str:
+    """At most `most` names, so that an error stays on one line."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")
+
+
+def _column_to_json(column: Column) -> dict[str, Any]:
+    if isinstance(column, Numeric):
+        return {
+            "name": column.name,
+            "bounds": [column.low, column.high],
+            "missing": column.missing,
+            "indicator": column.indicator,
+        }
+    return {"name": column.name, "levels": list(column.levels), "missing": column.missing}
+
+
+def _column_from_json(raw: Mapping[str, Any]) -> Column:
+    name, missing = str(raw["name"]), raw["missing"]
+    if "levels" in raw:
+        return Categorical(name, tuple(raw["levels"]), missing)
+    low, high = (float(bound) for bound in raw["bounds"])
+    rule = missing if isinstance(missing, str) else float(missing)
+    return Numeric(name, low, high, rule, bool(raw["indicator"]))
+
+
+def _tuple(raw: Sequence[Level] | None) -> tuple[Level, ...] | None:
+    return None if raw is None else tuple(raw)
+
+
+def _pair(raw: Sequence[float] | None) -> tuple[float, float] | None:
+    if raw is None:
+        return None
+    low, high = raw
+    return float(low), float(high)
+
+
+def _side(raw: Any) -> int:
+    side = int(raw)
+    if not 1 <= side <= 1_000_000:
+        raise ValueError(f"an image side of {side}")
+    return side

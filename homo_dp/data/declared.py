@@ -1,0 +1,138 @@
+"""From the `data` section of the config to an Encoding: which columns are features, and what is public about them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from homo_dp.data.columns import Categorical, Column, Encoding, Label, Level, Numeric, missing_columns, short
+from homo_dp.data.embedded import shipped_columns, shipped_label
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    from homo_dp.config.data import ColumnConfig, DataConfig
+    from homo_dp.config.schema import Config
+
+
+def table_encoding(config: Config, names: Sequence[str], source: str, shape: tuple[int, ...] | None = None) -> Encoding:
+    """The encoding of tables with these column names; a column without a public description is refused."""
+    data = config.data
+    wanted = feature_columns(data, names, source)
+    return Encoding(
+        columns=wanted,
+        label=label_of(config),
+        id=_id_column(data, names, source),
+        missing_values=tuple(str(text) for text in data.missing_values),
+        shape=shape if wants_images(config) else None,
+    )
+
+
+def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
+    """The encoding of image files; models that take vectors get each image flat."""
+    image = config.data.image
+    declared = tuple(image.shape) if image is not None and image.shape is not None else shape
+    low, high = (0.0, 255.0) if image is None else image.scale
+    width = 1
+    for side in declared:
+        width *= side
+    return Encoding(
+        columns=(),
+        label=label_of(config),
+        id="id",
+        shape=declared if wants_images(config) else (width,),
+        pixel_bounds=(low, high),
+    )
+
+
+def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tuple[Column, ...]:
+    """Descriptions of the feature columns, in the order of the declaration (never of one party's file)."""
+    known: dict[str, Column] = {name: _column(name, block) for name, block in data.columns.items()}
+    if data.columns_from is not None:
+        known |= {column.name: column for column in shipped_columns(data.columns_from) if column.name not in known}
+    roles = {data.id, data.label, data.party_column, data.split_column, data.user_column}
+    left_out = (roles | set(data.drop)) - set(data.use or ())
+    _check_named(data, names, source)
+    if data.use is None:
+        wanted = [name for name in known if name not in left_out]
+        undescribed = [name for name in names if name not in left_out and name not in known]
+    else:
+        wanted = [name for name in data.use if name not in data.drop]
+        undescribed = [name for name in wanted if name in names and name not in known]
+    if undescribed:
+        raise DataError(
+            f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; describe it in "
+            f"data.columns or list it in data.drop; to draft the block: python -m homo_dp.data describe {source}"
+        )
+    absent = [name for name in wanted if name not in names]
+    if absent:
+        raise DataError(
+            f"{source}: {missing_columns(absent)}{_nearest(absent[0], names)}; every party needs the same columns "
+            "(data.drop leaves one out everywhere)"
+        )
+    return tuple(known[name] for name in wanted)
+
+
+def label_of(config: Config) -> Label:
+    """Classes or bounds of the label: declared, shipped with an embedded set, or 0/1 for a binary model."""
+    data = config.data
+    if config.model.task == "regression":
+        if data.target_bounds is None:
+            raise DataError(
+                f"data.target_bounds is not given; a regression needs public [low, high] of its label {data.label!r}"
+            )
+        return Label(data.label, bounds=data.target_bounds)
+    if data.target_bounds is not None:
+        raise DataError("data.target_bounds is for a regression; choose model.name=linear_regression or leave it out")
+    classes: Sequence[Level] = (0, 1)
+    if data.classes is not None:
+        classes = data.classes
+    elif data.embedded is not None:
+        classes = shipped_label(data.embedded).classes or classes
+    return Label(data.label, classes=tuple(classes))
+
+
+def wants_images(config: Config) -> bool:
+    """Whether the model takes (channels, height, width); an own factory says so with data.image.shape."""
+    if config.model.factory is not None:
+        return config.data.image is not None and config.data.image.shape is not None
+    return config.model.name == "cnn"
+
+
+def _column(name: str, block: ColumnConfig) -> Column:
+    said = "missing" in block.model_fields_set
+    if block.levels is not None:
+        return Categorical(name, tuple(block.levels), block.missing if said else "level")
+    if block.bounds is None:
+        raise DataError(f"data.columns.{name} needs bounds: [low, high] or levels: [...]")
+    low, high = block.bounds
+    return Numeric(name, low, high, block.missing, block.indicator)
+
+
+def _id_column(data: DataConfig, names: Sequence[str], source: str) -> str | None:
+    if data.id in names:
+        return data.id
+    if "id" in data.model_fields_set and data.id != "id":
+        raise DataError(f"{source}: id column {data.id!r} is not there{_nearest(data.id, names)}; set data.id")
+    return None
+
+
+def _check_named(data: DataConfig, names: Sequence[str], source: str) -> None:
+    for key in ("party_column", "user_column", "split_column"):
+        name = getattr(data, key)
+        if name is not None and name not in names:
+            raise DataError(f"{source}: data.{key}={name!r} is not a column{_nearest(name, names)}")
+    if data.label not in names:
+        raise DataError(
+            f"{source}: label column {data.label!r} is not there{_nearest(data.label, names)}; set data.label; "
+            f"the columns are {short(names)}"
+        )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _in_all(names: Sequence[str]) -> str:
+    return "" if len(names) == 1 else f" ({len(names)} such columns: {short(names)})"

@@ -1,0 +1,251 @@
+"""Who holds what: from the config to the tables of every party of a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from homo_dp.data.columns import Encoding, Level, short
+from homo_dp.data.declared import image_encoding, table_encoding
+from homo_dp.data.embedded import load_embedded
+from homo_dp.data.images import is_image_file, read_images
+from homo_dp.data.readers import header, read_chunks, read_table
+from homo_dp.data.rows import Rows, Table, encode_rows, gather
+from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from homo_dp.config.data import DataConfig
+    from homo_dp.config.schema import Config
+
+__all__ = ["Federation", "PartyData", "Table", "iter_tables", "load_federation"]
+
+
+@dataclass(frozen=True)
+class PartyData:
+    """The rows of one party; `declared_rows` is the public row count, if one was declared."""
+
+    name: str
+    train: Table
+    test: Table | None
+    declared_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All parties that this process may see, and the public description they share."""
+
+    parties: dict[str, PartyData]
+    encoding: Encoding
+    classes: tuple[Level, ...] | None
+    public_test: Table | None
+    input_shape: tuple[int, ...]
+    users: int | None = None  # number of users with training rows, where there is a user column
+
+
+def load_federation(config: Config, seed: int | None = None, only: str | None = None) -> Federation:
+    """Read, encode and split the configured tables; `only` keeps one party (and reads only its file if it has one).
+
+    Guarantees:
+        - the seed decides which rows are held out and how one table is split, nothing else;
+        - nothing is fitted: bounds, levels and classes are those of the config.
+    """
+    seed = config.train.seed if seed is None else seed
+    if config.data.embedded is not None and not config.data.files:
+        encoding, held = _embedded(config, seed)
+    else:
+        encoding, held = _from_files(config, seed, only)
+    names = [one.share.party for one in held]
+    if only is not None and only not in names:
+        raise DataError(f"party {only!r} has no rows; the parties are {short(names)}")
+    held = [one for one in held if only in (None, one.share.party)]
+    _check(config.data, held, names)
+    parties, users = _finish(config.data, held)
+    public = _together(list(parties.values())) if config.data.public_test else None
+    return Federation(parties, encoding, encoding.classes, public, encoding.input_shape, users)
+
+
+def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Iterator[Table]:
+    """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
+    source, label = str(path), encoding.label.name
+    if is_image_file(path):
+        images = read_images(path, label)
+        for at in range(0, len(images.frame), rows):
+            features = encoding.encode_images(images.pixels[at : at + rows], source)
+            yield _scored(features, images.frame.iloc[at : at + rows], encoding, source)
+        return
+    for frame in read_chunks(path, rows):
+        yield _scored(encoding.encode(frame, source), frame, encoding, source)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """One party's share, with the sources it points into."""
+
+    share: Share
+    rows: Rows
+    test: Rows
+
+
+def _embedded(config: Config, seed: int) -> tuple[Encoding, list[_Held]]:
+    bundled = load_embedded(config.data.embedded or "")
+    data = config.data
+    fill = {"user_column": data.user_column or bundled.user_column, "columns_from": data.columns_from or bundled.name}
+    config = config.model_copy(update={"data": data.model_copy(update=fill)})
+    source = f"embedded {bundled.name}"
+    encoding = table_encoding(config, list(bundled.frame.columns), source, bundled.image_shape)
+    test = _test_path(config.data)
+    rows = encode_rows(bundled.frame, None, encoding, config.data, source, test=False)
+    tests = None if test is None else _load(test, encoding, config.data, test=True)
+    return encoding, [_Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)]
+
+
+def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, list[_Held]]:
+    data = config.data
+    if only is not None and data.one_table is None and only in data.files:
+        encoding = _encoding(config, data.files[only])
+        return encoding, [_party_file(data, only, data.files[only], encoding, seed)]
+    encoding = _encoding(config, next(iter(data.files.values())))
+    if data.one_table is not None:
+        test = _test_path(data)
+        rows = _load(data.one_table, encoding, data, test=False)
+        tests = None if test is None else _load(test, encoding, data, test=True)
+        shares = split_rows(data, rows, tests, seed)
+        if [share.party for share in shares] == [ALONE]:
+            shares = [Share(next(iter(data.files)), shares[0].train, shares[0].test)]
+        return encoding, [_Held(share, rows, tests or rows) for share in shares]
+    held = [_party_file(data, party, path, encoding, seed) for party, path in data.files.items()]
+    if isinstance(data.test_file, str):
+        held = _deal_test(held, _load(data.test_file, encoding, data, test=True))
+    return encoding, held
+
+
+def _party_file(data: DataConfig, party: str, path: str, encoding: Encoding, seed: int) -> _Held:
+    """One party with its own file; its test rows are its own too, unless one test file serves everybody."""
+    rows = _load(path, encoding, data, test=False)
+    everything = np.arange(len(rows))
+    if isinstance(data.test_file, dict) and party in data.test_file:
+        test = _load(data.test_file[party], encoding, data, test=True)
+        return _Held(Share(party, everything, np.arange(len(test))), rows, test)
+    if data.test_file is not None:
+        return _Held(Share(party, everything, everything[:0]), rows, rows)
+    if data.split_column is not None:
+        (share,) = split_rows(data, rows, None, seed)
+        return _Held(Share(party, share.train, share.test), rows, rows)
+    return _Held(hold_out(data, rows, party, everything, seed), rows, rows)
+
+
+def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
+    """Rows of a test file for everybody go to the parties in order, each to one, so that each is predicted once."""
+    parts = np.array_split(np.arange(len(test)), len(held))
+    pairs = zip(held, parts, strict=True)
+    return [_Held(Share(one.share.party, one.share.train, part), one.rows, test) for one, part in pairs]
+
+
+def _test_path(data: DataConfig) -> str | None:
+    if isinstance(data.test_file, dict):
+        raise DataError("data.test_file names a file per party, but the training rows are one table; give one path")
+    return data.test_file
+
+
+def _encoding(config: Config, path: str) -> Encoding:
+    image = config.data.image
+    if is_image_file(path):
+        return image_encoding(config, read_images(path, config.data.label).shape)
+    shape = tuple(image.shape) if image is not None and image.shape is not None else None
+    return table_encoding(config, header(path), path, shape)
+
+
+def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Rows:
+    if is_image_file(path):
+        images = read_images(path, data.label)
+        return encode_rows(images.frame, images.pixels, encoding, data, path, test=test)
+    return encode_rows(read_table(path), None, encoding, data, path, test=test)
+
+
+def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
+    for one in held:
+        if len(one.share.train) == 0:
+            raise DataError(
+                f"{one.rows.source}: party {one.share.party!r} has no training rows (of {len(one.rows)} in the file); "
+                "leave the party out or give it rows"
+            )
+    strangers = sorted(set(data.rows) - set(names))
+    if strangers and len(held) == len(names) > 1:
+        raise DataError(f"data.rows.{strangers[0]} names no party; the parties are {short(names)}")
+
+
+def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], int | None]:
+    """Tables of all parties: rows of one source become views of one tensor, users are numbered across parties."""
+    train_views = _views([(one.rows, one.share.train) for one in held])
+    test_views = _views([(one.test, one.share.test) for one in held])
+    columns = _common_columns([one.test for one in held])
+    users = _user_numbers(held)
+    parties = {}
+    for number, one in enumerate(held):
+        (features, labels), (test_features, test_labels) = train_views[number], test_views[number]
+        train_users, test_users = users[number] if users else (None, None)
+        test = None
+        if len(one.share.test):
+            frame = one.test.frame[columns].iloc[one.share.test].reset_index(drop=True)
+            test = Table(test_features, test_labels, frame, test_users)
+        train = Table(features, labels, None, train_users)
+        name = one.share.party
+        parties[name] = PartyData(name, train, test, data.rows.get(name))
+    return parties, max(int(pair[0].max()) for pair in users) + 1 if users else None
+
+
+def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    groups: dict[int, list[int]] = {}
+    for number, (rows, _) in enumerate(wanted):
+        groups.setdefault(id(rows), []).append(number)
+    views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for numbers in groups.values():
+        views |= dict(zip(numbers, gather(wanted[numbers[0]][0], [wanted[n][1] for n in numbers]), strict=True))
+    return [views[number] for number in range(len(wanted))]
+
+
+def _common_columns(tests: list[Rows]) -> list[str]:
+    """Columns that every party's raw test rows have, in the order of the first: predictions are one table."""
+    others = [set(rows.frame.columns) for rows in tests]
+    return [name for name in tests[0].frame.columns if all(name in names for names in others)]
+
+
+def _user_numbers(held: list[_Held]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Numbers 0, 1, ... over the users of all parties, those with training rows first."""
+    import pandas as pd
+
+    pieces = []
+    for rows, at in [(o.rows, o.share.train) for o in held] + [(o.test, o.share.test) for o in held]:
+        if rows.users is None and len(at):
+            return []
+        pieces.append(np.empty(0, dtype=object) if rows.users is None else rows.users[at])
+    codes, _ = pd.factorize(np.concatenate(pieces))
+    cuts = np.cumsum([len(piece) for piece in pieces])[:-1]
+    numbers = [torch.from_numpy(part.astype(np.int64)) for part in np.split(codes, cuts)]
+    return list(zip(numbers[: len(held)], numbers[len(held) :], strict=True))
+
+
+def _together(parties: list[PartyData]) -> Table | None:
+    """All test rows as one table, where the config says that they are public."""
+    import pandas as pd
+
+    tests = [party.test for party in parties if party.test is not None]
+    if not tests:
+        return None
+    frames = [test.frame for test in tests if test.frame is not None]
+    labels = [test.labels for test in tests if test.labels is not None]
+    return Table(torch.cat([test.features for test in tests]), torch.cat(labels), pd.concat(frames, ignore_index=True))
+
+
+def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+    there = encoding.label.name in frame.columns
+    labels = encoding.encode_labels(frame, source, clip=False) if there else None
+    return Table(features, labels, frame)

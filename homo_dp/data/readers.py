@@ -1,0 +1,216 @@
+"""Tables from CSV (also .gz) and Parquet files.
+
+CSV cells stay the text that the file holds: predictions can repeat them unchanged, a missing-value marker is not
+guessed, and `columns.py` converts only the columns that it was told about.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_PARQUET = (".parquet", ".pq")
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_BLOCK = 1 << 20  # bytes that Arrow parses at a time; a row must fit
+_STREAM_BLOCK = 1 << 22
+_LARGEST_BLOCK = 1 << 28
+_GZIP = b"\x1f\x8b"
+_TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
+_NO_ROWS = "the table has a header but no rows; put at least one row below it"
+_NOT_UTF8 = "the text is not UTF-8; save the table as UTF-8 (for example: iconv -f latin1 -t utf-8)"
+
+
+def read_table(path: str | PathLike[str]) -> pd.DataFrame:
+    """The whole table, rows in the order of the file; CSV cells as text, Parquet columns with their types."""
+    file = checked(path)
+    names = header(file)
+    with _explained(file, len(names)):
+        if is_parquet(file):
+            table = pyarrow.parquet.read_table(file)
+        else:
+            table = _with_block_that_fits(lambda size: _read_csv(file, names, size))
+    if table.num_rows == 0:
+        raise DataError(f"{file}: {_NO_ROWS}")
+    return _to_pandas(table)
+
+
+def read_chunks(path: str | PathLike[str], rows: int = 50_000) -> Iterator[pd.DataFrame]:
+    """The table in pieces of at most `rows` rows, in order, in memory that does not grow with the file."""
+    if rows < 1:
+        raise DataError(f"rows={rows} must be at least 1")
+    file = checked(path)
+    names = header(file)
+    seen = 0
+    with _explained(file, len(names)):
+        for batch in _batches(file, names, rows):
+            for start in range(0, batch.num_rows, rows):
+                piece = _to_pandas(pa.Table.from_batches([batch.slice(start, rows)]))
+                piece.index = pd.RangeIndex(seen, seen + len(piece))
+                seen += len(piece)
+                yield piece
+    if seen == 0:
+        raise DataError(f"{file}: {_NO_ROWS}")
+
+
+def header(path: str | PathLike[str]) -> list[str]:
+    """Column names of a table, checked: none twice, none empty, and not one column that should be many."""
+    file = checked(path)
+    with _explained(file, 0):
+        if is_parquet(file):
+            names = [str(name) for name in pyarrow.parquet.read_schema(file).names]
+        else:
+            names = _csv_header(file)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")
+    if "" in names:
+        raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
+    return names
+
+
+def is_parquet(file: Path) -> bool:
+    return file.suffix.lower() in _PARQUET
+
+
+def checked(path: str | PathLike[str]) -> Path:
+    """The path of an existing, readable file that is not empty."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise DataError(f"{file}: is a directory, not a table; name the file inside it")
+        if not file.exists():
+            raise DataError(f"{file}: no such file; check the path (relative paths start at the working directory)")
+        if not file.is_file():
+            raise DataError(f"{file}: is not a regular file; write the table to a file first")
+        if file.stat().st_size == 0:
+            raise DataError(f"{file}: the file is empty; a table needs a header and rows")
+        with file.open("rb"):
+            return file
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read ({reason(error)})") from None
+
+
+def reason(error: BaseException) -> str:
+    """What an exception of the system or of Arrow says, on one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__
+
+
+def _csv_header(file: Path) -> list[str]:
+    with _stream(file) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+        names = next(csv.reader(text), [])
+    if not any(name.strip() for name in names):
+        raise DataError(f"{file}: the first line is empty; a table needs a header")
+    if len(names) == 1:
+        for separator, what in _SEPARATORS.items():
+            if separator in names[0]:
+                raise DataError(f"{file}: the columns are separated by {what}; save the table with commas")
+    return names
+
+
+def _read_csv(file: Path, names: Sequence[str], block: int) -> pa.Table:
+    with _stream(file) as stream:
+        return pyarrow.csv.read_csv(stream, **_csv_options(names, block))
+
+
+def _batches(file: Path, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    if is_parquet(file):
+        with pyarrow.parquet.ParquetFile(file) as parquet:
+            yield from parquet.iter_batches(batch_size=rows)
+        return
+    with _stream(file) as stream:
+        yield from pyarrow.csv.open_csv(stream, **_csv_options(names, _STREAM_BLOCK))
+
+
+def _csv_options(names: Sequence[str], block: int) -> dict[str, Any]:
+    return {
+        "read_options": pyarrow.csv.ReadOptions(block_size=block),
+        "parse_options": pyarrow.csv.ParseOptions(newlines_in_values=True),
+        "convert_options": pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+        ),
+    }
+
+
+def _with_block_that_fits(read: Callable[[int], pa.Table]) -> pa.Table:
+    """Arrow parses block by block and refuses a row that is longer than two blocks."""
+    block = _BLOCK
+    while True:
+        try:
+            return read(block)
+        except pa.ArrowInvalid as error:
+            if "straddling" not in str(error) or block >= _LARGEST_BLOCK:
+                raise
+            block *= 16
+
+
+@contextmanager
+def _stream(file: Path) -> Iterator[pa.NativeFile]:
+    with file.open("rb") as raw:
+        zipped = raw.read(2) == _GZIP
+    with pa.input_stream(str(file), compression="gzip" if zipped else None) as stream:
+        yield stream
+
+
+def _to_pandas(table: pa.Table) -> pd.DataFrame:
+    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, types_mapper=_TEXT.get, split_blocks=True)
+    return frame
+
+
+@contextmanager
+def _explained(file: Path, columns: int) -> Iterator[None]:
+    """Whatever Arrow or the system says becomes one line that names the file and what to do."""
+    try:
+        yield
+    except DataError:
+        raise
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: {_NOT_UTF8}") from None
+    except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error) as error:
+        text = reason(error)
+        if is_parquet(file):
+            raise DataError(f"{file}: not a readable Parquet file ({text}); write it again") from None
+        if "Empty CSV" in text:
+            raise DataError(f"{file}: {_NO_ROWS}") from None
+        if "UTF8" in text:
+            raise DataError(f"{file}: {_NOT_UTF8}") from None
+        if "Expected" in text and "columns" in text:
+            raise DataError(f"{file}: {_uneven_row(file, columns)}") from None
+        if _is_gzip(file):
+            raise DataError(f"{file}: the gzip data are damaged or cut off ({text}); copy the file again") from None
+        raise DataError(f"{file}: not a readable CSV table ({text})") from None
+
+
+def _uneven_row(file: Path, columns: int) -> str:
+    """Find the row that Arrow stumbled over; its own message does not always number it."""
+    with file.open("rb") as raw:
+        opened = gzip.GzipFile(fileobj=raw) if _is_gzip(file) else raw
+        rows = csv.reader(io.TextIOWrapper(cast(IO[bytes], opened), encoding="utf-8-sig", newline="", errors="replace"))
+        filled = (row for row in rows if row)
+        next(filled, None)
+        for number, row in enumerate(filled, start=1):
+            if len(row) != columns:
+                return f"row {number} has {len(row)} values where the header has {columns}; fix or quote its values"
+    return f"a row does not have the {columns} values of the header; fix or quote its values"
+
+
+def _is_gzip(file: Path) -> bool:
+    with file.open("rb") as raw:
+        return raw.read(2) == _GZIP

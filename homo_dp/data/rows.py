@@ -1,0 +1,98 @@
+"""Encoded rows of one file (or embedded set) before they fall to parties: tensors made once, then indexed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from homo_dp.data.columns import Encoding
+from homo_dp.data.values import first_row
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from homo_dp.config.data import DataConfig
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows ready for a model, in the order of their file.
+
+    `labels` are class numbers (int64) or the scaled target (float32). `frame` holds the raw rows that predictions
+    repeat; it is None for training rows, which nobody prints. `users` numbers the users of the whole federation.
+    """
+
+    features: torch.Tensor
+    labels: torch.Tensor | None
+    frame: pd.DataFrame | None = None
+    users: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of one source."""
+
+    source: str
+    features: torch.Tensor
+    labels: torch.Tensor
+    frame: pd.DataFrame
+    users: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+
+def encode_rows(
+    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, data: DataConfig, source: str, *, test: bool
+) -> Rows:
+    """Encode a raw table, or images with their side columns."""
+    features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
+    labels = encoding.encode_labels(frame, source, clip=not test)
+    users = None
+    if data.user_column is not None and data.user_column in frame.columns:
+        users = texts(frame, data.user_column, source)
+    return Rows(source, features, labels, frame, users)
+
+
+def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
+    """A column that names something (party, user, split) as text; a missing name is refused."""
+    if column not in frame.columns:
+        raise DataError(f"{source}: column {column!r} is missing")
+    series = frame[column]
+    named = series.astype(str).str.strip()
+    gaps = (series.isna() | (named == "")).to_numpy(dtype=bool)
+    if gaps.any():
+        raise DataError(f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there")
+    return named.to_numpy(dtype=object)
+
+
+def test_mask(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
+    """Which rows the split column marks as test rows; it may say train or test and nothing else."""
+    words = np.char.lower(texts(frame, column, source).astype(str))
+    wrong = ~np.isin(words, ["train", "test"])
+    if wrong.any():
+        row = first_row(wrong)
+        raise DataError(f"{source}: column {column!r} row {row}: {words[row - 1]!r} is neither 'train' nor 'test'")
+    mask: np.ndarray = words == "test"
+    return mask
+
+
+def gather(rows: Rows, parts: list[np.ndarray]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Features and labels of each part: views of one tensor that is put in the order of the parts once."""
+    order = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    features, labels = rows.features, rows.labels
+    if len(order) != len(rows) or not np.array_equal(order, np.arange(len(rows))):
+        index = torch.from_numpy(order.astype(np.int64))
+        features, labels = features.index_select(0, index), labels.index_select(0, index)
+    views, at = [], 0
+    for part in parts:
+        views.append((features[at : at + len(part)], labels[at : at + len(part)]))
+        at += len(part)
+    return views

@@ -1,0 +1,125 @@
+"""How the rows of one source fall to parties, and each party's rows to training and test."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from homo_dp.data import partition
+from homo_dp.data.rows import Rows, test_mask, texts
+from homo_dp.errors import DataError
+
+if TYPE_CHECKING:
+    from homo_dp.config.data import DataConfig
+
+ALONE = "all"  # name of the one party that holds a table which nothing splits
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Positions of one party's rows in its source (training) and in its test source."""
+
+    party: str
+    train: np.ndarray
+    test: np.ndarray
+
+
+def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> list[Share]:
+    """Shares of one table: by the party column, by the partition, or one party for all."""
+    if test is not None:
+        names, train_parts, test_parts = _dealt(data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed)
+        return _shares(names, train_parts, test_parts)
+    if data.split_column is not None:
+        mask = test_mask(rows.frame, data.split_column, rows.source)
+        kept, held = np.flatnonzero(~mask), np.flatnonzero(mask)
+        names, train_parts, test_parts = _dealt(data, rows, kept, rows, held, seed)
+        return _shares(names, train_parts, test_parts)
+    names, parts, _ = _dealt(data, rows, np.arange(len(rows)), rows, np.empty(0, dtype=np.int64), seed)
+    return [hold_out(data, rows, name, part, seed) for name, part in zip(names, parts, strict=True)]
+
+
+def hold_out(data: DataConfig, rows: Rows, party: str, part: np.ndarray, seed: int) -> Share:
+    """Hold out the test fraction of one party's rows; whole users where the table has users."""
+    fraction = data.test_fraction or 0.0
+    if rows.users is None:
+        train, test = partition.hold_out(len(part), fraction, seed, party)
+    else:
+        names, group = np.unique(rows.users[part].astype(str), return_inverse=True)
+        _, held = partition.hold_out(len(names), fraction, seed, party)
+        mask = np.isin(group, held)
+        train, test = np.flatnonzero(~mask), np.flatnonzero(mask)
+    return Share(party, part[train], part[test])
+
+
+def _dealt(
+    data: DataConfig, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray, seed: int
+) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    if data.party_column is not None:
+        return _by_column(data.party_column, rows, kept, test, held)
+    if data.partition is None:
+        return [ALONE], [kept], [held]
+    names = partition.party_names(data.partition.parties)
+    train_parts, test_parts = _by_partition(data, rows, kept, test, held, seed)
+    return names, [kept[part] for part in train_parts], [held[part] for part in test_parts]
+
+
+def _by_partition(
+    data: DataConfig, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Parts (positions within `kept` and within `held`); label-skewed test rows follow the training shares."""
+    chosen = data.partition
+    if chosen is None:
+        raise DataError("data.partition is not given")
+    count = chosen.parties
+    if rows.users is not None:
+        if chosen.kind != "iid":
+            raise DataError(f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column use iid")
+        return _by_user(rows.users[kept], count, seed), _spread(len(held), count)
+    if chosen.kind == "iid":
+        return partition.iid(len(kept), count, seed), _spread(len(held), count)
+    if rows.labels.is_floating_point():
+        raise DataError(f"data.partition.kind={chosen.kind} needs classes; a regression table can be split iid")
+    codes, test_codes = rows.labels.numpy()[kept], test.labels.numpy()[held]
+    if chosen.kind == "by_label":
+        return partition.by_label(codes, count, seed), _spread_sorted(test_codes, count)
+    classes = int(max(codes.max(initial=0), test_codes.max(initial=0))) + 1
+    shares = partition.dirichlet_shares(codes, count, chosen.alpha, seed, classes)
+    return partition.dirichlet(codes, shares, seed), partition.dirichlet(test_codes, shares, seed)
+
+
+def _by_user(users: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
+    names, group = np.unique(users.astype(str), return_inverse=True)
+    return partition.by_group(group, partition.iid(len(names), parties, seed))
+
+
+def _by_column(
+    column: str, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray
+) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
+    owner = texts(rows.frame, column, rows.source)[kept]
+    found = sorted(set(owner))
+    names = [_NOT_IN_A_NAME.sub("_", text).strip("_-")[:64] or "party" for text in found]
+    if len(set(names)) != len(names):
+        raise DataError(f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them")
+    test_owner = texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
+    strangers = sorted(set(test_owner) - set(found))
+    if strangers:
+        raise DataError(f"{test.source}: party {strangers[0]!r} has test rows but no training rows; drop them")
+    train_parts = [kept[owner == text] for text in found]
+    return names, train_parts, [held[test_owner == text] for text in found]
+
+
+def _spread(rows: int, parties: int) -> list[np.ndarray]:
+    """Test rows that belong to nobody in particular: every row to exactly one party, in order."""
+    return np.array_split(np.arange(rows), parties)
+
+
+def _spread_sorted(codes: np.ndarray, parties: int) -> list[np.ndarray]:
+    return [np.sort(part) for part in np.array_split(np.argsort(codes, kind="stable"), parties)]
+
+
+def _shares(names: list[str], train: list[np.ndarray], test: list[np.ndarray]) -> list[Share]:
+    return [Share(*each) for each in zip(names, train, test, strict=True)]
