@@ -1,0 +1,75 @@
+"""From a target epsilon back to the noise: search with a rough accountant, finish with the exact one."""
+
+import math
+from collections.abc import Callable
+
+from scipy import optimize
+
+from homo_dp.privacy.errors import PrivacyError
+
+LEAST, MOST = 1e-4, 1e7  # noise multipliers that are tried
+ACCEPTED = (0.9965, 0.9998)  # shares of the target: below it, so that a sum in another order stays below as well
+AIM = 0.999
+
+
+def smallest_noise(exact: Callable[[float], float], rough: Callable[[float], float], target_epsilon: float) -> float:
+    """A noise multiplier whose exact epsilon is between 99.5 % of the target and the target.
+
+    Where epsilon jumps across the target there is none: then the smallest noise past the jump.
+
+    ``rough`` is a cheap stand-in that falls with the noise as ``exact`` does; only ``exact`` decides.
+
+    >>> round(smallest_noise(lambda z: 2 / z, lambda z: 2.01 / z, target_epsilon=1.0), 3)
+    2.002
+    """
+    ratio, noise = 1.0, 1.0  # exact over rough, near the solution
+    for _ in range(6):
+        noise = _solve(rough, AIM * target_epsilon / ratio, noise, target_epsilon)
+        spent = exact(noise)
+        if _accepted(spent, target_epsilon):
+            return noise
+        stand_in = rough(noise)
+        if not (0 < spent < math.inf and 0 < stand_in < math.inf):
+            break
+        ratio = spent / stand_in
+    noise = _solve(exact, AIM * target_epsilon, noise, target_epsilon)
+    while exact(noise) > target_epsilon:  # RDP can jump to zero at the solution: take the safe side of the jump
+        noise *= 1 + 1e-4
+    return noise
+
+
+def _accepted(spent: float, target_epsilon: float) -> bool:
+    return ACCEPTED[0] * target_epsilon <= spent <= ACCEPTED[1] * target_epsilon
+
+
+def _solve(spent: Callable[[float], float], goal: float, start: float, target_epsilon: float) -> float:
+    """Where ``spent`` crosses ``goal``, by Brent's method on the logarithms, in which it is nearly a straight line."""
+
+    def excess(log_noise: float) -> float:
+        value = spent(math.exp(log_noise))
+        return min(math.log(value) - math.log(goal), 50.0) if value > 0 else -50.0
+
+    at = math.log(start)
+    high_side = excess(at)
+    if high_side == 0:
+        return start
+    step = math.copysign(min(max(abs(high_side), 1e-3), 3.0), high_side)  # noise up if too much is spent
+    while True:
+        after = at + 1.2 * step
+        other_side = excess(after)
+        if other_side * high_side <= 0:
+            break
+        at, high_side, step = after, other_side, 1.5 * step
+        if not math.log(LEAST) < at < math.log(MOST):
+            raise PrivacyError(_unreachable(at > 0, spent, target_epsilon))
+    low, high = sorted((at, after))
+    return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-5, rtol=1e-12)))
+
+
+def _unreachable(too_little: bool, spent: Callable[[float], float], target_epsilon: float) -> str:
+    if too_little:
+        return (
+            f"target_epsilon={target_epsilon:g} must be > {spent(MOST):.4g}, the cost of the other releases whatever "
+            "the noise; raise the target or release less"
+        )
+    return f"target_epsilon={target_epsilon:g} promises nothing: it is met with hardly any noise; choose one below 100"
