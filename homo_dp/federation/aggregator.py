@@ -1,0 +1,169 @@
+"""The aggregator: checks updates, combines them, and moves the global weights; it knows no transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from homo_dp.errors import MessageError
+from homo_dp.federation.mechanism import Mechanism, Update, Weights
+from homo_dp.federation.messages import AGGREGATOR, Message, check_tensors, signature
+from homo_dp.federation.server_optimizers import ServerOptimizer
+from homo_dp.models.averaging import WeightAverage
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.ledger import Budget, Charge, Ledger
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round, for progress, indicators and MLflow."""
+
+    round: int
+    replied: tuple[str, ...]
+    missing: tuple[str, ...]
+    weights: Weights
+    seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AggregatorSettings:
+    """Who takes part, with which public weight, and what an update may look like."""
+
+    run: str
+    party_weights: Mapping[str, float]
+    rounds: int
+    name: str = AGGREGATOR
+    dataset: str = ""
+    budget: Budget = field(default_factory=lambda: Budget(None, None, None))
+    max_update_norm: float | None = None
+
+
+class Aggregator:
+    """Holds the global weights and the round number; everything else is the mechanism's.
+
+    Guarantees:
+        - an update is used only if names, shapes, dtypes and finiteness match the model;
+        - one update per party and round: a replay is ignored;
+        - noise that the aggregator adds is charged to its ledger before the weights can be sent.
+    """
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        weights: Weights,
+        mechanism: Mechanism,
+        server_optimizer: ServerOptimizer,
+        average: WeightAverage,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.settings = settings
+        self.weights = weights
+        self.mechanism = mechanism
+        self.server_optimizer = server_optimizer
+        self.average = average
+        self.ledger = ledger
+        self.applied_sigma: float | None = None
+        self.round = 0
+        self.cohort: tuple[str, ...] = ()
+        self._updates: dict[str, Update] = {}
+        self._started = 0.0
+
+    def start_round(self) -> None:
+        """Open the next round."""
+        self.round += 1
+        self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights))
+        self._updates = {}
+        self._started = time.perf_counter()
+
+    def broadcast(self) -> list[Message]:
+        """The current weights, one message for each party of the round."""
+        return [self._message(party, "weights", self.weights, self.mechanism.broadcast_info()) for party in self.cohort]
+
+    def finished(self) -> list[Message]:
+        """The final weights, one message for each party of the run."""
+        return [self._message(party, "finished", self.final_weights, {}) for party in self.settings.party_weights]
+
+    @property
+    def final_weights(self) -> Weights:
+        """The published model: the last weights, or their average over rounds where that is configured."""
+        return self.average.value(self.weights)
+
+    def receive(self, message: Message) -> None:
+        """Take one update in; raises MessageError on anything that is not a proper update of this round."""
+        if message.run != self.settings.run or message.kind != "update":
+            raise MessageError(
+                f"kind={message.kind} run={message.run} from {message.sender}: not an update of this run"
+            )
+        if message.sender not in self.cohort:
+            raise MessageError(f"sender={message.sender}: not a party of round {self.round} of this run")
+        if message.round != self.round:
+            raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
+        if message.sender in self._updates:
+            return
+        check_tensors(message.tensors, signature(self.weights), max_norm=self.settings.max_update_norm)
+        info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+        weight = self.settings.party_weights[message.sender]
+        self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Parties whose update of this round has not come."""
+        return tuple(party for party in self.cohort if party not in self._updates)
+
+    def finish_round(self) -> RoundReport:
+        """Combine what came, charge what the aggregator itself noised, and move the weights."""
+        updates = [self._updates[party] for party in self.cohort if party in self._updates]
+        missing = self.waiting_for
+        metrics: dict[str, float] = {}
+        if updates:
+            combined = self.mechanism.on_receive(updates, self.weights, self.round)
+            metrics = dict(combined.metrics)
+            if combined.event is not None:
+                self._charge(combined.event, combined.sigma)
+            moved = self.server_optimizer.step(self.weights, combined.weights)
+            self.weights = self.mechanism.before_broadcast(moved, self.round)
+            self.average.add(self.weights)
+        return RoundReport(
+            round=self.round,
+            replied=tuple(update.party for update in updates),
+            missing=missing,
+            weights=self.weights,
+            seconds=time.perf_counter() - self._started,
+            metrics=metrics,
+        )
+
+    def _charge(self, event: object, sigma: float) -> None:
+        if self.ledger is None:
+            raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
+        facts = next(iter(self.mechanism.facts.parties.values()))
+        plan = self.mechanism.plan(facts)
+        self.ledger.charge(
+            Charge(
+                run=self.settings.run,
+                dataset=self.settings.dataset,
+                unit=self.mechanism.unit,
+                relation=plan.relation,
+                party=self.settings.name,
+                round=self.round,
+                kind="model",
+                event=event,
+                delta=plan.delta,
+                sigma=sigma,
+                observer="model_reader",
+            ),
+            self.settings.budget,
+        )
+        self.applied_sigma = sigma
+
+    def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
+        return Message(
+            run=self.settings.run,
+            round=self.round,
+            sender=self.settings.name,
+            recipient=party,
+            kind=kind,
+            tensors=tensors,
+            info=dict(info),
+        )

@@ -1,0 +1,110 @@
+"""From a configuration to the objects of a run: facts, mechanism, parties, aggregator."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import math
+import zlib
+from collections.abc import Mapping
+
+import torch
+
+from homo_dp.config.schema import Config
+from homo_dp.data.rows import Table
+from homo_dp.errors import ConfigError, DataError
+from homo_dp.federation.aggregator import Aggregator, AggregatorSettings
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.dp_sgd import DpSgd
+from homo_dp.federation.mechanisms.none import NoPrivacy
+from homo_dp.federation.server_optimizers import ServerOptimizer
+from homo_dp.models.averaging import WeightAverage
+from homo_dp.models.registry import BuiltModel
+from homo_dp.privacy.ledger import Budget, Ledger
+from homo_dp.privacy.noise import NoiseSource, SeededNoise, secure_noise
+
+log = logging.getLogger(__name__)
+
+MECHANISMS: Mapping[str, type[Mechanism]] = {mechanism.name: mechanism for mechanism in (DpSgd, NoPrivacy)}
+
+
+def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
+    """A party's sampling rate and steps: q = batch / rows, steps = ceil(epochs / q)."""
+    train = config.train
+    rate = train.sample_rate
+    if rate is None:
+        batch = train.batch_size or rows
+        if batch >= rows:
+            log.warning(
+                "train.batch_size=%d is not below the %d rows of party %s: every step takes all rows", batch, rows, name
+            )
+        rate = min(1.0, batch / rows)
+    steps = train.local_steps or math.ceil((train.local_epochs or 1) / rate)
+    return PartyFacts(name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate)
+
+
+def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:
+    """The public facts of a run, from declared row counts."""
+    parties = {name: party_facts(config, name, count) for name, count in rows.items()}
+    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+
+
+def noise_source(config: Config) -> NoiseSource:
+    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE."""
+    seed = config.privacy.seeded_noise_for_tests
+    return secure_noise() if seed is None else SeededNoise(seed)
+
+
+def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> Mechanism:
+    """The mechanism that the config names; ``package.module:Class`` loads the user's own."""
+    return mechanism_class(config.privacy.mechanism)(config, facts, noise)
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """The class behind ``privacy.mechanism``."""
+    if name in MECHANISMS:
+        return MECHANISMS[name]
+    module_name, _, class_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({error}); give package.module:Class") from error
+    if not (isinstance(found, type) and issubclass(found, Mechanism)):
+        raise ConfigError(f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanism.Mechanism")
+    return found
+
+
+def build_fit(config: Config, model: BuiltModel, table: Table, facts: PartyFacts) -> LocalFit:
+    """One party's local training; its shuffles come from the seed and its name, its noise never does."""
+    if table.labels is None:
+        raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{config.train.seed}/{facts.name}".encode()))
+    labels = table.labels
+    return LocalFit(model.module, model.task.loss, table.features, labels, facts, config.train, generator)
+
+
+def run_budget(config: Config) -> Budget:
+    """What the ledger enforces: the target of this run and the lifetime of the data set."""
+    privacy = config.privacy
+    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    return Budget(privacy.target_epsilon, privacy.lifetime_epsilon, lifetime_delta)
+
+
+def build_aggregator(
+    config: Config, run: str, weights: Weights, mechanism: Mechanism, ledger: Ledger | None
+) -> Aggregator:
+    """The aggregator of a run; party weights are uniform or by the public row counts."""
+    by_rows = config.train.weighting == "rows"
+    settings = AggregatorSettings(
+        run=run,
+        party_weights={name: float(facts.rows) if by_rows else 1.0 for name, facts in mechanism.facts.parties.items()},
+        rounds=config.train.rounds,
+        dataset=config.data.dataset,
+        budget=run_budget(config),
+        max_update_norm=config.federation.max_update_norm,
+    )
+    optimizer = ServerOptimizer(config.train.server_optimizer)
+    averaging = config.train.averaging
+    average = WeightAverage(averaging.kind, config.train.rounds, averaging.tail, averaging.decay)
+    return Aggregator(settings, weights, mechanism, optimizer, average, ledger)

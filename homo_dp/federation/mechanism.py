@@ -1,0 +1,179 @@
+"""What a privacy mechanism is: hooks around local training, what it releases, and what the aggregator does.
+
+A mechanism is one class. A party calls ``before_fit``, ``after_batch`` and ``after_fit``; the aggregator calls
+``on_receive`` and ``before_broadcast``; ``plan`` states, before any row is touched, what all of this will cost. The
+checks of the contract (an event for every release, noise above zero, budget, names and shapes) are made by the party
+and the aggregator, so they hold for every mechanism, ours or the user's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dp_accounting import DpEvent
+from torch import Tensor
+
+from homo_dp.config.schema import Config
+from homo_dp.federation.messages import KINDS, Field, Kinds, extended
+from homo_dp.privacy.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from homo_dp.federation.local_fit import LocalFit
+
+Weights = dict[str, Tensor]
+Observer = Literal["aggregator", "model_reader"]
+
+
+@dataclass(frozen=True)
+class PartyFacts:
+    """The public facts of one party's part in a run, known before its rows are touched."""
+
+    name: str
+    rows: int
+    rounds: int
+    steps_per_round: int
+    sample_rate: float
+
+
+@dataclass(frozen=True)
+class FederationFacts:
+    """The public facts of a run that mechanisms calibrate against."""
+
+    parties: Mapping[str, PartyFacts]
+    rounds: int
+    parameters: int
+
+    @property
+    def smallest_rows(self) -> int:
+        return min(facts.rows for facts in self.parties.values())
+
+
+@dataclass(frozen=True)
+class PartyPlan:
+    """What a party will release in each round and what every observer learns from it.
+
+    ``events`` maps an observer to the event of one round; an observer who is missing gets no guarantee.
+    """
+
+    noise_multiplier: float
+    sigma: float
+    clip_norm: float
+    relation: str
+    delta: float
+    rounds: int
+    events: Mapping[Observer, DpEvent]
+    releases: tuple[str, ...]
+    noise_to_signal: float
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, float | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Release:
+    """Tensors that may leave, with the event that covers them, the noise applied and whom it protects against.
+
+    ``event`` is None only where the noise is added later by a trusted aggregator, or in a run marked NOT PRIVATE.
+    """
+
+    tensors: Weights
+    event: DpEvent | None
+    sigma: float
+    relation: str
+    observer: Observer = "aggregator"
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Update:
+    """One party's checked reply as the aggregator sees it."""
+
+    party: str
+    tensors: Weights
+    weight: float
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator added the noise."""
+
+    weights: Weights
+    event: DpEvent | None = None
+    sigma: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Mechanism(ABC):
+    """Bounds what one unit can change, adds the noise, and names the event.
+
+    Guarantees every subclass must keep:
+        - the event that ``after_fit`` (or ``on_receive``) names is the one it performed;
+        - the sigma that it reports is the one that was added;
+        - ``plan`` never costs less than what the rounds will charge.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[Literal["record", "user"]] = "record"
+    private: ClassVar[bool] = True
+    message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
+
+    def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
+        self.config = config
+        self.facts = facts
+        self.noise = noise
+
+    @property
+    def kinds(self) -> Kinds:
+        """The table of messages of a run with this mechanism."""
+        return extended(KINDS, self.message_fields)
+
+    @property
+    def ledger_keeper(self) -> Literal["party", "aggregator"]:
+        """Who charges: the party, or the aggregator where it is trusted with the noise."""
+        return "party"
+
+    @abstractmethod
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        """What this party's part in the run will release and cost; touches no data."""
+
+    def before_fit(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
+        """Called at the party in each round, after the global weights were loaded and before the first batch."""
+
+    def after_batch(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
+        """Called at the party after each local batch."""
+
+    @abstractmethod
+    def after_fit(self, fit: LocalFit) -> Release:
+        """Called at the party after the last batch: the bounded, noised tensors and their event."""
+
+    def cohort(self, parties: Sequence[str]) -> tuple[str, ...]:
+        """Called at the aggregator when a round opens: the parties that take part in it."""
+        return tuple(parties)
+
+    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+        """Called at the aggregator with the round's checked updates: the weights that follow from them."""
+        return Combined(weighted_mean(updates))
+
+    def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
+        """Called at the aggregator on the weights of the next round, before anyone sees them."""
+        return weights
+
+    def broadcast_info(self) -> Mapping[str, float]:
+        """Public numbers that parties need with the weights, e.g. the clip norm of the round."""
+        return {}
+
+
+def weighted_mean(updates: Sequence[Update]) -> Weights:
+    """The mean of updates by their public weights."""
+    total = sum(update.weight for update in updates)
+    names = updates[0].tensors
+    result: Weights = {}
+    for name in names:
+        accumulated = updates[0].tensors[name] * (updates[0].weight / total)
+        for update in updates[1:]:
+            accumulated.add_(update.tensors[name], alpha=update.weight / total)
+        result[name] = accumulated
+    return result

@@ -1,0 +1,1 @@
+"""One file a mechanism: how updates are bounded, noised, accounted and combined."""

@@ -1,0 +1,87 @@
+"""DP-SGD at each party (Abadi et al. 2016): a record is hidden from everybody outside, the aggregator included.
+
+Each party draws Poisson batches of its own rows, clips per record, adds noise to the sum and sends the weights that
+follow.
+"""
+
+from __future__ import annotations
+
+import math
+
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
+from homo_dp.privacy.accounting import calibrate, check_delta
+from homo_dp.privacy.engine import PrivacyEngine
+from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.training import PrivateTraining
+
+
+class DpSgd(Mechanism):
+    """Per-record DP-SGD with one private training that lives through all rounds.
+
+    Guarantees:
+        - one record moves the sum of a step by at most ``max_grad_norm``;
+        - the noise on that sum has standard deviation ``noise_multiplier * max_grad_norm``;
+        - the event of a round is named by the object that sampled, clipped and noised it.
+    """
+
+    name = "dp_sgd"
+
+    _training: PrivateTraining | None = None
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        privacy = self.config.privacy
+        check_delta(privacy.delta, party.rows)
+        sampler = PoissonSampler(party.rows, party.sample_rate)
+        multiplier = self._noise_multiplier(party, sampler)
+        event = sampler.event(multiplier, party.steps_per_round)
+        return PartyPlan(
+            noise_multiplier=multiplier,
+            sigma=multiplier * privacy.max_grad_norm,
+            clip_norm=privacy.max_grad_norm,
+            relation=sampler.relation,
+            delta=privacy.delta,
+            rounds=party.rounds,
+            events={"aggregator": event, "model_reader": event},
+            releases=(f"model weights after {party.steps_per_round} DP-SGD steps, every round",),
+            noise_to_signal=multiplier * math.sqrt(self.facts.parameters) / sampler.expected_size,
+        )
+
+    def _noise_multiplier(self, party: PartyFacts, sampler: PoissonSampler) -> float:
+        privacy = self.config.privacy
+        if privacy.noise_multiplier is not None:
+            return privacy.noise_multiplier
+        if privacy.target_epsilon is None:
+            raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+        steps = party.rounds * party.steps_per_round
+        return calibrate(lambda z: sampler.event(z, steps), privacy.target_epsilon, privacy.delta)
+
+    def before_fit(self, fit: LocalFit) -> None:
+        if self._training is None:
+            privacy = self.config.privacy
+            engine = PrivacyEngine(secure_mode=privacy.secure_mode, noise=self.noise)
+            self._training = engine.private_training(
+                fit.model,
+                fit.optimizer,
+                fit.loss,
+                fit.features,
+                fit.labels,
+                sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate),
+                noise_multiplier=self.plan(fit.facts).noise_multiplier,
+                max_grad_norm=privacy.max_grad_norm,
+                physical_batch_size=fit.train.physical_batch_size,
+                grad_sample_mode=privacy.grad_sample_mode,
+                after_noise=fit.after_gradient,
+            )
+            fit.run_steps = self._training.run
+        self._training.load_weights(fit.start)
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        if self._training is None:
+            raise ValueError("after_fit was called before before_fit: there is no private training")
+        return Release(
+            self._training.weights(),
+            event=self._training.event(fit.facts.steps_per_round),
+            sigma=self._training.applied_sigma,
+            relation=self._training.sampler.relation,
+        )

@@ -1,0 +1,30 @@
+"""No privacy: plain federated averaging, for comparison; every output of such a run says NOT PRIVATE."""
+
+from __future__ import annotations
+
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
+
+
+class NoPrivacy(Mechanism):
+    """Sends the trained weights as they are. It guarantees nothing."""
+
+    name = "none"
+    private = False
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        return PartyPlan(
+            noise_multiplier=0.0,
+            sigma=0.0,
+            clip_norm=0.0,
+            relation="add_or_remove_one",
+            delta=self.config.privacy.delta,
+            rounds=party.rounds,
+            events={},
+            releases=("model weights, every round, without noise",),
+            noise_to_signal=0.0,
+            notes=("NOT PRIVATE: privacy.mechanism is none",),
+        )
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        return Release(fit.weights(), event=None, sigma=0.0, relation="add_or_remove_one")

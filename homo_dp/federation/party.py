@@ -1,0 +1,196 @@
+"""A party: answers the aggregator's messages with releases that its own ledger has charged.
+
+``Party.handle(message)`` knows no transport: simulation, shared folder and queue all call this one method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from homo_dp.errors import MessageError
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights
+from homo_dp.federation.messages import Message, check_tensors, decode, encode, signature
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.ledger import Budget, Charge, Ledger
+from homo_dp.privacy.outbox import Outbox, release_once
+
+
+@dataclass(frozen=True)
+class PartySettings:
+    """What a party decides for itself, whatever the aggregator asks for."""
+
+    name: str
+    run: str
+    dataset: str
+    budget: Budget
+    trust_aggregator: bool = False
+    not_private: bool = False
+
+
+class Party:
+    """One party of a run.
+
+    Guarantees:
+        - a message with tensors is charged to the ledger before it is returned;
+        - a round that would pass the budget is refused before a row is touched;
+        - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the party itself
+          trusts the aggregator with the noise.
+    """
+
+    def __init__(
+        self,
+        settings: PartySettings,
+        fit: LocalFit,
+        mechanism: Mechanism,
+        ledger: Ledger | None,
+        outbox: Outbox | None = None,
+    ) -> None:
+        self.settings = settings
+        self.fit = fit
+        self.mechanism = mechanism
+        self.plan: PartyPlan = mechanism.plan(fit.facts)
+        self.ledger = ledger
+        self.outbox = outbox
+        self.final_weights: Weights | None = None
+        self.applied_sigma: float | None = None
+        self.rounds_done = 0
+        self._sent: Message | None = None
+        self._check_trust()
+
+    def handle(self, message: Message) -> Message | None:
+        """Answer one message; the same message twice gets the same answer without a second charge."""
+        if message.run != self.settings.run:
+            raise MessageError(f"run={message.run}: this party takes part in run {self.settings.run}")
+        if message.kind == "weights":
+            return self._answer_weights(message)
+        if message.kind == "finished":
+            self._check_weights(message.tensors)
+            self.final_weights = dict(message.tensors)
+            return None
+        raise MessageError(f"kind={message.kind}: a party answers 'weights' and 'finished'")
+
+    def _answer_weights(self, message: Message) -> Message:
+        if message.round > self.plan.rounds:
+            raise BudgetExceeded(
+                f"round={message.round}: party {self.settings.name} planned {self.plan.rounds} rounds; refused"
+            )
+        self._check_weights(message.tensors)
+        if self.charges_itself:
+            return self._charged_answer(message)
+        release = self._fit(message)
+        if self.mechanism.private and not self.settings.not_private and not self.settings.trust_aggregator:
+            raise PrivacyError(
+                f"privacy.trust_aggregator=false: party {self.settings.name} sends no update without its own noise"
+            )
+        return self._message(message, release)
+
+    def _charged_answer(self, message: Message) -> Message:
+        ledger = self._required_ledger()
+        planned = self.planned_charge(message.round)
+        if self.outbox is None:
+            return self._answer_from_memory(message, planned, ledger)
+        made: list[Charge] = []
+
+        def make() -> bytes:
+            release = self._checked_fit(message)
+            made.append(self._charge_of(message, release))
+            return encode(self._message(message, release), self.mechanism.kinds)
+
+        key = f"{self.settings.run}/{message.round}/update"
+        budget = self.settings.budget
+        sent = release_once(self.outbox, ledger, planned, budget, key, make, applied=lambda: made[-1])
+        return decode(sent, kinds=self.mechanism.kinds)
+
+    def _answer_from_memory(self, message: Message, planned: Charge, ledger: Ledger) -> Message:
+        """The order of the outbox for a party that lives as long as its run: what was sent is kept in memory."""
+        if self._sent is not None and self._sent.round == message.round:
+            return self._sent
+        if ledger.charged(*planned.key) is not None:
+            raise PrivacyError(f"round={message.round}: was charged before and its message is gone; start a new run")
+        refusal = ledger.would_exceed([planned], self.settings.budget)
+        if refusal:
+            raise BudgetExceeded(refusal)
+        release = self._checked_fit(message)
+        ledger.charge(self._charge_of(message, release), self.settings.budget)
+        self._sent = self._message(message, release)
+        return self._sent
+
+    def _fit(self, message: Message) -> Release:
+        broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+        release = self.fit.fit(self.mechanism, dict(message.tensors), message.round, broadcast)
+        self.applied_sigma = release.sigma
+        self.rounds_done = max(self.rounds_done, message.round)
+        return release
+
+    def _checked_fit(self, message: Message) -> Release:
+        release = self._fit(message)
+        if release.event is None:
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its release names no event; name one or set privacy.not_private: true"
+            )
+        if not release.sigma > 0:
+            raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
+        self._check_weights(release.tensors)
+        return release
+
+    def planned_charge(self, round_number: int) -> Charge:
+        """What a round will cost by the plan."""
+        return self._charge(round_number, self.plan.events["aggregator"], self.plan.sigma, self.plan.relation)
+
+    def _charge_of(self, message: Message, release: Release) -> Charge:
+        if release.event is None:
+            raise PrivacyError(f"mechanism={self.mechanism.name}: a release without an event cannot be charged")
+        return self._charge(message.round, release.event, release.sigma, release.relation)
+
+    def _charge(self, round_number: int, event: object, sigma: float, relation: str) -> Charge:
+        return Charge(
+            run=self.settings.run,
+            dataset=self.settings.dataset,
+            unit=self.mechanism.unit,
+            relation=relation,
+            party=self.settings.name,
+            round=round_number,
+            kind="update",
+            event=event,
+            delta=self.plan.delta,
+            sigma=sigma,
+            observer="aggregator",
+        )
+
+    def _message(self, message: Message, release: Release) -> Message:
+        return Message(
+            run=message.run,
+            round=message.round,
+            sender=self.settings.name,
+            recipient=message.sender,
+            kind="update",
+            tensors=release.tensors,
+            info=dict(release.info),
+        )
+
+    @property
+    def charges_itself(self) -> bool:
+        """Whether this party's ledger pays for the round (not where the run is unprotected or the aggregator pays)."""
+        private = self.mechanism.private and not self.settings.not_private
+        return private and self.mechanism.ledger_keeper == "party"
+
+    def _required_ledger(self) -> Ledger:
+        if self.ledger is None:
+            raise PrivacyError("ledger=None: a private party needs a ledger; set privacy.ledger to a writable path")
+        return self.ledger
+
+    def _check_trust(self) -> None:
+        trusted = self.settings.trust_aggregator or self.settings.not_private or not self.mechanism.private
+        if self.mechanism.ledger_keeper == "aggregator" and not trusted:
+            raise PrivacyError(
+                "privacy.trust_aggregator=false: the noise is added at the aggregator, which protects only against "
+                "readers of the model; set privacy.trust_aggregator: true in this party's own config, or add noise at "
+                "parties"
+            )
+
+    def _check_weights(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        check_tensors(tensors, signature(self.fit.model.state_dict()))

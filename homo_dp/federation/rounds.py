@@ -1,0 +1,60 @@
+"""The round loop: broadcast, collect, combine, report. Any transport will do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.aggregator import Aggregator, RoundReport
+from homo_dp.federation.protocol import Transport
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """How long a round waits and how many parties it needs."""
+
+    rounds: int
+    min_parties: int = 1
+    round_timeout: float | None = None
+    stop_on_missing: bool = False
+
+
+def run_rounds(
+    aggregator: Aggregator, transport: Transport, rules: RoundRules, report: Callable[[RoundReport], None]
+) -> None:
+    """Run the rounds that are left, then send everybody the final weights."""
+    while aggregator.round < rules.rounds:
+        aggregator.start_round()
+        for message in aggregator.broadcast():
+            transport.send(message)
+        collect(aggregator, transport, rules)
+        report(aggregator.finish_round())
+    for message in aggregator.finished():
+        transport.send(message)
+
+
+def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> None:
+    """Take updates in until all have come or the time is over; raise if too few came."""
+    deadline = None if rules.round_timeout is None else time.monotonic() + rules.round_timeout
+    while aggregator.waiting_for:
+        left = 3600.0 if deadline is None else deadline - time.monotonic()
+        message = transport.receive(timeout=left) if left > 0 else None
+        if message is None:
+            break
+        try:
+            aggregator.receive(message)
+        except MessageError as refusal:
+            log.warning("refused a message: %s", refusal)
+        transport.done(message)
+    missing = aggregator.waiting_for
+    replied = len(aggregator.cohort) - len(missing)
+    if replied < rules.min_parties or (missing and rules.stop_on_missing):
+        raise TransportError(
+            f"round={aggregator.round}: {replied} of at least {rules.min_parties} parties replied, missing "
+            f"{', '.join(missing)}; start them again, or lower federation.min_parties"
+        )

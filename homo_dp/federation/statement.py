@@ -1,0 +1,101 @@
+"""The privacy statement of a run: what each observer can learn, per party, by both accountants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from homo_dp.federation.mechanism import Mechanism, Observer, PartyFacts, PartyPlan
+from homo_dp.privacy.accounting import Epsilon, epsilon_curve
+
+OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
+ONE_PARTY_NOTE = (
+    "The largest epsilon over the parties is the federation's epsilon only if every person is in one party; "
+    "a person in several parties adds those parties' epsilons."
+)
+
+
+def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon | None:
+    """Epsilon towards an observer after some rounds; None where there is no guarantee."""
+    event = plan.events.get(observer)
+    if event is None:
+        return None
+    return epsilon_curve(event, plan.rounds, plan.delta)[rounds - 1] if rounds else Epsilon(0.0, 0.0)
+
+
+def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, rounds: int) -> float | None:
+    """The largest quoted epsilon over the parties; None as soon as one party has no guarantee."""
+    found = [epsilon_after(plan, observer, rounds) for plan in plans.values()]
+    values = [value.quoted for value in found if value is not None]
+    return max(values) if values and len(values) == len(found) else None
+
+
+def quoted_observer(plans: Mapping[str, PartyPlan]) -> Observer:
+    """The strongest observer that the run protects against: the aggregator, if every party has a guarantee there."""
+    return "aggregator" if all("aggregator" in plan.events for plan in plans.values()) else "model_reader"
+
+
+def privacy_statement(
+    mechanism: Mechanism,
+    plans: Mapping[str, PartyPlan],
+    rounds_done: int,
+    applied_sigma: Mapping[str, float | None],
+    private: bool,
+    secure_mode: bool,
+    declared_rows: bool,
+) -> dict[str, Any]:
+    """The ``privacy`` part of the indicators, after ``rounds_done`` rounds."""
+    observer = quoted_observer(plans)
+    first = next(iter(plans.values()))
+    return {
+        "private": private,
+        "statement": _sentence(mechanism, plans, observer, rounds_done, private),
+        "mechanism": mechanism.name,
+        "unit": mechanism.unit,
+        "neighbouring_relation": first.relation,
+        "epsilon": federation_epsilon(plans, observer, rounds_done) if private else None,
+        "delta": first.delta,
+        "secure_mode": secure_mode,
+        "observers": {
+            name: {"epsilon": federation_epsilon(plans, name, rounds_done) if private else None} for name in OBSERVERS
+        },
+        "quoted_observer": observer,
+        "parties": {
+            name: _party(plan, mechanism.facts.parties[name], observer, rounds_done, applied_sigma.get(name))
+            for name, plan in plans.items()
+        },
+        "rows": "declared in the config"
+        if declared_rows
+        else "counted, and public by this file: q and steps disclose them",
+        "note": ONE_PARTY_NOTE,
+        **first.extra,
+    }
+
+
+def _party(
+    plan: PartyPlan, facts: PartyFacts, observer: Observer, rounds_done: int, sigma: float | None
+) -> dict[str, Any]:
+    spent = epsilon_after(plan, observer, rounds_done)
+    return {
+        "epsilon_pld": spent.pld if spent else None,
+        "epsilon_rdp": spent.rdp if spent else None,
+        "delta": plan.delta,
+        "noise_multiplier": plan.noise_multiplier,
+        "applied_sigma": sigma,
+        "steps": facts.steps_per_round * rounds_done,
+        "sample_rate": facts.sample_rate,
+        "rows": facts.rows,
+    }
+
+
+def _sentence(
+    mechanism: Mechanism, plans: Mapping[str, PartyPlan], observer: Observer, rounds: int, private: bool
+) -> str:
+    if not private:
+        return "NOT PRIVATE: this run gives no differential-privacy guarantee."
+    first = next(iter(plans.values()))
+    relation = {"add_or_remove_one": "adding or removing", "replace_one": "replacing"}[first.relation]
+    epsilon = federation_epsilon(plans, observer, rounds)
+    who = {"aggregator": "the aggregator and everybody who sees the model", "model_reader": "readers of the model"}
+    figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
+    return f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at most {figure}."

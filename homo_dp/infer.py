@@ -1,0 +1,131 @@
+"""Score a table with a trained model: ``python -m homo_dp.infer --params modelFileName=...,predictFileName=...``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from homo_dp.cli import (
+    Parser,
+    Screen,
+    add_common_arguments,
+    check_outputs,
+    load_from_arguments,
+    run,
+    screen_from_arguments,
+)
+from homo_dp.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from homo_dp.config.schema import Config
+    from homo_dp.data.columns import Encoding
+    from homo_dp.data.rows import Table
+    from homo_dp.models.files import SavedModel
+
+EXAMPLES = """examples:
+  python -m homo_dp.infer --params modelFileName=out/model.safetensors,predictFileName=out/test_predict.csv \\
+      --data patients.csv
+  python -m homo_dp.infer --params modelFileName=out/model.safetensors,indicatorFileName=out/test_indicator.json
+      without --data: data.test_file of --config, or the embedded test rows
+  python -m homo_dp.infer --params modelFileName=out/model.safetensors,predict.threshold=0.3 --data patients.parquet"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, score, write; the exit code."""
+    parser = Parser(prog="python -m homo_dp.infer", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser, dry_run=False)
+    parser.add_argument("--data", metavar="FILE", help="the table to score: CSV, .csv.gz, Parquet, .npz or IDX")
+    parser.add_argument("--trust-factory", action="store_true", help="run the code that a factory model names")
+    options = parser.parse_args(arguments)
+    screen = screen_from_arguments(options)
+    loaded = load_from_arguments(options)
+    screen.notes(loaded.notes)
+    check_outputs(loaded.config, ("predictFileName", "indicatorFileName"))
+    return score(loaded.config, options.data, options.trust_factory, screen)
+
+
+def score(config: Config, path: str | None, trust_factory: bool, screen: Screen) -> int:
+    """Stream the table through the model; predictions always, indicators where the label column is there."""
+    import torch
+
+    from homo_dp.data.columns import Encoding
+    from homo_dp.evaluation import outputs_of
+    from homo_dp.models.files import load_model
+    from homo_dp.models.metrics import evaluate
+    from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
+    from homo_dp.tracking.predictions import PredictionWriter
+
+    model = load_model(config.output.modelFileName, trust_factory)
+    encoding = Encoding.from_json(model.card.encoding)
+    threshold = _threshold(config, model)
+    outputs: list[torch.Tensor] = []
+    labels: list[torch.Tensor] = []
+    tables = _tables(config, path, encoding)
+    first = next(tables, None)
+    if first is None:
+        raise DataError(f"{path or config.data.test_file}: has no rows; give a table with at least one")
+    columns = [str(name) for name in _frame(first).columns]
+    destination = config.output.predictFileName
+    with (
+        PredictionWriter(destination, columns, model.task, threshold=threshold) as writer,
+        screen.progress(None, "rows") as progress,
+    ):
+        for table in _chain(first, tables):
+            scores = outputs_of(model.module, table.features)
+            writer.write(_frame(table), scores)
+            progress.advance(len(table))
+            if table.labels is not None:
+                outputs.append(scores)
+                labels.append(table.labels)
+    screen.line(f"predictions: {destination} ({writer.rows} rows)")
+    if not labels:
+        screen.line(f"no indicators: the table has no label column {model.card.label!r}")
+        screen.summary({"rows": writer.rows, "files": {"predictions": destination}})
+        return 0
+    metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", threshold)
+    indicators = build_indicators({}, metrics, model.card.privacy, [], local_only_names({}, metrics))
+    write_indicators(config.output.indicatorFileName, indicators)
+    shown = {k.removeprefix("test_"): v for k, v in metrics.items() if isinstance(v, float | int)}
+    screen.table("metrics", list(shown), [list(shown.values())])
+    screen.line(f"indicators: {config.output.indicatorFileName}")
+    files = {"predictions": destination, "indicators": config.output.indicatorFileName}
+    screen.summary({"rows": writer.rows, **metrics, "files": files})
+    return 0
+
+
+def _threshold(config: Config, model: SavedModel) -> float:
+    return config.predict.threshold if "threshold" in config.predict.model_fields_set else model.card.threshold
+
+
+def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Table]:
+    from homo_dp.data.parties import Table, iter_tables, load_federation
+
+    source = path or config.data.test_file
+    if source is None and config.data.embedded is not None:
+        for party in load_federation(config).parties.values():
+            if party.test is not None and party.test.frame is not None:
+                frame = party.test.frame
+                yield Table(encoding.encode(frame, "embedded test rows"), party.test.labels, frame)
+        return
+    if source is None:
+        raise ConfigError("--data is missing: give the table to score, or data.test_file in --config")
+    paths: list[Any] = list(source.values()) if isinstance(source, dict) else [source]
+    for each in paths:
+        yield from iter_tables(each, encoding, config.predict.chunk_rows)
+
+
+def _frame(table: Table) -> DataFrame:
+    if table.frame is None:
+        raise DataError("the table has no raw rows to repeat in the predictions")
+    return table.frame
+
+
+def _chain(first: Table, rest: Iterator[Table]) -> Iterator[Table]:
+    yield first
+    yield from rest
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,79 @@
+"""The dry run: what a training would release, at what price, from public facts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.data.public_facts import public_rows, public_shape
+from homo_dp.federation.build import build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan
+from homo_dp.federation.statement import epsilon_after, quoted_observer
+from homo_dp.models.registry import build_model
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.screen import Screen
+
+
+def show_plan(config: Config, screen: Screen) -> None:
+    """Print each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no table."""
+    mechanism = planned_mechanism(config)
+    plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
+    screen.line("dry run: no data was touched, nothing is charged")
+    rows = [_row(config, mechanism.facts, name, plan, plans) for name, plan in plans.items()]
+    screen.table("plan", list(rows[0]), [list(row.values()) for row in rows])
+    for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
+        screen.line(f"released by each party: {text}")
+    for text in dict.fromkeys(note for plan in plans.values() for note in plan.notes):
+        screen.line(text)
+    if config.train.init_from:
+        screen.line(continuation_note(config.train.init_from))
+    screen.summary({"parties": dict(zip(plans, rows, strict=True))})
+
+
+def planned_mechanism(config: Config) -> Mechanism:
+    """The mechanism of a run, calibrated from declared or shipped row counts."""
+    shape, classes = public_shape(config)
+    module = build_model(config.model, shape, classes, config.train.seed).module
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    return build_mechanism(config, federation_facts(config, public_rows(config), parameters), noise_source(config))
+
+
+def continuation_note(path: str) -> str:
+    """What somebody who continues a model should know about epsilon."""
+    return (
+        f"continuing {path}: where the data are the same, the epsilon of this run adds to the one in that model's "
+        "privacy statement"
+    )
+
+
+def _row(
+    config: Config, facts: FederationFacts, name: str, plan: PartyPlan, plans: dict[str, PartyPlan]
+) -> dict[str, Any]:
+    party = facts.parties[name]
+    spent = epsilon_after(plan, quoted_observer(plans), plan.rounds)
+    return {
+        "party": name,
+        "rows": party.rows,
+        "steps": party.steps_per_round * party.rounds,
+        "sample rate": party.sample_rate,
+        "noise multiplier": plan.noise_multiplier,
+        "sigma": plan.sigma,
+        "epsilon (PLD)": spent.pld if spent else None,
+        "epsilon (RDP)": spent.rdp if spent else None,
+        "delta": plan.delta,
+        "remaining budget": _remaining(config, name, plan),
+        "noise to signal per step": plan.noise_to_signal,
+    }
+
+
+def _remaining(config: Config, name: str, plan: PartyPlan) -> float | None:
+    """Lifetime epsilon that is left for a party's data before this run; None without a lifetime budget."""
+    budget = run_budget(config)
+    if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
+        return None
+    if not Path(config.privacy.ledger).exists():
+        return budget.lifetime_epsilon
+    with Ledger(config.privacy.ledger, read_only=True) as ledger:
+        spent = ledger.spent(f"{config.data.dataset}/{name}", config.privacy.unit, plan.relation, budget.lifetime_delta)
+    return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)

@@ -1,0 +1,177 @@
+"""A whole federation in one process: the parties, the aggregator and a transport that is plain calls."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.data.parties import Federation, Table, load_federation
+from homo_dp.evaluation import load_into, loss_and_accuracy
+from homo_dp.federation.aggregator import RoundReport
+from homo_dp.federation.build import (
+    build_aggregator,
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+    run_budget,
+)
+from homo_dp.federation.mechanism import PartyPlan, Weights
+from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.rounds import RoundRules, run_rounds
+from homo_dp.federation.statement import epsilon_after, federation_epsilon, privacy_statement, quoted_observer
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.transport.memory import MemoryHub
+
+log = logging.getLogger(__name__)
+
+RoundRow = dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What a simulation ends with, complete or interrupted."""
+
+    run: str
+    config: Config
+    federation: Federation
+    model: BuiltModel
+    weights: Weights
+    statement: dict[str, Any]
+    rounds: list[RoundRow] = field(default_factory=list)
+    interrupted: bool = False
+
+    def load_weights(self) -> None:
+        """Put the final weights into the module, for scoring."""
+        load_into(self.model.module, self.weights)
+
+
+class Simulation:
+    """One in-process run: build, ``run()``, read the outcome.
+
+    Guarantees:
+        - the same Party and Aggregator classes as between machines, so what holds here holds there;
+        - the whole plan is checked against the budgets before the first round.
+    """
+
+    def __init__(self, config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]) -> None:
+        self.config = config
+        self.on_round = on_round
+        self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.federation = load_federation(config)
+        self.model = self._build()
+        self.noise = noise_source(config)
+        rows = {name: config.data.rows.get(name, len(data.train)) for name, data in self.federation.parties.items()}
+        parameters = sum(p.numel() for p in self.model.module.parameters())
+        self.facts = federation_facts(config, rows, parameters)
+        self.mechanism = build_mechanism(config, self.facts, self.noise)
+        self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
+        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.parties = {name: self._party(name) for name in self.federation.parties}
+        self.rounds: list[RoundRow] = []
+
+    @property
+    def plans(self) -> dict[str, PartyPlan]:
+        return {name: party.plan for name, party in self.parties.items()}
+
+    def run(self, start: Weights | None = None) -> Outcome:
+        """Train; Ctrl-C ends early with the rounds that were finished."""
+        self._check_budget()
+        weights = start or {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
+        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
+        hub = MemoryHub(self.mechanism.kinds)
+        for name, party in self.parties.items():
+            hub.register(name, party.handle)
+        rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
+        interrupted = False
+        try:
+            run_rounds(aggregator, hub.aggregator(), rules, self._report)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Outcome(
+            run=self.run_id,
+            config=self.config,
+            federation=self.federation,
+            model=self.model,
+            weights=aggregator.final_weights,
+            statement=self.statement(len(self.rounds), aggregator.applied_sigma),
+            rounds=self.rounds,
+            interrupted=interrupted,
+        )
+
+    @property
+    def test_tables(self) -> list[Table]:
+        """The test rows of all parties that have some."""
+        return [data.test for data in self.federation.parties.values() if data.test is not None and len(data.test)]
+
+    def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
+        """The privacy statement after some rounds."""
+        sigmas = {name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()}
+        return privacy_statement(
+            self.mechanism,
+            self.plans,
+            rounds_done,
+            sigmas,
+            private=self.private,
+            secure_mode=self.config.privacy.secure_mode and self.noise.private,
+            declared_rows=set(self.config.data.rows) >= set(self.parties),
+        )
+
+    def _build(self) -> BuiltModel:
+        config, federation = self.config, self.federation
+        bounds = config.data.target_bounds
+        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds)
+
+    def _party(self, name: str) -> Party:
+        config, data = self.config, self.federation.parties[name]
+        fit = build_fit(config, self._build(), data.train, self.facts.parties[name])
+        settings = PartySettings(
+            name=name,
+            run=self.run_id,
+            dataset=f"{config.data.dataset}/{name}",
+            budget=run_budget(config),
+            trust_aggregator=config.privacy.trust_aggregator,
+            not_private=config.privacy.not_private,
+        )
+        return Party(settings, fit, build_mechanism(config, self.facts, self.noise), self.ledger)
+
+    def _check_budget(self) -> None:
+        for party in self.parties.values():
+            if self.ledger is None or not party.charges_itself:
+                continue
+            refusal = self.ledger.would_exceed([(party.planned_charge(1), party.plan.rounds)], party.settings.budget)
+            if refusal:
+                raise BudgetExceeded(refusal)
+
+    def _report(self, report: RoundReport) -> None:
+        load_into(self.model.module, report.weights)
+        loss, accuracy = loss_and_accuracy(self.model.module, self.model.task, self.test_tables)
+        row: RoundRow = {
+            "round": report.round,
+            "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
+            if self.private
+            else None,
+            "test_loss": loss,
+            "test_acc": accuracy,
+            "seconds": report.seconds,
+            **report.metrics,
+        }
+        self.rounds.append(row)
+        self.on_round(row, self._party_numbers(report.round))
+
+    def _party_numbers(self, rounds: int) -> dict[str, dict[str, float]]:
+        """What each party's own history gets for a round: epsilon by both accountants and the sigma applied."""
+        numbers: dict[str, dict[str, float]] = {}
+        for name, party in self.parties.items():
+            spent = epsilon_after(party.plan, quoted_observer(self.plans), rounds) if self.private else None
+            values = {"epsilon_pld": spent.pld, "epsilon_rdp": spent.rdp} if spent else {}
+            values["applied_sigma"] = party.applied_sigma
+            numbers[name] = {key: value for key, value in values.items() if value is not None}
+        return numbers

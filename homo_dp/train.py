@@ -1,0 +1,133 @@
+"""Train a federation in one process: ``python -m homo_dp.train [--config FILE] [--params key=value,...]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from homo_dp.cli import (
+    Interrupted,
+    Parser,
+    Screen,
+    add_common_arguments,
+    check_outputs,
+    load_from_arguments,
+    run,
+    screen_from_arguments,
+)
+
+if TYPE_CHECKING:
+    from homo_dp.config.schema import Config
+    from homo_dp.outputs import Written
+    from homo_dp.simulation import Outcome, Simulation
+    from homo_dp.tracking.tracker import Tracker
+
+EXAMPLES = """examples:
+  python -m homo_dp.train
+      the default recipe: logistic regression with DP-SGD on the embedded breast-cancer data, 3 parties, into out/
+  python -m homo_dp.train --config conf/homo_lr_dpsgd.yaml --params privacy.target_epsilon=2,train.rounds=30
+  python -m homo_dp.train --params data.files.a=a.csv,data.files.b=b.csv,data.columns_from=breast_cancer
+  python -m homo_dp.train --dry-run
+      what would be released, at what epsilon, without touching data"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, train, write; the exit code."""
+    parser = Parser(prog="python -m homo_dp.train", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser)
+    options = parser.parse_args(arguments)
+    screen = screen_from_arguments(options)
+    loaded = load_from_arguments(options)
+    screen.notes(loaded.notes)
+    if options.dry_run:
+        from homo_dp.planning import show_plan
+
+        show_plan(loaded.config, screen)
+        return 0
+    check_outputs(loaded.config)
+    return train(loaded.config, screen)
+
+
+def train(config: Config, screen: Screen) -> int:
+    """Run the simulation with progress and tracking, write its files, show the result."""
+    from homo_dp.outputs import write_outputs
+    from homo_dp.simulation import Simulation
+
+    tracker = _tracker(config)
+    with screen.progress(config.train.rounds) as progress:
+
+        def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
+            progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
+            tracker.log_round(row["round"], {k: v for k, v in row.items() if k != "round" and v is not None}, parties)
+
+        simulation = Simulation(config, on_round)
+        _start(tracker, config, simulation)
+        try:
+            outcome = simulation.run()
+        except BaseException:
+            tracker.finish("FAILED", [], {})
+            raise
+    if outcome.interrupted and not outcome.rounds:
+        tracker.finish("KILLED", [], {})
+        raise Interrupted("before the first round was over; nothing was written")
+    written = write_outputs(outcome, simulation.ledger)
+    status = "KILLED" if outcome.interrupted else "FINISHED"
+    tracker.finish(status, list(written.files.values()), {"statement": outcome.statement["statement"]})
+    _show(screen, outcome, written)
+    if outcome.interrupted:
+        done = f"{len(outcome.rounds)} of {config.train.rounds} rounds"
+        raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
+    return 0
+
+
+def _tracker(config: Config) -> Tracker:
+    if not config.tracking.enabled:
+        from homo_dp.tracking.tracker import NoTracker
+
+        return NoTracker()
+    from homo_dp.tracking.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(config.tracking.uri, config.tracking.experiment, config.tracking.run_name)
+
+
+def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
+    from homo_dp import __version__
+    from homo_dp.config.load import flatten
+
+    params = {key: str(value) for key, value in flatten(config).items() if value is not None}
+    tags = {
+        "run": simulation.run_id,
+        "unit": simulation.mechanism.unit,
+        "mechanism": simulation.mechanism.name,
+        "privacy": "private" if simulation.private else "NOT PRIVATE",
+        "version": __version__,
+        "data.name": config.data.dataset,
+    }
+    tracker.start(params, tags, list(simulation.parties))
+
+
+def _show(screen: Screen, outcome: Outcome, written: Written) -> None:
+    statement, indicators = outcome.statement, written.indicators
+    if not statement["private"]:
+        screen.line("NOT PRIVATE: this run gives no differential-privacy guarantee")
+    columns = ["party", "rows", "steps", "noise multiplier", "epsilon (PLD)", "epsilon (RDP)", "delta"]
+    keys = ["rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta"]
+    rows = [[name, *(party[key] for key in keys)] for name, party in statement["parties"].items()]
+    screen.table("privacy", columns, rows)
+    metrics = [name for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse") if f"test_{name}" in indicators]
+    cells = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in ("train", "test")]
+    screen.table("metrics", ["rows of", *metrics], cells)
+    screen.line(statement["statement"])
+    for name, path in written.files.items():
+        screen.line(f"{name}: {path}")
+    screen.summary(_summary(outcome, written))
+
+
+def _summary(outcome: Outcome, written: Written) -> dict[str, Any]:
+    numbers = {k: v for k, v in written.indicators.items() if isinstance(v, int | float | str | None)}
+    files = {name: str(path) for name, path in written.files.items()}
+    return {**numbers, "privacy": outcome.statement, "files": files}
+
+
+if __name__ == "__main__":
+    run(main)
