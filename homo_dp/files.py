@@ -32,8 +32,11 @@ def atomic_write(path: str | Path, name: str = "file") -> Iterator[BinaryIO]:
             return
         yield from _through_temporary(target)
     except OSError as error:
+        named = error.filename
+        if isinstance(named, str | bytes) and not os.fsdecode(named).startswith(str(target.parent)):
+            raise  # the block failed on a file of its own
         raise InputError(
-            f"{name}={path}: cannot be written ({error.strerror or error}); choose another path or free the place"
+            f"{name}={path}: cannot be written ({error.strerror or error}); choose another path or make room there"
         ) from error
 
 

@@ -84,6 +84,8 @@ class Architecture:
         _check_sizes("model.outputs", (self.outputs,))
         if not self.input_shape:
             raise ConfigError("model.input_shape=[]: the data have no feature columns; check data.use and data.drop")
+        if self.inputs > LARGEST_WIDTH:
+            raise ConfigError(f"model.input_shape={self.input_shape}: at most {LARGEST_WIDTH} numbers a record")
         if self.name == "cnn" and self.factory is None:
             if len(self.input_shape) != 3:
                 raise ConfigError(

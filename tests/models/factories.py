@@ -1,0 +1,50 @@
+"""Factories that the tests of user models name by import path."""
+
+import torch
+from torch import Tensor, nn
+
+
+def plain(input_shape: tuple[int, ...], outputs: int, width: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[0], width), nn.Tanh(), nn.Linear(width, outputs))
+
+
+def with_loss(outputs: int) -> tuple[nn.Module, object]:
+    def hinge(found: Tensor, labels: Tensor) -> Tensor:
+        return torch.relu(1 - found.reshape(-1) * (2 * labels - 1))
+
+    return nn.Linear(3, outputs), hinge
+
+
+def fixed() -> nn.Module:
+    return nn.Linear(3, 1)
+
+
+def batch_norm(input_shape: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+
+def batch_norm_without_weights(input_shape: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+
+
+def number() -> int:
+    return 3
+
+
+def needs_more(learning_rate: float) -> nn.Module:
+    return nn.Linear(3, 1)
+
+
+def raises() -> nn.Module:
+    raise RuntimeError("two\nlines")
+
+
+def wrong_width() -> nn.Module:
+    return nn.Linear(3, 7)
+
+
+def wrong_input() -> nn.Module:
+    return nn.Linear(9, 1)
+
+
+NOT_A_FUNCTION = 5
