@@ -48,14 +48,15 @@ def epsilon_at_order(counts: Mapping[str, int], order: float, delta: float) -> f
     >>> round(epsilon_at_order({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 50}, 8.7, 1e-5), 3)
     3.267
     """
-    rdp = sum(count * _rdp(text, (order,))[0] for text, count in counts.items())
+    rdp = sum(count * _rdp(text, (order,))[0] for text, count in counts.items() if count)
     return math.inf if math.isnan(rdp) else float(compute_epsilon([order], [rdp], delta)[0])
 
 
 def _total(counts: Mapping[str, int]) -> NDArray[np.float64]:
     total = np.zeros(len(_ORDERS))
     for text, count in counts.items():
-        total = total + count * _rdp(text, _ORDERS)
+        if count:  # never 0 * infinity
+            total = total + count * _rdp(text, _ORDERS)
     return total
 
 

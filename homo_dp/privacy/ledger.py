@@ -31,7 +31,7 @@ from homo_dp.privacy.events import to_json
 from homo_dp.privacy.ledger_chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
 from homo_dp.privacy.ledger_rows import Budget, Charge, LedgerRow, row_hash
 from homo_dp.privacy.ledger_store import Store
-from homo_dp.privacy.ledger_totals import Totals, epsilon_after, epsilon_of, look_ahead
+from homo_dp.privacy.ledger_totals import Totals, epsilon_of, look_ahead
 
 __all__ = ["Budget", "Charge", "Head", "Ledger", "LedgerRow", "Spent"]
 
@@ -108,6 +108,8 @@ class Ledger:
                 self._catch_up(repair=False)
                 planned = [self._open_rounds(item) for item in charges]
             planned = [(charge, count) for charge, count in planned if count]
+            if len(planned) == 1 and planned[0][1] == 1 and budget.epsilon is not None:
+                self._totals.epsilon_after(planned[0][0])  # a round's own check: cheap once it was looked ahead
             self._remember(planned)
             return ledger_budget.refusal(self._totals, planned, budget)
 
@@ -260,16 +262,10 @@ class Ledger:
     def _next_row(self, charge: Charge, budget: Budget) -> LedgerRow:
         """The row that this release would be; raises if it would pass the budget."""
         event = to_json(charge.event)
-        before = self._totals.run(charge, charge.observer)
-        ahead = max(1, before[event]) if self._totals.repeats(charge) else 1
-        spent = epsilon_after(before, event, charge.delta, ahead)
-        everything = self._totals.run(charge) + Counter([event])
-        order = ledger_budget.lifetime_order(
-            self._totals, charge, self._plans.get(charge.scope, Counter([event])), budget
-        )
-        # The curve ahead is cheap; only where it says no, the sum in one piece has the last word.
-        if everything != before + Counter([event]) or spent.quoted > (budget.epsilon or math.inf):
-            self._refuse(ledger_budget.run_refusal(everything, charge, budget))
+        spent = self._totals.epsilon_after(charge)
+        self._refuse(ledger_budget.run_refusal(self._totals.run(charge) + Counter([event]), charge, budget))
+        plan = self._plans.get(charge.scope, Counter([event]))
+        order = ledger_budget.lifetime_order(self._totals, charge, plan, budget)
         lifetime = self._totals.lifetime(charge.scope) + Counter([event])
         self._refuse(ledger_budget.lifetime_refusal(lifetime, order, charge, budget))
         if not math.isfinite(spent.quoted):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from homo_dp.privacy.events import to_json
 from homo_dp.privacy.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger_rows import Budget, Charge
-from homo_dp.privacy.ledger_totals import Totals, epsilon_of
+from homo_dp.privacy.ledger_totals import Totals, epsilon_of, known_epsilon
 
 __all__ = ["lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
 
@@ -29,8 +29,11 @@ def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budge
 
 
 def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | None:
-    """Why these releases of the run, computed in one piece as calibration does, would pass the run's budget."""
+    """Why these releases of the run would pass the run's budget; the sum in one piece has the last word."""
     if budget.epsilon is None:
+        return None
+    ahead = known_epsilon(counts, charge.delta)
+    if ahead is not None and ahead.quoted <= budget.epsilon:
         return None
     spent = epsilon_of(counts, charge.delta).quoted
     if spent <= budget.epsilon * _ROUNDING:

@@ -76,7 +76,7 @@ def read_head(ledger: Path) -> Head | None:
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST_HEAD)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise LedgerError(f"head={path} cannot be read ({error.strerror}); make it readable") from None

@@ -11,7 +11,7 @@ from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.events import DpEvent, from_json, to_json
 from homo_dp.privacy.ledger_rows import Charge, LedgerRow
 
-__all__ = ["Totals", "epsilon_after", "epsilon_of", "event_of", "look_ahead"]
+__all__ = ["Totals", "epsilon_after", "epsilon_of", "event_of", "known_epsilon", "look_ahead"]
 
 _Counts = Counter[str]  # text of an event -> how many rows hold it
 _CACHED = 100_000
@@ -52,9 +52,15 @@ class Totals:
         seen = ("aggregator",) if observer == "aggregator" else ("aggregator", "model_reader")
         return sum((self._runs[(*run, who)] for who in seen), Counter())
 
-    def repeats(self, charge: Charge) -> bool:
-        """Whether the last release of this run was the same mechanism."""
-        return self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == to_json(charge.event)
+    def epsilon_after(self, charge: Charge) -> Epsilon:
+        """Epsilon of the run with this release, against its observer.
+
+        Rounds repeat one mechanism: after n in a row the next n are computed at once, if nobody prepared them.
+        """
+        event = to_json(charge.event)
+        before = self.run(charge, charge.observer)
+        repeated = self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == event
+        return epsilon_after(before, event, charge.delta, max(1, before[event]) if repeated else 1)
 
     def lifetime(self, scope: tuple[str, str, str]) -> _Counts:
         """What all runs released about this dataset, unit and relation."""
@@ -71,8 +77,13 @@ def event_of(counts: Mapping[str, int]) -> DpEvent:
 
 
 def epsilon_of(counts: Mapping[str, int], delta: float) -> Epsilon:
-    """Epsilon of all these releases, in one computation."""
+    """Epsilon of all these releases, in one computation as calibration does it."""
     return epsilon(event_of(counts), delta)
+
+
+def known_epsilon(counts: Mapping[str, int], delta: float) -> Epsilon | None:
+    """Epsilon of all these releases if looking ahead has found it before."""
+    return _known.get((delta, frozenset(counts.items())))
 
 
 _Key = tuple[float, frozenset[tuple[str, int]]]
