@@ -130,7 +130,7 @@ class Party:
         release = self._fit(message)
         if release.event is None:
             raise PrivacyError(
-                f"mechanism={self.mechanism.name}: its release names no event; name one or set privacy.not_private: true"
+                f"mechanism={self.mechanism.name}: its release names no event; name one, or set privacy.not_private"
             )
         if not release.sigma > 0:
             raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")

@@ -39,7 +39,7 @@ def test_fedadam_first_step() -> None:
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam"])
 def test_state_continues_where_it_stopped(name: str) -> None:
-    config = ServerOptimizerConfig(name=name)
+    config = ServerOptimizerConfig.model_validate({"name": name})
     optimizer = ServerOptimizer(config)
     optimizer.step(CURRENT, MEAN)
     resumed = ServerOptimizer(config)

@@ -1,0 +1,64 @@
+"""A federation of a few rows, for tests of parties and aggregators."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from homo_dp.config.load import load_config
+from homo_dp.config.schema import Config
+from homo_dp.data.rows import Table
+from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.mechanism import Mechanism, Weights
+from homo_dp.federation.messages import Message
+from homo_dp.federation.party import Party, PartySettings
+from homo_dp.models.registry import build_model
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.outbox import Outbox
+
+RUN = "run-1"
+FEATURES = 3
+
+
+def small_config(**overrides: Any) -> Config:
+    """Two rounds of two steps on a linear model; keys with __ for the dots."""
+    keys = {name.replace("__", "."): value for name, value in overrides.items()}
+    base = {"train.rounds": 2, "train.local_steps": 2, "train.sample_rate": 0.5, "privacy.noise_multiplier": 2.0}
+    return load_config(None, base | keys)
+
+
+def small_mechanism(config: Config, rows: Mapping[str, int]) -> Mechanism:
+    return build_mechanism(config, federation_facts(config, rows, FEATURES + 1), noise_source(config))
+
+
+def small_table(rows: int = 20, seed: int = 0) -> Table:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.rand(rows, FEATURES, generator=generator) * 2 - 1
+    return Table(features, (features[:, 0] > 0).long())
+
+
+def small_party(
+    config: Config,
+    folder: Path,
+    name: str = "a",
+    mechanism: Mechanism | None = None,
+    outbox: Outbox | None = None,
+    table: Table | None = None,
+) -> Party:
+    table = table or small_table()
+    mechanism = mechanism or small_mechanism(config, {name: len(table)})
+    fit = build_fit(config, build_model(config.model, (FEATURES,), (0, 1)), table, mechanism.facts.parties[name])
+    privacy = config.privacy
+    settings = PartySettings(
+        name, RUN, f"small/{name}", run_budget(config), privacy.trust_aggregator, privacy.not_private
+    )
+    return Party(settings, fit, mechanism, Ledger(folder / "ledger.sqlite"), outbox)
+
+
+def zeros() -> Weights:
+    return {"linear.weight": torch.zeros(1, FEATURES), "linear.bias": torch.zeros(1)}
+
+
+def weights_message(number: int = 1, party: str = "a", tensors: Weights | None = None) -> Message:
+    return Message(RUN, number, "aggregator", party, "weights", zeros() if tensors is None else tensors)
