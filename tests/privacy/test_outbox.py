@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
@@ -46,6 +46,7 @@ def test_messages_outlive_the_object(outbox: Outbox) -> None:
     assert again.pending() == ["b"]
 
 
+@settings(deadline=None, max_examples=40)
 @given(key=st.text(min_size=1, max_size=20).filter(lambda key: key.isprintable()))
 def test_a_key_is_never_a_path(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
     outbox = Outbox(tmp_path_factory.mktemp("outbox"))
