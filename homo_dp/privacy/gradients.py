@@ -4,6 +4,8 @@ Every class answers one question, ``clipped_sum``: the sum over a physical batch
 ``max_grad_norm`` over all trainable parameters together. Noise, division and the optimiser are not known here.
 """
 
+import warnings
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +18,9 @@ from homo_dp.privacy.clipping import clip_factors
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.losses import Loss, per_sample
 
+# torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
+warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
+
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 
 
@@ -27,8 +32,14 @@ class ClippedGradients(Protocol):
         - a row whose gradient is not finite adds nothing.
     """
 
-    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
-        """Write (or add) the clipped sum of these rows to ``sums``; return the norm of each row before clipping."""
+    @property
+    def rows_not_finite(self) -> int:
+        """Rows left out so far because their gradient was not finite."""
+
+    def clipped_sum(
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+    ) -> Callable[[], Tensor]:
+        """Write (or add) the clipped sum of these rows to ``sums``; return what gives their norms before clipping."""
 
     def close(self) -> None:
         """Take every hook off the module."""
@@ -39,24 +50,28 @@ class MaterialisedGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> None:
         self._loss, self._max_grad_norm = loss, max_grad_norm
+        self.rows_not_finite = 0
         if mode == "ew":
             self._wrapped: Any = GradSampleModuleExpandedWeights(module, loss_reduction="sum")
         else:
             self._wrapped = GradSampleModule(module, loss_reduction="sum", force_functorch=mode == "functorch")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
-    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
+    def clipped_sum(
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+    ) -> Callable[[], Tensor]:
         self._clear()
         with torch.enable_grad():
             losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
             torch.autograd.backward([losses.sum()])
         rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
         norms = joint_norms(rows, len(features))
+        self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
         factors = clip_factors(norms, self._max_grad_norm)
         for total, gradient in zip(sums, rows, strict=True):
             _store(total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate)
         self._clear()
-        return norms
+        return norms.clone
 
     def _clear(self) -> None:
         for parameter in self._parameters:
@@ -73,21 +88,25 @@ class GhostGradients:
 
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
         self._loss, self._max_grad_norm = loss, max_grad_norm
+        self.rows_not_finite = 0
         self._wrapped: Any = GradSampleModuleFastGradientClipping(
             module, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
-    def clipped_sum(self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool) -> Tensor:
+    def clipped_sum(
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+    ) -> Callable[[], Tensor]:
         gradients: list[Tensor | None] | None
         norms, gradients = self._weighted(features, labels)
         if not bool(norms.isfinite().all()):
             # A zero factor does not silence NaN in a backward pass, so the row has to leave the batch.
             finite = norms.isfinite()
+            self.rows_not_finite += int((~finite).sum())
             gradients = self._weighted(features[finite], labels[finite])[1] if bool(finite.any()) else None
         for index, total in enumerate(sums):
             _store(total, None if gradients is None else gradients[index], accumulate)
-        return norms
+        return norms.clone
 
     def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         self._clear()

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_gradients import FastGradients
+from homo_dp.privacy.fast_linear import OneOutputGradients, one_output_layer
+from homo_dp.privacy.fast_tape import FastTape, tape_of
 from homo_dp.privacy.gradients import OPACUS_MODES, ClippedGradients, GhostGradients, MaterialisedGradients
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.validation import probe_features, size_of_outputs
@@ -12,18 +15,29 @@ MODES = ("auto", "fast", *OPACUS_MODES)
 
 
 def choose_gradients(
-    module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, features: Tensor, labels: Tensor
+    module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, features: Tensor
 ) -> tuple[ClippedGradients, str, str]:
     """The gradients of a mode, the mode that was chosen for ``auto``, and why."""
     if mode not in MODES:
         raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
     reason = "asked for by name"
-    if mode == "auto":
-        mode, reason = "hooks", "no fast mode for this model"
+    if mode in ("auto", "fast"):
+        tape, why = tape_of(module)
+        if tape is not None:
+            return _fast(module, tape, loss, max_grad_norm), "fast", why if mode == "auto" else reason
+        if mode == "fast":
+            raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
+        mode, reason = "hooks", why
     if mode == "ghost":
         probe_ghost(module, features)
         return GhostGradients(module, loss, max_grad_norm), mode, reason
     return MaterialisedGradients(module, loss, max_grad_norm, mode), mode, reason
+
+
+def _fast(module: nn.Module, tape: FastTape, loss: Loss, max_grad_norm: float) -> ClippedGradients:
+    general = FastGradients(tape, loss, max_grad_norm)
+    layer = one_output_layer(module)
+    return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
 
 
 def probe_ghost(module: nn.Module, features: Tensor) -> None:
@@ -39,7 +53,7 @@ def probe_ghost(module: nn.Module, features: Tensor) -> None:
     ghost = GhostGradients(module, size_of_outputs, 1.0)
     try:
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        measured = ghost.clipped_sum(rows, rows, [torch.zeros_like(parameter) for parameter in parameters], False)
+        measured = ghost.clipped_sum(rows, rows, [torch.zeros_like(parameter) for parameter in parameters], False)()
     except NotImplementedError as error:
         raise PrivacyError(f"grad_sample_mode=ghost: {error}; use grad_sample_mode=hooks") from error
     finally:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_tape import all_finite
 from homo_dp.privacy.gradients import ClippedGradients
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import choose_gradients
 from homo_dp.privacy.noise import NoiseSource, secure_noise
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.sgd import step_optimizer
 from homo_dp.privacy.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
 
 _STEPS = "training.steps"
@@ -67,8 +69,7 @@ class PrivateTraining:
         self._physical_batch_size = physical_batch_size
         self.steps_done = 0
         self.applied_sigma = 0.0
-        self.rows_not_finite = 0
-        self._last_norms: list[Tensor] = []
+        self._last_norms: list[Callable[[], Tensor]] = []
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._sum = torch.zeros(
             sum(parameter.numel() for parameter in self._parameters),
@@ -79,7 +80,7 @@ class PrivateTraining:
         self._batches = PoissonBatches(sampler, self.noise)
         self._gradients: ClippedGradients
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
-            module, loss, self.max_grad_norm, grad_sample_mode, features, labels
+            module, loss, self.max_grad_norm, grad_sample_mode, features
         )
 
     def run(self, steps: int, after_step: Callable[[], None] | None = None) -> None:
@@ -132,13 +133,18 @@ class PrivateTraining:
     @property
     def last_norms(self) -> Tensor:
         """Gradient norms of the last batch before clipping. LOCAL: never send them, they have no event."""
-        return torch.cat([norms.double() for norms in self._last_norms]) if self._last_norms else torch.zeros(0)
+        return torch.cat([norms() for norms in self._last_norms]) if self._last_norms else torch.zeros(0)
 
     @property
     def last_fraction_clipped(self) -> float:
         """Share of the last batch whose norm was above ``max_grad_norm``. LOCAL: never send it, it has no event."""
         norms = self.last_norms
         return float((norms > self.max_grad_norm).double().mean()) if len(norms) else 0.0
+
+    @property
+    def rows_not_finite(self) -> int:
+        """Times a row was left out because its gradient was not finite. LOCAL: never send it, it has no event."""
+        return self._gradients.rows_not_finite
 
     def close(self) -> None:
         """Take every hook off the module."""
@@ -154,7 +160,7 @@ class PrivateTraining:
             self.after_noise()
         if self._on_step is not None:
             self._on_step()
-        self.optimizer.step()
+        step_optimizer(self.optimizer, self._parameters, self._sums)
         self.steps_done += 1
 
     def _draw(self) -> Tensor:
@@ -168,9 +174,9 @@ class PrivateTraining:
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
             features, labels = self._features.index_select(0, piece), self._labels.index_select(0, piece)
-            norms = self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0)
-            self._last_norms.append(norms)
-            self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
+            self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0))
+        if not all_finite(self._sum):
+            raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
 
     def _add_noise(self, vectors: NoiseVectors) -> None:
         sigma = self.noise_multiplier * self.max_grad_norm

@@ -1,0 +1,195 @@
+"""Layers of the fast path: forward and backward by hand, the norm of each row's gradient without that gradient.
+
+A layer keeps of one pass what its gradient needs: its inputs and the gradient at its outputs. For a Linear layer whose
+input is a row vector ``a`` and whose output gradient is ``g``, the gradient of a row is the outer product ``g a^T``, so
+its norm is ``|g| |a|`` and the clipped sum over rows is one product of matrices, ``(factors * G)^T A``.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class FastLayer(ABC):
+    """One layer of a tape; every method runs without autograd unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []
+        """Trainable parameters, in the order in which ``write_sums`` is given their sums."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        """Outputs for a batch; ``keep`` says that a backward pass will follow."""
+
+    @abstractmethod
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        """Gradient at the inputs, where needed, from the gradient at the outputs."""
+
+    def squared_norms(self) -> Tensor:
+        """Squared norm of each row's gradient over this layer's trainable parameters; called after ``backward``."""
+        raise NotImplementedError
+
+    def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
+        """Write (or add) the sum over rows of factor times gradient, one tensor a trainable parameter."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Drop what was kept of the last pass."""
+        return
+
+
+class FastLinear(FastLayer):
+    """nn.Linear on row vectors (n, d), or on sequences (n, ..., d), whose gradients are sums of outer products."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        super().__init__()
+        self._module = module
+        self._weight = module.weight.requires_grad
+        self._bias = module.bias is not None and module.bias.requires_grad
+        if self._weight:
+            self.parameters.append(module.weight)
+        if self._bias:
+            self.parameters.append(module.bias)
+
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        self._inputs = inputs
+        return F.linear(inputs, self._module.weight, self._module.bias)
+
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        self._gradient = gradient
+        return gradient.matmul(self._module.weight) if inputs_needed else None
+
+    def squared_norms(self) -> Tensor:
+        if self._inputs.dim() > 2:
+            return self._squared_norms_of_sequences()
+        squares = row_squares(self._gradient)
+        if not self._weight:
+            return squares
+        inputs = row_squares(self._inputs)
+        return squares * inputs.add_(1.0) if self._bias else squares * inputs
+
+    def _squared_norms_of_sequences(self) -> Tensor:
+        inputs, gradient = self._inputs.flatten(1, -2), self._gradient.flatten(1, -2)
+        squares = row_squares(gradient.sum(1)) if self._bias else gradient.new_zeros(len(gradient))
+        if not self._weight:
+            return squares
+        if inputs.shape[1] ** 2 <= self._module.weight.numel():
+            # |sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t): Li et al. 2022, "ghost clipping", section 4
+            grams = (inputs @ inputs.mT) * (gradient @ gradient.mT)
+            return squares + grams.sum((1, 2)).clamp_(min=0.0)
+        return squares + row_squares(gradient.mT @ inputs)
+
+    def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
+        gradient = scale_rows(self._gradient, factors).flatten(0, -2)
+        if self._weight:
+            write_product(sums[0], gradient.t(), self._inputs.flatten(0, -2), accumulate)
+        if self._bias:
+            write_total(sums[-1], gradient, accumulate)
+
+    def forget(self) -> None:
+        del self._inputs, self._gradient
+
+
+class FastActivation(FastLayer):
+    """Activations whose derivative follows from their output: ReLU, Tanh and Sigmoid."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._kind = type(module)
+
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        if self._kind is nn.ReLU:
+            self._outputs = inputs.relu()
+        else:
+            self._outputs = inputs.tanh() if self._kind is nn.Tanh else inputs.sigmoid()
+        return self._outputs
+
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        result: Tensor
+        if self._kind is nn.ReLU:
+            result = torch.ops.aten.threshold_backward(gradient, self._outputs, 0)
+        elif self._kind is nn.Tanh:
+            result = torch.ops.aten.tanh_backward(gradient, self._outputs)
+        else:
+            result = torch.ops.aten.sigmoid_backward(gradient, self._outputs)
+        return result
+
+    def forget(self) -> None:
+        del self._outputs
+
+
+class FastFlatten(FastLayer):
+    """nn.Flatten of everything but the rows, and nn.Identity."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._flatten = isinstance(module, nn.Flatten)
+
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        self._shape = inputs.shape
+        return inputs.flatten(1) if self._flatten else inputs
+
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        return gradient.reshape(self._shape)
+
+
+class FixedFunction(FastLayer):
+    """Any module without trainable parameters, by autograd over that module alone: pooling, dropout, other activations.
+
+    It must treat rows alone; that is probed for the whole module when training is set up.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = module
+
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        if not keep:
+            result: Tensor = self._module(inputs)
+            return result
+        with torch.enable_grad():
+            self._leaf = inputs.detach().requires_grad_()
+            self._outputs: Tensor = self._module(self._leaf)
+        detached: Tensor = self._outputs.detach()
+        return detached
+
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        if not self._outputs.requires_grad:
+            return torch.zeros_like(self._leaf)
+        result: Tensor | None
+        (result,) = torch.autograd.grad(self._outputs, self._leaf, gradient, allow_unused=True)
+        return torch.zeros_like(self._leaf) if result is None else result
+
+    def forget(self) -> None:
+        if hasattr(self, "_leaf"):
+            del self._leaf, self._outputs
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    """Sum of squares of each row (first dimension)."""
+    flat = rows.flatten(1)
+    squares: Tensor = torch.linalg.vecdot(flat, flat)
+    return squares
+
+
+def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
+    """Each row times its factor."""
+    return rows * (factors.unsqueeze(1) if rows.dim() == 2 else factors.reshape(-1, *[1] * (rows.dim() - 1)))
+
+
+def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
+    """``total (+)= left @ right`` without a temporary."""
+    if accumulate:
+        total.addmm_(left, right)
+    else:
+        torch.mm(left, right, out=total)
+
+
+def write_total(total: Tensor, rows: Tensor, accumulate: bool) -> None:
+    """``total (+)=`` the sum over the first dimension."""
+    if accumulate:
+        total.add_(rows.sum(0))
+    else:
+        torch.sum(rows, 0, out=total)

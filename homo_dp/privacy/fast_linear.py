@@ -1,0 +1,75 @@
+"""Clipped sums of one Linear layer with one output, which is logistic and linear regression.
+
+The gradient of a row is one number, the gradient at the output, times the row. To clip it is to clamp that number to
+``C / sqrt(|a|^2 + 1)`` on either side, so a whole batch costs little more than its two products with the weights.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from homo_dp.privacy.clipping import SAFETY
+from homo_dp.privacy.fast_gradients import FastGradients
+from homo_dp.privacy.fast_layers import row_squares
+from homo_dp.privacy.losses import Loss, output_gradient
+
+
+class OneOutputGradients:
+    """ClippedGradients of a Linear layer with one output, weight trainable.
+
+    Guarantees:
+        - as FastGradients, which takes over for a batch that holds a value that is not finite.
+    """
+
+    def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
+        self._module, self._loss, self._max_grad_norm = module, loss, max_grad_norm
+        self._bias = module.bias is not None and module.bias.requires_grad
+        self._general = general
+
+    @property
+    def rows_not_finite(self) -> int:
+        """Rows left out so far because their gradient was not finite."""
+        return self._general.rows_not_finite
+
+    def clipped_sum(
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+    ) -> Callable[[], Tensor]:
+        with torch.no_grad():
+            inputs = features if features.dim() == 2 else features.flatten(1)
+            gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
+            squares = row_squares(inputs)
+            if self._bias:
+                squares += 1.0
+            bounds = squares.rsqrt().mul_(self._max_grad_norm * SAFETY).unsqueeze_(1)
+            clipped = gradient.clamp(-bounds, bounds)
+            # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
+            if not math.isfinite(torch.dot(clipped.view(-1), squares).item()):
+                return self._general.clipped_sum(features, labels, sums, accumulate)
+            if accumulate:
+                sums[0].addmm_(clipped.t(), inputs)
+            else:
+                torch.mm(clipped.t(), inputs, out=sums[0])
+            if self._bias:
+                torch.sum(clipped, 0, out=sums[1]) if not accumulate else sums[1].add_(clipped.sum())
+        return lambda: gradient.squeeze(1).abs() * squares.sqrt()
+
+    def close(self) -> None:
+        """Nothing to take off."""
+
+
+def one_output_layer(module: nn.Module) -> nn.Linear | None:
+    """The Linear layer, if the module is no more than one with one output and a trainable weight.
+
+    >>> one_output_layer(nn.Sequential(nn.Flatten(), nn.Linear(4, 1)))
+    Linear(in_features=4, out_features=1, bias=True)
+    """
+    layers = list(module) if isinstance(module, nn.Sequential) else [module]
+    while layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 and layers[0].end_dim == -1:
+        layers.pop(0)
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    layer: nn.Linear = layers[0]
+    return layer if layer.out_features == 1 and layer.weight.requires_grad else None
