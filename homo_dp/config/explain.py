@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -66,50 +67,57 @@ def _example(path: tuple[str | int, ...], root: type[Section], said: str) -> str
 
 
 def _default(path: tuple[str | int, ...], root: type[Section]) -> Any:
-    owner: Any = root
-    for name in path[:-1]:
-        owner = _section_of(owner, name)
-    if not (isinstance(owner, type) and issubclass(owner, Section)) or path[-1] not in owner.model_fields:
+    owner = _owner(path[:-1], root)
+    if owner is None or path[-1] not in owner.model_fields:
         return None
     return owner.model_fields[str(path[-1])].get_default(call_default_factory=True, validated_data={})
 
 
-def _section_of(owner: Any, name: str | int) -> Any:
-    if isinstance(owner, type) and issubclass(owner, Section) and name in owner.model_fields:
-        return next(_sections(owner.model_fields[str(name)].annotation), None)
-    return None
+def _owner(path: tuple[str | int, ...], root: type[Section]) -> type[Section] | None:
+    """The section that stands at a path, also inside of mappings and lists."""
+    place: Any = root
+    for name in path:
+        if isinstance(place, type) and not typing.get_origin(place) and issubclass(place, Section):
+            place = place.model_fields[str(name)].annotation if name in place.model_fields else None
+            place = next(sections_in(place), place) if not _is_list(place) else place
+        else:
+            inner = typing.get_args(place)
+            place = next((found for part in inner for found in sections_in(part)), None)
+    return place if isinstance(place, type) and issubclass(place, Section) else None
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
+def _is_list(annotation: Any) -> bool:
+    return typing.get_origin(annotation) in (tuple, dict)
+
+
+def sections_in(annotation: Any) -> Iterator[type[Section]]:
     """The sections that an annotation like `A | None` or `tuple[A, ...]` speaks of (not those of a mapping)."""
     if typing.get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     elif typing.get_origin(annotation) is not dict:
         for part in typing.get_args(annotation):
-            yield from _sections(part)
+            yield from sections_in(part)
 
 
 def all_keys(root: type[Section], prefix: str = "") -> Iterator[str]:
     """Every dotted key of a section and the sections in it."""
     for name, field in root.model_fields.items():
         yield prefix + name
-        for inner in _sections(field.annotation):
+        for inner in sections_in(field.annotation):
             yield from all_keys(inner, f"{prefix}{name}.")
 
 
 def nearest(path: tuple[str | int, ...], root: type[Section]) -> str:
     """Name the valid key that is most like an unknown one: in the same section first, then anywhere."""
-    name, keys = dotted(path), list(all_keys(root))
-    prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
-    siblings = [key for key in keys if key.startswith(prefix) and "." not in key[len(prefix) :]]
     leaf = str(path[-1]).lower()
-    close = difflib.get_close_matches(leaf, [key[len(prefix) :].lower() for key in siblings], n=1, cutoff=0.6)
-    if close:
-        found = next(key for key in siblings if key[len(prefix) :].lower() == close[0])
-        return f"did you mean {found}?"
+    owner = _owner(path[:-1], root)
+    siblings = {name.lower(): name for name in owner.model_fields} if owner else {}
+    if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
+        return f"did you mean {dotted((*path[:-1], siblings[close[0]]))}?"
+    keys = list(all_keys(root))
     by_leaf = [key for key in keys if key.rpartition(".")[2].lower() == leaf]
-    anywhere = by_leaf or difflib.get_close_matches(name, keys, n=1, cutoff=0.0)
-    return f"the nearest valid key is {anywhere[0]}" if anywhere else "see docs/config.md"
+    anywhere = by_leaf or difflib.get_close_matches(dotted(path), keys, n=1, cutoff=0.0)
+    return f"the nearest valid key is {anywhere[0]}"
 
 
 def takes_text(root: type[Section], key: str) -> bool:
@@ -126,7 +134,7 @@ def takes_text(root: type[Section], key: str) -> bool:
         if name not in owner.model_fields:
             return True
         annotation = owner.model_fields[name].annotation
-        owner = next(_sections(annotation), annotation)
+        owner = next(sections_in(annotation), annotation)
     return _holds_text(owner)
 
 
@@ -146,7 +154,7 @@ def dotted(path: tuple[str | int, ...]) -> str:
     "data.columns.'mean radius'.bounds"
     """
     words = (str(part) for part in path)
-    return ".".join(w if w and not set(w) & set(". =,'\"[]{}:") else "'" + w.replace("'", "''") + "'" for w in words)
+    return ".".join(w if re.fullmatch(r"[\w-]+", w) else "'" + w.replace("'", "''") + "'" for w in words)
 
 
 def show(value: Any) -> str:

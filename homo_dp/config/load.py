@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from homo_dp.config.aliases import ALIASES, rename
-from homo_dp.config.explain import dotted, explain
+from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import merge, put, split_key
 from homo_dp.config.primihub import check_files, is_task, translate
 from homo_dp.config.schema import Config
@@ -108,7 +108,15 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md")
-    return tree
+    named: dict[str, Any] = _with_text_keys(tree)
+    return named
+
+
+def _with_text_keys(tree: Any) -> Any:
+    """A column or party called 2024 is a number to YAML, and a name to us."""
+    if isinstance(tree, dict):
+        return {name if isinstance(name, str) else show(name): _with_text_keys(value) for name, value in tree.items()}
+    return [_with_text_keys(part) for part in tree] if isinstance(tree, list) else tree
 
 
 def _parse_json(text: str, path: Path) -> Any:

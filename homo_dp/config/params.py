@@ -18,6 +18,11 @@ from homo_dp.config.text import parse_scalar, parse_yaml
 from homo_dp.errors import ConfigError
 
 _OLD = re.compile(r"(?P<name>[^:=\s,]+):(?P<type>STRING|INT32|BYTE):(?P<array>[01]):(?P<value>.*)\Z", re.DOTALL)
+_NEW = re.compile(r"[\w.\-'\"]+=")
+# What stands before a quote that opens: nothing, a dot in the key, or the sign after which the value begins.
+_BEFORE_QUOTE = re.compile(
+    r"""(?:[^=:,\s'"]|'(?:[^']|'')*'|"(?:[^"\\]|\\.)*")*(?:\.|=|:(?:STRING|INT32|BYTE):[01]:)""", re.DOTALL
+)
 _CLOSING = {"[": "]", "{": "}"}
 _SEPARATORS = frozenset(", \t\r\n")
 
@@ -103,7 +108,7 @@ def split_items(text: str) -> list[tuple[str, str]]:
 def _step(text: str, at: int, start: int) -> int:
     """The place after one character, or after the whole quoted or bracketed part that begins here."""
     letter = text[at]
-    if letter in "'\"" and (at == start or text[at - 1] in "=.:"):
+    if letter in "'\"" and (at == start or _BEFORE_QUOTE.fullmatch(text, start, at)):
         return _end_of_quote(text, at) or at + 1
     if letter in _CLOSING:
         return _end_of_bracket(text, at) or at + 1
@@ -146,7 +151,7 @@ def _whole(pieces: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Unquote items quoted as a whole; join what spaces cut out of an old-form value (PrimiHub splits at commas)."""
     item = ""
     for before, piece in pieces:
-        if _OLD.match(item) and "," not in before and not _OLD.match(piece) and "=" not in piece:
+        if _OLD.match(item) and "," not in before and not _OLD.match(piece) and not _NEW.match(piece):
             item += before + piece
             continue
         if item:

@@ -48,8 +48,8 @@ INSTEAD = {
     "max_grad_norm": "dp_fedavg clips with privacy.clip_norm, nbafl with nbafl.clip_norm",
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",
     "sample_rate": "the sampling of rows is train.sample_rate",
-    "target_epsilon": "nbafl solves its noise from nbafl.epsilon",
-    "noise_multiplier": "nbafl solves its noise from nbafl.epsilon",
+    "target_epsilon": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
+    "noise_multiplier": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
 }
 
 
@@ -70,7 +70,7 @@ class PrivacyConfig(Section):
     )
     unit: Literal["record", "user"] = key("record", "Whose presence is hidden: one row, or all rows of a user.")
     target_epsilon: Positive | None = key(
-        None, "Epsilon of the whole run, noise is solved for it. Null: 4 (see below)."
+        None, "Epsilon of the whole run, noise is solved for it. Null: 4 without noise_multiplier."
     )
     noise_multiplier: Positive | None = key(None, "Noise over clip norm, instead of target_epsilon.")
     delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")

@@ -45,6 +45,13 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML folds line separators such as U+0085 unless they are escaped, which only double quotes do
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _text_node)
+
 for _tag, _pattern, _first in _CORE:
     _compiled = re.compile(rf"^(?:{_pattern})$")
     _first_letters = [letter if letter != "\0" else "" for letter in _first]

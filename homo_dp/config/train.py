@@ -81,7 +81,7 @@ class AveragingConfig(Section):
 class TrainConfig(Section):
     """How the model is trained."""
 
-    rounds: Count = key(10, "Rounds of the federation.")
+    rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(
         None, "Passes of a party over its rows each round: ceil(epochs / q) steps. Null: 1."
     )
@@ -89,7 +89,7 @@ class TrainConfig(Section):
     batch_size: Count | None = key(None, "Expected batch of a Poisson sample. Null: 50.")
     sample_rate: Rate | None = key(None, "Share of the rows in a batch, instead of batch_size.")
     physical_batch_size: Count | None = key(None, "Rows in memory at once; changes no result and no epsilon.")
-    learning_rate: Positive = key(1.0, "Of the local optimiser.")
+    learning_rate: Positive = key(2.0, "Of the local optimiser.")
     schedule: Annotated[ScheduleConfig, BeforeValidator(shorthand("kind"))] = section(
         ScheduleConfig, "A word is short for its kind."
     )

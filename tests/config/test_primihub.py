@@ -1,0 +1,135 @@
+"""PrimiHub task files as configurations: what is translated, what is said, what is refused."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homo_dp.config.load import load
+from homo_dp.errors import ConfigError
+
+# The shape and values of PrimiHub's example/FL/logistic_regression/hfl_binclass_dpsgd.json (Apache-2.0).
+TASK: dict[str, Any] = {
+    "party_info": {"task_manager": "127.0.0.1:50050"},
+    "component_params": {
+        "roles": {"server": "Alice", "client": ["Bob", "Charlie"]},
+        "common_params": {
+            "model": "HFL_logistic_regression",
+            "method": "DPSGD",
+            "process": "train",
+            "task_name": "HFL_logistic_regression_binclass_dpsgd_train",
+            "delta": 1e-3,
+            "noise_multiplier": 2.0,
+            "l2_norm_clip": 1.0,
+            "secure_mode": True,
+            "learning_rate": 1e-0,
+            "alpha": 1e-4,
+            "batch_size": 100,
+            "global_epoch": 10,
+            "local_epoch": 1,
+            "selected_column": None,
+            "id": "id",
+            "label": "y",
+            "print_metrics": True,
+        },
+        "role_params": {
+            "Bob": {"data_set": "train_client1", "model_path": "data/result/Bob_model.pkl"},
+            "Charlie": {"data_set": "train_client2", "metric_path": "data/result/Charlie_metrics.json"},
+            "Alice": {"data_set": "fl_fake_data", "metric_path": "data/result/server_metrics.json"},
+        },
+    },
+}
+FILES = {"data.files.Bob": "bob.csv", "data.files.Charlie": "charlie.csv"}
+
+
+def _task(tmp_path: Path, **changes: Any) -> Path:
+    task = copy.deepcopy(TASK)
+    task["component_params"]["common_params"].update(changes)
+    path = tmp_path / "task.json"
+    path.write_text(json.dumps(task, indent="\t"), encoding="utf-8")
+    return path
+
+
+def test_translated(tmp_path: Path) -> None:
+    loaded = load(_task(tmp_path), FILES)
+    config = loaded.config
+    assert config.model.name == "logistic_regression"
+    assert (config.privacy.mechanism, config.privacy.noise_multiplier) == ("dp_sgd", 2.0)
+    assert (config.privacy.delta, config.privacy.max_grad_norm, config.privacy.secure_mode) == (1e-3, 1.0, True)
+    assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (10, 1.0, 100)
+    assert (config.train.learning_rate, config.train.weight_decay) == (1.0, 1e-4)
+    assert (config.data.id, config.data.label, config.data.use) == ("id", "y", None)
+    assert config.data.files == {"Bob": "bob.csv", "Charlie": "charlie.csv"}
+    assert config.data.dataset == "train_client1+train_client2"
+    assert config.output.indicatorFileName == "data/result/server_metrics.json"
+    said = " ".join(loaded.notes)
+    for word in ("party_info", "print_metrics", "Alice", "model_path", "public bounds"):
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "task"),
+    [
+        ("HFL_linear_regression", "linear_regression", "regression"),
+        ("HFL_neural_network", "mlp", "classification"),
+        ("HFL_CNN", "cnn", "classification"),
+    ],
+)
+def test_models(tmp_path: Path, model: str, name: str, task: str) -> None:
+    config = load(_task(tmp_path, model=model, optimizer="adam"), FILES).config
+    assert (config.model.name, config.model.task, config.train.optimizer) == (name, task, "adam")
+
+
+def test_optimal_learning_rate_and_plaintext(tmp_path: Path) -> None:
+    loaded = load(_task(tmp_path, learning_rate="optimal", method="Plaintext"), FILES)
+    assert loaded.config.train.schedule.kind == "optimal"
+    assert loaded.config.privacy.mechanism == "none"
+    assert any("NOT PRIVATE" in note for note in loaded.notes)
+
+
+def test_overrides_and_embedded_data(tmp_path: Path) -> None:
+    config = load(_task(tmp_path), {**FILES, "privacy.target_epsilon": 3, "train.local_steps": 1}).config
+    assert (config.privacy.noise_multiplier, config.train.local_epochs) == (None, None)
+    assert load(_task(tmp_path), {"data.embedded": "breast_cancer"}).config.data.files == {}
+
+
+def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train_client1").write_text("id,y\n")
+    config = load(_task(tmp_path), {"data.files.Charlie": "c.csv"}).config
+    assert config.data.files == {"Bob": "train_client1", "Charlie": "c.csv"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "said"),
+    [
+        (
+            {},
+            {},
+            "the file of data_set train_client1 is not known; add --params data.files.Bob=FILE,data.files.Charlie",
+        ),
+        ({}, {"data.files.Bob": "b.csv"}, "data.files.Charlie: the file of data_set train_client2"),
+        ({}, {**FILES, "data.files.Dora": "d.csv"}, "data.files.Dora: is no client of the task"),
+        ({"method": "Paillier"}, FILES, "method=Paillier: has no counterpart"),
+        ({"model": "HFL_xgb"}, FILES, "model=HFL_xgb: has no counterpart"),
+        ({"process": "predict"}, FILES, "python -m homo_dp.infer"),
+        ({"optimizer": "nadam"}, FILES, "train.optimizer=nadam: must be one of sgd, adam"),
+        ({"noise_multiplier": 0}, FILES, "privacy.noise_multiplier=0: must be"),
+    ],
+)
+def test_refused(tmp_path: Path, changes: dict[str, Any], overrides: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(_task(tmp_path, **changes), overrides)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", ['{"component_params": 3}', '{"component_params": {"roles": {}}}', "{", "[]", '"x"']
+)
+def test_crooked_task_files(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "task.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError):
+        load(path)

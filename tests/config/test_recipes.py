@@ -1,0 +1,53 @@
+"""The recipes in conf/ load, and say what they are there to say; docs/config.md is what the schema says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.config.reference import reference
+from homo_dp.config.schema import Config
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "conf").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_recipe_loads(path: Path) -> None:
+    load_config(path)
+
+
+def test_the_default_recipe_is_the_defaults() -> None:
+    assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml") == Config()
+
+
+def test_plain_is_not_private() -> None:
+    assert not load_config(ROOT / "conf" / "homo_lr_plain.yaml").private
+
+
+def test_primihub_numbers() -> None:
+    # PrimiHub python/primihub/FL/model/logistic_regression/homo_lr_dpsgd.py, dictionary `config`
+    config = load_config(ROOT / "conf" / "primihub_homo_lr.yaml")
+    assert (config.privacy.delta, config.privacy.noise_multiplier, config.privacy.max_grad_norm) == (1e-3, 2.0, 1.0)
+    assert (config.train.batch_size, config.train.rounds, config.train.local_steps) == (50, 100, 1)
+    assert (config.train.weight_decay, config.train.schedule.kind) == (1e-4, "optimal")
+    files = {"data.files.host": "h.csv", "data.files.guest": "g.csv", "data.test_file.host": "t.csv"}
+    over = load_config(ROOT / "conf" / "primihub_homo_lr.yaml", files)
+    assert (over.data.columns_from, over.data.embedded, over.data.partition) == ("breast_cancer", None, None)
+
+
+def test_reference_is_up_to_date() -> None:
+    said = "docs/config.md is stale: python -m homo_dp.config.reference > docs/config.md"
+    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == reference(), said
+
+
+def test_config_and_cli_import_nothing_heavy() -> None:
+    code = (
+        "import sys, homo_dp.cli, homo_dp.config.load, homo_dp.config.params, homo_dp.config.reference\n"
+        "heavy = {'torch', 'pandas', 'numpy', 'mlflow', 'opacus', 'dp_accounting', 'sklearn', 'scipy', 'rich',"
+        " 'matplotlib', 'pyarrow'}\n"
+        "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
