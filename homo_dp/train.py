@@ -15,8 +15,11 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
+from homo_dp.errors import ModelFileError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from homo_dp.config.schema import Config
     from homo_dp.outputs import Written
     from homo_dp.simulation import Outcome, Simulation
@@ -63,7 +66,7 @@ def train(config: Config, screen: Screen) -> int:
         simulation = Simulation(config, on_round)
         _start(tracker, config, simulation)
         try:
-            outcome = simulation.run()
+            outcome = simulation.run(_continued(config, simulation, screen))
         except BaseException:
             tracker.finish("FAILED", [], {})
             raise
@@ -78,6 +81,26 @@ def train(config: Config, screen: Screen) -> int:
         done = f"{len(outcome.rounds)} of {config.train.rounds} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
+
+
+def _continued(config: Config, simulation: Simulation, screen: Screen) -> dict[str, Tensor] | None:
+    """The weights of ``train.init_from``, if they fit this run."""
+    if config.train.init_from is None:
+        return None
+    from homo_dp.models.files import load_model
+    from homo_dp.planning import continuation_note
+
+    saved = load_model(config.train.init_from, trust_factory=config.model.factory is not None)
+    if saved.card.architecture != simulation.model.architecture:
+        raise ModelFileError(
+            f"train.init_from={config.train.init_from}: has another architecture than the model section"
+        )
+    if saved.card.encoding != simulation.federation.encoding.to_json():
+        raise ModelFileError(
+            f"train.init_from={config.train.init_from}: was trained on other columns than data describes"
+        )
+    screen.line(continuation_note(config.train.init_from))
+    return {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}
 
 
 def _tracker(config: Config) -> Tracker:
