@@ -12,7 +12,7 @@ from homo_dp.privacy.keystream import SLACK_BYTES, Keystream
 
 SUMMANDS = 4
 # Outputs computed at a time: all work arrays of one piece stay in the second-level cache.
-PIECE = 8192
+PIECE = 16384
 
 _local = threading.local()
 
@@ -33,27 +33,29 @@ def fill_normals(stream: Keystream, out: NDArray[np.floating], std: float) -> No
 class _Work:
     """The arrays of one piece, one row a summand, reused from piece to piece by one thread."""
 
-    def __init__(self, dtype: np.dtype[np.floating], angle_type: type[np.signedinteger]) -> None:
+    def __init__(self, dtype: np.dtype[np.floating]) -> None:
         pairs = SUMMANDS * PIECE // 2
-        self.angle_type = np.dtype(angle_type)
-        self.bytes_per_pair = 8 + self.angle_type.itemsize
-        self.random = np.empty(self.bytes_per_pair * pairs + SLACK_BYTES, np.uint8)
+        self.integer = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
+        self.random = np.empty(2 * self.integer.itemsize * pairs + SLACK_BYTES, np.uint8)
         self.radius, self.angle, self.product = (np.empty(pairs, dtype) for _ in range(3))
+        largest = 2 ** (8 * self.integer.itemsize - 1) - 1
+        self.mask = self.integer.type(largest)
         self.one, self.minus_two = dtype.type(1), dtype.type(-2)
-        self.radius_unit = dtype.type(2.0**-63)
-        self.angle_unit = dtype.type(np.pi / 2.0 ** (8 * self.angle_type.itemsize - 1))
+        self.radius_unit, self.angle_unit = dtype.type(1 / (largest + 1)), dtype.type(np.pi / (largest + 1))
 
     def fill(self, stream: Keystream, out: NDArray[np.floating], std: float) -> None:
         half = (out.size + 1) // 2
         pairs = SUMMANDS * half
-        stream.fill(self.random, self.bytes_per_pair * pairs)
-        words = self.random[: 8 * pairs].view(np.int64)
-        angles = self.random[8 * pairs : self.bytes_per_pair * pairs].view(self.angle_type)
+        size = 2 * self.integer.itemsize * pairs
+        stream.fill(self.random, size)
+        integers = self.random[:size].view(self.integer)
+        radii, angles = integers[:pairs], integers[pairs:]
         radius, angle, product = self.radius[:pairs], self.angle[:pairs], self.product[:pairs]
 
-        # u = (k + 1) / 2**63 is in (0, 1], finest where the tail of the normal comes from; radius = sqrt(-2 ln u).
-        np.bitwise_and(words, 0x7FFF_FFFF_FFFF_FFFF, out=words)
-        np.copyto(radius, words, casting="unsafe")
+        # u = (k + 1) / 2**31 (or 2**63) is in (0, 1], finest where the tail of the normal comes from, and the radius
+        # is sqrt(-2 ln u): up to 6.5 in float32, so that the halved sum of four is cut at 13 and true far beyond 8.
+        np.bitwise_and(radii, self.mask, out=radii)
+        np.copyto(radius, radii, casting="unsafe")
         radius += self.one
         radius *= self.radius_unit
         np.log(radius, out=radius)
@@ -88,6 +90,6 @@ def _work(dtype: np.dtype[np.floating]) -> _Work:
     name = f"work_{dtype.name}"
     work: _Work | None = getattr(_local, name, None)
     if work is None:
-        work = _Work(dtype, np.int32 if dtype.itemsize == 4 else np.int64)
+        work = _Work(dtype)
         setattr(_local, name, work)
     return work

@@ -1,0 +1,91 @@
+"""Secure normals against torch.randn, one thread, sizes 1e3 to 1e7: one JSON line a size, then one of a Poisson draw.
+
+`python -m benchmarks.noise`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from homo_dp.privacy.noise import AheadNormals, secure_noise
+from homo_dp.privacy.sampling import PoissonSampler
+
+BARS = {100_000: 6.0, 1_000_000: 8.0}
+
+
+def seconds_of(*works: Callable[[], object], repeats: int, inner: int) -> list[float]:
+    """The median seconds of one call of each, the works taken in turns so that all see the same machine."""
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for work, taken in zip(works, times, strict=True):
+            work()
+            started = time.perf_counter()
+            for _ in range(inner):
+                work()
+            taken.append((time.perf_counter() - started) / inner)
+    return [statistics.median(taken) for taken in times]
+
+
+def normals(size: int) -> dict[str, float | str | None]:
+    """One size: secure float32 and float64 normals, and the CPU seconds of a block that was drawn ahead."""
+    source = secure_noise()
+    secure, double, plain = seconds_of(
+        lambda: source.normal([size], 1.0),
+        lambda: source.normal([size], 1.0, torch.float64),
+        lambda: torch.randn(size),
+        repeats=15 if size <= 1_000_000 else 5,
+        inner=max(1, 200_000 // size),
+    )
+    with AheadNormals(source, size) as ahead:
+        for _ in range(5):
+            ahead.take()
+    return {
+        "benchmark": "noise",
+        "size": size,
+        "secure_seconds": secure,
+        "randn_seconds": plain,
+        "ratio": secure / plain,
+        "bar": BARS.get(size),
+        "float64_ratio_to_float32_randn": double / plain,
+        "ahead_producer_cpu_seconds": ahead.cpu_seconds / 5,
+    }
+
+
+def poisson(population: int, batch_size: int) -> dict[str, float | str]:
+    """One Poisson draw of row numbers, against independent torch.rand coins for all rows."""
+    sampler, source = PoissonSampler(population, batch_size / population), secure_noise()
+    secure, coins = seconds_of(
+        lambda: sampler.draw(source),
+        lambda: (torch.rand(population) < sampler.sample_rate).nonzero(),
+        repeats=15,
+        inner=200,
+    )
+    return {
+        "benchmark": "poisson_draw",
+        "population": population,
+        "batch_size": batch_size,
+        "secure_seconds": secure,
+        "coins_seconds": coins,
+        "ratio": secure / coins,
+    }
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    passed = True
+    for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
+        line = normals(size)
+        print(json.dumps(line), flush=True)
+        passed &= float(line["ratio"] or 0) <= BARS.get(size, float("inf"))
+    print(json.dumps(poisson(10_000, 256)), flush=True)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
