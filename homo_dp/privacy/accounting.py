@@ -1,8 +1,8 @@
 """Epsilon of an event for a given delta, by PLD (the figure we quote) and by RDP (the cross-check), and back.
 
 Every event is accounted as its sampler named it: a sensitivity of twice the clip norm is already divided out, so all
-mechanisms go to add-or-remove accountants. Only fixed-size samples need dp-accounting's replace-one RDP, which takes
-the same noise multiplier; its replace-one PLD would double the sensitivity a second time and is never asked.
+mechanisms go to add-or-remove accountants (dp-accounting's replace-one PLD would double it a second time). Fixed-size
+samples have a bound of their own, by RDP only.
 """
 
 import functools
@@ -30,6 +30,7 @@ from homo_dp.privacy.checks import (
 )
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.events import DpEvent, compose, from_json, gaussian_multiplier, parts, to_json
+from homo_dp.privacy.fixed_size import fixed_size_rdp
 from homo_dp.privacy.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.pld_step import Mechanism
 
@@ -49,10 +50,6 @@ __all__ = [
 ]
 
 ORDERS = np.array(DEFAULT_RDP_ORDERS, dtype=np.float64)
-# to search with: an order costs its square where samples are without replacement
-FEW_ORDERS = tuple(
-    map(float, (1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 21, 24, 28, 32, 37, 42, 48, 64, 128, 512))
-)
 COARSE = 8  # grid points per standard deviation while searching
 
 
@@ -135,11 +132,7 @@ def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
     counts = parts(event)
     _one_relation(counts)
     pld = _pld_curve({}, counts, 1, delta, COARSE if coarse else RESOLUTION)[0]
-    if pld is not None:
-        return pld
-    if coarse:
-        return _rdp_epsilon(_rdp_sum(counts, FEW_ORDERS), delta, FEW_ORDERS)
-    return _rdp_epsilon(_rdp_sum(counts), delta)
+    return _rdp_epsilon(_rdp_sum(counts), delta) if pld is None else pld
 
 
 @functools.lru_cache(maxsize=1024)
@@ -216,29 +209,32 @@ def _with_gaussian(counts: Mapping[str, int]) -> dict[Mechanism, int]:
 # --- by RDP ---------------------------------------------------------------------------------------------------------
 
 
-def _rdp_epsilon(rdp: NDArray[np.float64], delta: float, orders: Sequence[float] | None = None) -> float:
-    return float(compute_epsilon(ORDERS if orders is None else orders, rdp, delta)[0]) if np.any(rdp) else 0.0
+def _rdp_epsilon(rdp: NDArray[np.float64], delta: float) -> float:
+    return float(compute_epsilon(ORDERS, rdp, delta)[0]) if np.any(rdp) else 0.0
 
 
-def _rdp_sum(counts: Mapping[str, int], orders: tuple[float, ...] | None = None) -> NDArray[np.float64]:
-    total = np.zeros(len(ORDERS if orders is None else orders))
+def _rdp_sum(counts: Mapping[str, int]) -> NDArray[np.float64]:
+    total = np.zeros(len(ORDERS))
     for text, count in counts.items():
         if count < 0:
             raise PrivacyError(f"count={count} must be >= 0; give how many times the event was released")
-        total = total + count * _rdp_vector(text, orders)
+        total = total + count * _rdp_vector(text)
     return total
 
 
 @functools.lru_cache(maxsize=4096)
-def _rdp_vector(text: str, orders: tuple[float, ...] | None = None) -> NDArray[np.float64]:
-    """Renyi divergence of one release at every order; never below the true one by more than its rounding."""
-    used = ORDERS if orders is None else np.array(orders)
-    total = np.zeros(len(used))
+def _rdp_vector(text: str) -> NDArray[np.float64]:
+    """Renyi divergence of one release at every order, rounded up."""
+    total = np.zeros(len(ORDERS))
     for part, count in parts(from_json(text)).items():
-        relation = NeighboringRelation.REPLACE_ONE if _fixed_size(part) else NeighboringRelation.ADD_OR_REMOVE_ONE
-        total += count * RdpAccountant(used, relation).compose(from_json(part)).rdp
-        # the logarithms that dp-accounting adds up cancel to about 1e-14; without this a tiny rate could cost nothing
-        total += count * 1e-14 * np.maximum(1.0, 1.0 / (used - 1))
+        event = from_json(part)
+        if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
+            rate = event.sample_size / event.source_dataset_size
+            divergence = fixed_size_rdp(rate, gaussian_multiplier(event.event) or math.nan, ORDERS)
+        else:
+            divergence = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp
+        # the logarithms that are added up cancel to about 1e-14; without this a tiny rate could cost nothing
+        total += count * (divergence + 1e-14 * np.maximum(1.0, 1.0 / (ORDERS - 1)))
     # Renyi divergence grows with the order, so an order that failed has at most the next one's.
     vector = np.minimum.accumulate(total[::-1])[::-1]
     vector.flags.writeable = False

@@ -127,6 +127,7 @@ def _to_tree(event: DpEvent) -> dict[str, Any]:
     return tree
 
 
+_DEEPEST = 30
 _FIELDS = {
     "GaussianDpEvent": ("noise_multiplier",),
     "LaplaceDpEvent": ("noise_multiplier",),
@@ -138,7 +139,9 @@ _FIELDS = {
 }
 
 
-def _from_tree(tree: Any) -> DpEvent:
+def _from_tree(tree: Any, depth: int = 0) -> DpEvent:
+    if depth > _DEEPEST:
+        raise PrivacyError(f"event is nested more than {_DEEPEST} deep; use events.compose to flatten it")
     name = tree.get("type") if isinstance(tree, dict) else None
     if not isinstance(name, str) or name not in _FIELDS:
         raise PrivacyError(f"event={_short(tree)} is not one of {', '.join(_FIELDS)}; use events.to_json")
@@ -146,11 +149,11 @@ def _from_tree(tree: Any) -> DpEvent:
         raise PrivacyError(f"event={_short(tree)} must have exactly the fields {('type', *_FIELDS[name])}")
     fields = {key: tree[key] for key in _FIELDS[name]}
     if "event" in fields:
-        fields["event"] = _from_tree(fields["event"])
+        fields["event"] = _from_tree(fields["event"], depth + 1)
     if "events" in fields:
         if not isinstance(fields["events"], list):
             raise PrivacyError(f"events={_short(fields['events'])} must be a list of events")
-        fields["events"] = [_from_tree(inner) for inner in fields["events"]]
+        fields["events"] = [_from_tree(inner, depth + 1) for inner in fields["events"]]
     event = getattr(dp_event, name)(**fields)
     _to_tree(event)  # the ranges
     return event
