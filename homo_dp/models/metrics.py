@@ -94,7 +94,10 @@ def auc(labels: Ints, scores: Floats) -> float | None:
 
 
 def multiclass_metrics(labels: Ints, probabilities: Floats, classes: Sequence[Any]) -> Metrics:
-    """Accuracy, one-against-rest AUC, macro and weighted F1, figures per class, confusion matrix (rows: truth)."""
+    """Accuracy, one-against-rest AUC, macro and weighted F1, figures per class, confusion matrix.
+
+    The matrix has a row per true and a column per predicted class, in the order of ``per_class``.
+    """
     count = len(classes)
     predicted = probabilities.argmax(axis=1) if len(labels) else np.zeros(0, dtype=np.int64)
     confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
@@ -126,7 +129,6 @@ def multiclass_metrics(labels: Ints, probabilities: Floats, classes: Sequence[An
             }
             for index, name in enumerate(classes)
         },
-        "classes": [str(name) for name in classes],
         "confusion_matrix": confusion.tolist(),
     }
 

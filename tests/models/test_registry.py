@@ -9,7 +9,9 @@ from torch import nn
 from homo_dp.config.model import ModelConfig
 from homo_dp.errors import ConfigError
 from homo_dp.models.registry import build_model, build_module
+from homo_dp.privacy.fast_tape import tape_of
 from homo_dp.privacy.losses import binary_logistic, softmax_cross_entropy, squared_error
+from homo_dp.privacy.validation import check_module
 
 TEN = list(range(10))
 
@@ -36,6 +38,15 @@ def test_a_model_fits_its_data(
     assert (model.task.kind, model.task.loss) == (kind, loss)
     assert type(model.module) is nn.Sequential
     assert not [part for part in model.module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "tempered_sigmoid", "sigmoid", "elu", "gelu"])
+def test_built_in_models_can_be_private_and_dense_ones_take_the_fast_path(activation: str) -> None:
+    for name, shape in (("logistic_regression", (6,)), ("mlp", (1, 8, 8)), ("cnn", (1, 8, 8))):
+        settings = ModelConfig(name=name, activation=activation)  # type: ignore[arg-type]
+        module = build_model(settings, shape, TEN).module
+        check_module(module)
+        assert (tape_of(module)[0] is not None) is (name != "cnn")
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "tempered_sigmoid", "sigmoid", "elu", "gelu"])
