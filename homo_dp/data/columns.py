@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Level = str | int | float
-MISSING_VALUES = ("", "NA", "NaN")
+MISSING_VALUES = ("", "NA", "NaN", "nan", "null")
 NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
 _PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -29,19 +30,14 @@ def table_encoding(config: Config, names: Sequence[str], source: str, shape: tup
 
 
 def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
-    """The encoding of image files; models that take vectors get each image flat."""
+    """The encoding of image files of this (channels, height, width); models that take vectors get each image flat."""
     image = config.data.image
-    declared = tuple(image.shape) if image is not None and image.shape is not None else shape
-    low, high = (0.0, 255.0) if image is None else image.scale
-    width = 1
-    for side in declared:
-        width *= side
     return Encoding(
         columns=(),
         label=label_of(config),
         id="id",
-        shape=declared if wants_images(config) else (width,),
-        pixel_bounds=(low, high),
+        shape=shape if wants_images(config) else (math.prod(shape),),
+        pixel_bounds=(0.0, 255.0) if image is None else image.scale,
     )
 
 

@@ -157,9 +157,9 @@ def _test_path(data: DataConfig) -> str | None:
 
 def _encoding(config: Config, path: str) -> Encoding:
     image = config.data.image
+    shape = image.shape if image is not None else None
     if is_image_file(path):
-        return image_encoding(config, read_images(path, config.data.label).shape)
-    shape = tuple(image.shape) if image is not None and image.shape is not None else None
+        return image_encoding(config, shape or read_images(path, config.data.label).shape)
     return table_encoding(config, header(path), path, shape)
 
 
@@ -178,7 +178,7 @@ def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
                 "leave the party out or give it rows"
             )
     strangers = sorted(set(data.rows) - set(names))
-    if strangers and len(held) == len(names) > 1:
+    if strangers and len(held) == len(names):
         raise DataError(f"data.rows.{strangers[0]} names no party; the parties are {short(names)}")
 
 

@@ -72,8 +72,13 @@ def by_group(groups: np.ndarray, parts: Sequence[np.ndarray]) -> list[np.ndarray
     owner = np.empty(sum(len(part) for part in parts), dtype=np.int64)
     for number, part in enumerate(parts):
         owner[part] = number
-    holder = owner[groups]
-    return [np.flatnonzero(holder == number) for number in range(len(parts))]
+    return by_code(owner[groups], len(parts))
+
+
+def by_code(codes: np.ndarray, parties: int) -> list[np.ndarray]:
+    """Positions of every code 0, 1, ..., in one pass however many parties there are."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.searchsorted(codes[order], np.arange(1, parties)))
 
 
 def hold_out(rows: int, fraction: float, seed: int, party: str) -> tuple[np.ndarray, np.ndarray]:

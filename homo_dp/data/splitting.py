@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from homo_dp.data import partition
 from homo_dp.data.rows import Rows, test_mask, texts
@@ -48,7 +49,7 @@ def hold_out(data: DataConfig, rows: Rows, party: str, part: np.ndarray, seed: i
     if rows.users is None:
         train, test = partition.hold_out(len(part), fraction, seed, party)
     else:
-        names, group = np.unique(rows.users[part].astype(str), return_inverse=True)
+        group, names = pd.factorize(rows.users[part])
         _, held = partition.hold_out(len(names), fraction, seed, party)
         mask = np.isin(group, held)
         train, test = np.flatnonzero(~mask), np.flatnonzero(mask)
@@ -92,24 +93,25 @@ def _by_partition(
 
 
 def _by_user(users: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
-    names, group = np.unique(users.astype(str), return_inverse=True)
+    group, names = pd.factorize(users)
     return partition.by_group(group, partition.iid(len(names), parties, seed))
 
 
 def _by_column(
     column: str, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray
 ) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    owner = texts(rows.frame, column, rows.source)[kept]
-    found = sorted(set(owner))
+    owner, index = pd.factorize(texts(rows.frame, column, rows.source)[kept], sort=True)
+    found = [str(text) for text in index]
     names = [_NOT_IN_A_NAME.sub("_", text).strip("_-")[:64] or "party" for text in found]
     if len(set(names)) != len(names):
         raise DataError(f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them")
-    test_owner = texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
-    strangers = sorted(set(test_owner) - set(found))
-    if strangers:
-        raise DataError(f"{test.source}: party {strangers[0]!r} has test rows but no training rows; drop them")
-    train_parts = [kept[owner == text] for text in found]
-    return names, train_parts, [held[test_owner == text] for text in found]
+    test_text = texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
+    test_owner = pd.Index(index).get_indexer(test_text)
+    if (test_owner < 0).any():
+        stranger = test_text[int((test_owner < 0).argmax())]
+        raise DataError(f"{test.source}: party {stranger!r} has test rows but no training rows; drop them")
+    train_parts = [kept[part] for part in partition.by_code(owner, len(found))]
+    return names, train_parts, [held[part] for part in partition.by_code(test_owner, len(found))]
 
 
 def _spread(rows: int, parties: int) -> list[np.ndarray]:

@@ -36,21 +36,21 @@ def as_numbers(series: pd.Series, missing_values: Sequence[str], source: str) ->
 def level_codes(
     series: pd.Series, levels: Sequence[Level], missing_values: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Position of each value in `levels` (-1: none of them), and which values are missing."""
-    numeric_levels = all(isinstance(level, int | float) for level in levels)
-    if _is_number(series):
+    """Position of each value in `levels` (-1: none of them), and which values are missing.
+
+    >>> level_codes(pd.Series(["red", "?", " 2.0"]), ["red", 2], ["?"])
+    (array([ 0, -1,  1]), array([False,  True, False]))
+    """
+    if _is_number(series) and all(not isinstance(level, str) for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        gaps = np.isnan(values)
-        if numeric_levels:
-            return _match_numbers(values, levels), gaps
-    text = _as_text(series)
-    gaps = _missing(text, missing_values)
-    if numeric_levels:
-        numbers = pd.to_numeric(pd.Series(text.to_numpy(zero_copy_only=False), dtype=object), errors="coerce")
-        return _match_numbers(numbers.to_numpy(dtype=np.float64), levels), gaps & ~_found(text, levels)
-    codes = pc.index_in(text, value_set=pa.array([str(level) for level in levels], pa.large_string()))
-    found = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found, gaps & (found < 0)
+        return _match_numbers(values, levels), np.isnan(values)
+    encoded = _as_text(series).dictionary_encode()  # each distinct text is looked at once
+    texts = encoded.dictionary.to_pylist()
+    at = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
+    known = np.array([*(_match(text, levels) for text in texts), -1], dtype=np.int64)
+    absent = {text.strip() for text in missing_values}
+    gaps = np.array([*(text.strip() in absent for text in texts), True])
+    return known[at], (gaps & (known < 0))[at]
 
 
 def class_codes(series: pd.Series, classes: Sequence[Level], source: str) -> np.ndarray:
@@ -83,22 +83,25 @@ def _as_text(series: pd.Series) -> pa.Array:
         gaps = series.isna()
         series = series.astype(str).where(~gaps, None)
     array = pa.array(series.array, from_pandas=True)
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    return pc.cast(array, pa.large_string())
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
-    listed = pc.is_in(text, value_set=pa.array(list(missing_values), pa.large_string()))
+    listed = pc.is_in(text, value_set=pa.array(list(missing_values), text.type))
     mask: np.ndarray = pc.or_(pc.is_null(text), listed).to_numpy(zero_copy_only=False)
     return mask
 
 
-def _found(text: pa.Array, levels: Sequence[Level]) -> np.ndarray:
-    mask: np.ndarray = pc.is_in(text, value_set=pa.array([str(level) for level in levels], pa.large_string())).to_numpy(
-        zero_copy_only=False
-    )
-    return mask
+def _match(text: str, levels: Sequence[Level]) -> int:
+    """A text level matches as written (spaces around it aside), a number as a number: 1, 1.0 and 01 are one level."""
+    for number, level in enumerate(levels):
+        if text == str(level) or text.strip() == str(level):
+            return number
+    try:
+        value = float(text)
+    except ValueError:
+        return -1
+    return next((n for n, level in enumerate(levels) if not isinstance(level, str) and level == value), -1)
 
 
 def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
@@ -120,7 +123,7 @@ def _parse(series: pd.Series, missing_values: Sequence[str], source: str) -> np.
         gaps = _missing(text, missing_values)
         text = pc.utf8_trim_whitespace(text)
         gaps |= _missing(text, missing_values)
-    known = pc.if_else(pa.array(gaps), pa.scalar(None, pa.large_string()), text)
+    known = pc.if_else(pa.array(gaps), pa.scalar(None, text.type), text)
     try:
         return _to_float(known)
     except pa.ArrowInvalid:

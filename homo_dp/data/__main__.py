@@ -1,0 +1,65 @@
+"""`python -m homo_dp.data describe FILE`: draft a `data` block for a table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from homo_dp.errors import InputError
+
+_EXAMPLES = """examples:
+  python -m homo_dp.data describe hospital.csv
+  python -m homo_dp.data describe hospital.csv.gz --label outcome --id patient > block.yaml
+
+The draft goes to stdout, the warning to stderr and into the draft. Edit it: bounds and levels
+must be public knowledge, not what the rows happen to hold.
+exit codes: 0 done, 2 bad input, 130 interrupted"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}; see --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = _Parser(prog="python -m homo_dp.data", description="Tools for tables.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="describe", parser_class=_Parser)
+    describe = commands.add_parser(
+        "describe",
+        help="draft the column descriptions of a table",
+        description="Draft a `data` block from a table (CSV, .csv.gz, Parquet, .npz, IDX) for you to edit.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    describe.add_argument("file", metavar="FILE", help="the table")
+    describe.add_argument("--label", metavar="COLUMN", help="label column (default: y, label, target, ...)")
+    describe.add_argument("--id", metavar="COLUMN", help="identifier column (default: id)")
+    describe.add_argument("--quiet", action="store_true", help="no warning on stderr (it stays in the draft)")
+    given = parser.parse_args(arguments)
+    try:
+        from homo_dp.data.describe import WARNING, draft
+
+        text = draft(given.file, given.label, given.id)
+        if not given.quiet:
+            print(WARNING, file=sys.stderr)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
