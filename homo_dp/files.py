@@ -49,12 +49,12 @@ def write_whole(path: str | Path, content: bytes, name: str = "file") -> None:
 def check_writable(path: str | Path, name: str = "file") -> None:
     """Refuse, before any work is done, an output path that could not be written at the end; leaves nothing behind."""
     target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"{name}={path}: is a directory; give the path of a file")
-    folder = target.parent
-    while not folder.exists():
-        folder = folder.parent
     try:
+        if target.is_dir():
+            raise InputError(f"{name}={path}: is a directory; give the path of a file")
+        folder = target.parent
+        while not folder.exists():
+            folder = folder.parent
         if target.exists() and not target.is_file():
             return
         probe = folder / f".{secrets.token_hex(8)}.tmp"

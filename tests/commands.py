@@ -1,0 +1,45 @@
+"""Run a command in this process as a shell would: its exit code and what it printed."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from homo_dp import cli
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error_lines(self) -> list[str]:
+        """The lines on stderr that say why it stopped."""
+        return [
+            line for line in self.err.splitlines() if line.startswith(("error:", "refused:", "interrupted", "bug:"))
+        ]
+
+
+def run_command(
+    main: Callable[[Sequence[str] | None], int | None],
+    arguments: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Finished:
+    """Call ``main`` through the wrapper that gives exit codes."""
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    before: Any = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            cli.run(main)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    shown = capsys.readouterr()
+    return Finished(int(stopped.value.code or 0), shown.out, shown.err)

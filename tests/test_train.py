@@ -1,0 +1,191 @@
+"""The main job as a user runs it: commands, files and their contract."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from homo_dp import infer, train
+from homo_dp.privacy.ledger import Ledger
+from tests.commands import Finished, run_command
+
+FLAT = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds")
+PARTY_KEYS = {
+    "epsilon_pld",
+    "epsilon_rdp",
+    "delta",
+    "noise_multiplier",
+    "applied_sigma",
+    "steps",
+    "sample_rate",
+    "rows",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Shell:
+    """Runs our commands in the test's folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def train(self, *arguments: str) -> Finished:
+        items = ["--params", "tracking.enabled=false"]
+        return run_command(train.main, [*items, *arguments], self.monkeypatch, self.capsys)
+
+    def infer(self, *arguments: str) -> Finished:
+        return run_command(infer.main, arguments, self.monkeypatch, self.capsys)
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(monkeypatch, capsys)
+
+
+def read(path: str) -> dict[str, object]:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    loaded: dict[str, object] = json.loads(Path(path).read_text(), parse_constant=refuse)
+    return loaded
+
+
+def test_the_default_recipe_leaves_all_files(shell: Shell) -> None:
+    done = shell.train("train.rounds=3")
+    assert done.code == 0
+    indicators = read("out/indicator.json")
+    assert all(f"{part}_{name}" in indicators for part in ("train", "test") for name in FLAT)
+    privacy = indicators["privacy"]
+    assert isinstance(privacy, dict)
+    assert privacy["private"] is True
+    assert privacy["secure_mode"] is True
+    assert privacy["unit"] == "record"
+    assert privacy["neighbouring_relation"] == "add_or_remove_one"
+    assert 3.9 < privacy["epsilon"] <= 4.0
+    assert privacy["observers"]["aggregator"]["epsilon"] == privacy["epsilon"]
+    assert privacy["observers"]["model_reader"]["epsilon"] == privacy["epsilon"]
+    assert len(privacy["parties"]) == 3
+    assert all(set(party) >= PARTY_KEYS for party in privacy["parties"].values())
+    rounds = indicators["rounds"]
+    assert isinstance(rounds, list)
+    assert [set(row) >= {"round", "epsilon", "test_loss", "test_acc", "seconds"} for row in rounds] == [True] * 3
+    assert rounds[-1]["epsilon"] == privacy["epsilon"]
+    local_only = indicators["local_only"]
+    assert isinstance(local_only, list)
+    assert {"train_acc", "test_thresholds"} <= set(local_only)
+
+
+def test_predictions_hold_the_test_rows_of_all_parties(shell: Shell) -> None:
+    shell.train("train.rounds=1")
+    with Path("out/predict.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[0] == "party"
+    assert list(rows[0])[-2:] == ["pred_prob", "pred_y"]
+    assert {row["party"] for row in rows} == {"party_1", "party_2", "party_3"}
+    assert {"id", "mean radius", "y"} <= set(rows[0])
+    assert all(0 <= float(row["pred_prob"]) <= 1 and row["pred_y"] in "01" for row in rows)
+
+
+def test_every_round_of_every_party_is_on_the_ledger(shell: Shell) -> None:
+    shell.train("train.rounds=2")
+    with Ledger("ledger.sqlite") as ledger:
+        ledger.verify()
+        assert sorted((row.party, row.round) for row in ledger.rows()) == sorted(
+            (f"party_{party}", number) for party in (1, 2, 3) for number in (1, 2)
+        )
+    assert len(json.loads(Path("out/indicator_ledger.json").read_text())) == 6
+
+
+def test_the_resolved_config_trains_again(shell: Shell) -> None:
+    shell.train("train.rounds=1", "train.learning_rate=0.5")
+    again = shell.train("train.rounds=1", "--config", "out/indicator_config.yaml")
+    assert again.code == 0
+    assert "learning_rate: 0.5" in Path("out/indicator_config.yaml").read_text()
+
+
+def test_the_two_seeds_of_a_run_do_not_repeat_its_noise(shell: Shell) -> None:
+    weights = []
+    for name in ("a", "b"):
+        shell.train("train.rounds=1", f"modelFileName={name}.safetensors")
+        weights.append(Path(f"{name}.safetensors").read_bytes())
+    assert weights[0] != weights[1]
+
+
+def test_primihubs_command_string_runs_unchanged(shell: Shell) -> None:
+    old = "predictFileName:STRING:0:p.csv,indicatorFileName:STRING:0:i.json,modelFileName:STRING:0:m.bin"
+    assert shell.train("train.rounds=1", "--params", old).code == 0
+    assert all(Path(name).exists() for name in ("p.csv", "i.json", "m.bin"))
+    scored = "modelFileName:STRING:0:m.bin,predictFileName:STRING:0:tp.csv,indicatorFileName:STRING:0:ti.json"
+    assert shell.infer("--params", scored).code == 0
+    assert read("ti.json")["test_acc"] == read("i.json")["test_acc"]
+
+
+def test_not_private_is_written_everywhere(shell: Shell) -> None:
+    done = shell.train("train.rounds=2", "privacy.mechanism=none")
+    assert "NOT PRIVATE" in done.out
+    privacy = read("out/indicator.json")["privacy"]
+    assert isinstance(privacy, dict)
+    assert privacy["private"] is False
+    assert privacy["epsilon"] is None
+    assert "NOT PRIVATE" in privacy["statement"]
+    assert not Path("ledger.sqlite").exists()
+
+
+def test_seeded_noise_is_not_private(shell: Shell) -> None:
+    shell.train("train.rounds=1", "privacy.seeded_noise_for_tests=1")
+    privacy = read("out/indicator.json")["privacy"]
+    assert isinstance(privacy, dict)
+    assert privacy["private"] is False
+    assert privacy["secure_mode"] is False
+
+
+def test_a_dry_run_touches_nothing(shell: Shell, tmp_path: Path) -> None:
+    done = shell.train("--dry-run")
+    assert done.code == 0
+    assert "noise to signal" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_summary_stands_alone(shell: Shell) -> None:
+    done = shell.train("train.rounds=1", "--json")
+    assert json.loads(done.out)["privacy"]["private"] is True
+
+
+def test_quiet_says_nothing(shell: Shell) -> None:
+    done = shell.train("train.rounds=1", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "", "")
+
+
+def test_the_lifetime_budget_refuses_the_second_run(shell: Shell) -> None:
+    budget = "privacy.lifetime_epsilon=6,privacy.lifetime_delta=1e-5"
+    assert shell.train("train.rounds=1", "--params", budget).code == 0
+    before = Path("out/indicator.json").read_bytes()
+    refused = shell.train("train.rounds=1", "--params", budget)
+    assert refused.code == 3
+    assert len(refused.error_lines) == 1
+    assert "lifetime" in refused.err
+    assert Path("out/indicator.json").read_bytes() == before
+
+
+def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
+    shell.train("train.rounds=1")
+    done = shell.train("train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second")
+    assert done.code == 0
+    assert "adds to" in done.out
+
+
+def test_declared_rows_decide_the_rate_and_are_not_local(shell: Shell) -> None:
+    shell.train("train.rounds=1", "data.rows.party_1=200")
+    indicators = read("out/indicator.json")
+    privacy = indicators["privacy"]
+    assert isinstance(privacy, dict)
+    assert privacy["parties"]["party_1"]["sample_rate"] == 50 / 200
+    local_only = indicators["local_only"]
+    assert isinstance(local_only, list)
+    assert "privacy.parties.party_1.rows" not in local_only
+    assert "privacy.parties.party_2.rows" in local_only
