@@ -7,7 +7,7 @@ taken, and a model from a factory, which needs the user's code, loads only when 
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,18 @@ class SavedModel:
     module: nn.Module
     card: ModelCard
     task: Task
+    path: str | Path = ""
+
+    def check_encoding(self, input_shape: Sequence[int], classes: Sequence[Any] | None) -> None:
+        """Refuse a file whose column description (as read from ``card.encoding``) does not belong to its weights."""
+        expected = self.card.architecture.input_shape
+        if tuple(input_shape) != expected:
+            raise ModelFileError(
+                f"{self.path}: its columns give records of shape {tuple(input_shape)}, its weights take {expected}; "
+                "the file is damaged"
+            )
+        if tuple(classes or ()) != self.card.classes:
+            raise ModelFileError(f"{self.path}: its label and its weights have different classes; the file is damaged")
 
 
 def save_model(path: str | Path, weights: Mapping[str, Tensor], card: ModelCard, name: str = "modelFileName") -> None:
@@ -97,7 +109,7 @@ def load_model(path: str | Path, trust_factory: bool = False) -> SavedModel:
     _check_tensors(path, module, tensors)
     module.load_state_dict(tensors, assign=True)
     module.eval()
-    return SavedModel(module, card, task_for(card.classes, loss, card.target_bounds))
+    return SavedModel(module, card, task_for(card.classes, loss, card.target_bounds), path)
 
 
 def read_card(path: str | Path) -> ModelCard:

@@ -249,6 +249,16 @@ def test_wrong_weights_are_refused(good: Path, tmp_path: Path) -> None:
     check({**weights, "output.bias": torch.tensor([float("inf")])}, "NaN or infinity")
 
 
+def test_columns_that_do_not_belong_to_the_weights_are_refused(good: Path) -> None:
+    model = load_model(good)
+    model.check_encoding([4], [0, 1])
+    with pytest.raises(ModelFileError, match=r"records of shape \(3,\), its weights take \(4,\)"):
+        model.check_encoding((3,), (0, 1))
+    for classes in ((1, 0), (0, 1, 2), None):
+        with pytest.raises(ModelFileError, match="different classes"):
+            model.check_encoding((4,), classes)
+
+
 def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
     for path, words in (
         (tmp_path, "directory"),
