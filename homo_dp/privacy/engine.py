@@ -21,6 +21,8 @@ from homo_dp.privacy.checkpoint import load_checkpoint, save_checkpoint
 from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGhostOptimizer, SecurePerLayerOptimizer
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
+from homo_dp.privacy.fast_tape import tape_of
 from homo_dp.privacy.loader import poisson_loader, poisson_sampler, steps_for, tensor_rows
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import MODES, probe_ghost
@@ -66,6 +68,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self.secure_mode = secure_mode
         self.secure_rng = None  # Opacus' torchcsprng generator: never used here
         self.dataset: Any = None
+        self.mode_reason = ""
 
     def private_training(
         self,
@@ -147,7 +150,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         for bound in bounds:
             check_clip_norm(bound, "max_grad_norm")
         sampler = poisson_sampler(data_loader)
-        mode = self._mode(module, grad_sample_mode, clipping, wrap_model, batch_first)
+        plain = clipping == "flat" and wrap_model and batch_first
+        mode, self.mode_reason = self._mode(module, optimizer, grad_sample_mode, plain=plain)
         self._check_data(module, optimizer, data_loader, mode)
         wrapped = self._prepare_model(
             module,
@@ -243,8 +247,19 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _refuse_options(unsupported)
         self.restore(load_checkpoint(path, module, optimizer))
 
-    def _mode(self, module: nn.Module, mode: str, clipping: str, wrap_model: bool, batch_first: bool) -> str:
-        return "hooks" if mode == "auto" else mode
+    def _mode(self, module: nn.Module, optimizer: Any, mode: str, *, plain: bool) -> tuple[str, str]:
+        """The mode to use for the one that was asked for, and why."""
+        if mode != "auto":
+            return mode, "asked for by name"
+        if isinstance(module, AbstractGradSampleModule):
+            return ("fast" if isinstance(module, FastGradSampleModule) else "hooks"), "the module is wrapped already"
+        if not plain:
+            return "hooks", "the fast mode clips flat, batch first, in a wrapped module"
+        tape, reason = tape_of(module)
+        held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
+        if tape is None or len(tape.parameters) != held:
+            return "hooks", reason if tape is None else "the optimizer holds a part of the parameters"
+        return "fast", reason
 
     def _check_data(self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], mode: str) -> None:
         inner = module._module if isinstance(module, AbstractGradSampleModule) else module
@@ -264,6 +279,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def _prepare_model(self, module: nn.Module, *, grad_sample_mode: str, **options: Any) -> Any:
         if not isinstance(module, AbstractGradSampleModule):
             module.train()
+            if grad_sample_mode == "fast":
+                return FastGradSampleModule(
+                    module, batch_first=options["batch_first"], loss_reduction=options["loss_reduction"]
+                )
+        elif grad_sample_mode == "fast":
+            return module
         return super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
 
     def _prepare_optimizer(
@@ -271,6 +292,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> Any:
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
+        if grad_sample_mode == "fast":
+            return FastDPOptimizer(optimizer, module=module, noise=self.noise, **options)
         if grad_sample_mode == "ghost":
             return SecureGhostOptimizer(optimizer, noise=self.noise, **options)
         kind = SecurePerLayerOptimizer if clipping == "per_layer" else SecureDPOptimizer

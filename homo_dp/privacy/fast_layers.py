@@ -179,6 +179,14 @@ def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
     return rows * (factors.unsqueeze(1) if rows.dim() == 2 else factors.reshape(-1, *[1] * (rows.dim() - 1)))
 
 
+def write_rows(total: Tensor, value: Tensor, accumulate: bool) -> None:
+    """``total (+)= value``."""
+    if accumulate:
+        total.add_(value)
+    else:
+        total.copy_(value)
+
+
 def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
     """``total (+)= left @ right`` without a temporary."""
     if accumulate:

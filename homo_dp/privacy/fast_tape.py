@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import SAFETY
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_convolution import FastConvolution, is_fast_convolution
+from homo_dp.privacy.fast_embedding import FastEmbedding, is_fast_embedding
 from homo_dp.privacy.fast_layers import FastActivation, FastFlatten, FastLayer, FastLinear, FixedFunction
+from homo_dp.privacy.fast_norms import FastGroupNorm, FastLayerNorm
 
 
 class FastTape:
@@ -112,6 +115,14 @@ def _fast_layer(module: nn.Module) -> FastLayer | None:
         return FixedFunction(module)
     if type(module) is nn.Linear:
         return FastLinear(module)
+    if isinstance(module, nn.Conv2d) and is_fast_convolution(module):
+        return FastConvolution(module)
+    if type(module) is nn.GroupNorm:
+        return FastGroupNorm(module)
+    if type(module) is nn.LayerNorm:
+        return FastLayerNorm(module)
+    if isinstance(module, nn.Embedding) and is_fast_embedding(module):
+        return FastEmbedding(module)
     return None
 
 
