@@ -2,13 +2,12 @@
 
 from typing import Any
 
+from homo_dp.config.explain import SHORT_NAMES
 from homo_dp.config.layers import drop, get, put
 from homo_dp.errors import ConfigError
 
 ALIASES = {
-    "predictFileName": "output.predictFileName",
-    "indicatorFileName": "output.indicatorFileName",
-    "modelFileName": "output.modelFileName",
+    **{name: f"output.{name}" for name in SHORT_NAMES},
     "data.file": "data.files",
     "nbafl.w_clip": "nbafl.clip_norm",
     "nbafl.l2_norm_clip": "nbafl.clip_norm",

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, field_validator, model_validator
 
 from homo_dp.config.base import (
     Bounds,
@@ -67,6 +67,13 @@ class ImageConfig(Section):
 
     shape: Counts | None = key(None, "`[channels, height, width]`; null: read from the image file.")
     scale: Bounds = key((0.0, 255.0), "Value range of a pixel; scaled to [-1, 1].")
+
+    @field_validator("shape")
+    @classmethod
+    def _three(cls, shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if shape is not None and len(shape) != 3:
+            raise ValueError("must be [channels, height, width], for example [1, 28, 28]")
+        return shape
 
 
 def _one_table(value: object) -> object:

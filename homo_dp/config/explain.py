@@ -4,13 +4,16 @@ import difflib
 import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from homo_dp.config.base import Conflict, Section
+from homo_dp.config.text import parse_scalar
+
+SHORT_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")
 
 _PLAIN = {
     "missing": "is required; give it",
@@ -21,14 +24,29 @@ _PLAIN = {
 }
 
 
+# Words that other systems use for our keys, where spelling alone would lead elsewhere.
+_USUAL = {
+    "epsilon": "privacy.target_epsilon",
+    "noise": "privacy.noise_multiplier",
+    "sigma": "privacy.noise_multiplier",
+    "clip": "privacy.max_grad_norm",
+    "lr": "train.learning_rate",
+    "epochs": "train.local_epochs",
+    "gamma": "privacy.adaptive.target_quantile",
+    "eta": "privacy.adaptive.learning_rate",
+    "sigma_b": "privacy.adaptive.bit_noise",
+}
+
+
 def explain(error: ValidationError, root: type[Section], given: Any) -> str:
     """Say in one line what is wrong with the first bad key, and how many more there are."""
-    problems = error.errors(include_url=False)
-    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
-    first = (unknown or problems)[0]
-    more = len({dotted(_real(problem["loc"], given)) for problem in problems}) - 1
-    tail = f" (and {more} more)" if more else ""
-    return _sentence(first, root, given) + tail
+    problems = [(dotted(_real(problem["loc"], given)), problem) for problem in error.errors(include_url=False)]
+    unknown = [pair for pair in problems if pair[1]["type"] == "extra_forbidden"]
+    name, first = (unknown or problems)[0]
+    # A union reports each of its branches: the one that went deepest into the value is the one that was meant.
+    name, first = max((pair for pair in problems if pair[0].startswith(name)), key=lambda pair: len(pair[0]))
+    more = len({other for other, _ in problems if not name.startswith(other)})
+    return _sentence(first, root, given) + (f" (and {more} more)" if more else "")
 
 
 def _sentence(problem: ErrorDetails, root: type[Section], given: Any) -> str:
@@ -38,7 +56,7 @@ def _sentence(problem: ErrorDetails, root: type[Section], given: Any) -> str:
     if isinstance(cause, Conflict):
         return str(cause)
     if problem["type"] == "extra_forbidden":
-        return f"{name}: unknown key; {nearest(path, root)}"
+        return f"{name}: unknown key; {nearest(path, root, SHORT_NAMES)}"
     if problem["type"] == "missing":
         return f"{name}: is required; give it"
     value = show(_at(given, path))
@@ -60,17 +78,10 @@ def _choice(expected: str, value: Any) -> str:
 def _example(path: tuple[str | int, ...], root: type[Section], said: str) -> str:
     if ";" in said:
         return ""
-    default = _default(path, root)
-    if default is None or isinstance(default, dict | Section):
+    default = _at(root().model_dump(mode="json"), path)
+    if default is None or isinstance(default, dict):
         return "; see docs/config.md"
     return f"; for example {dotted(path)}={show(default)}"
-
-
-def _default(path: tuple[str | int, ...], root: type[Section]) -> Any:
-    owner = _owner(path[:-1], root)
-    if owner is None or path[-1] not in owner.model_fields:
-        return None
-    return owner.model_fields[str(path[-1])].get_default(call_default_factory=True, validated_data={})
 
 
 def _owner(path: tuple[str | int, ...], root: type[Section]) -> type[Section] | None:
@@ -107,17 +118,24 @@ def all_keys(root: type[Section], prefix: str = "") -> Iterator[str]:
             yield from all_keys(inner, f"{prefix}{name}.")
 
 
-def nearest(path: tuple[str | int, ...], root: type[Section]) -> str:
-    """Name the valid key that is most like an unknown one: in the same section first, then anywhere."""
-    leaf = str(path[-1]).lower()
-    owner = _owner(path[:-1], root)
-    siblings = {name.lower(): name for name in owner.model_fields} if owner else {}
+def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[str] = ()) -> str:
+    """Name the valid key that is most like an unknown one: in the same section first, then anywhere.
+
+    `short` are names that may stand at the top although they are no section.
+    """
+    leaf, above = str(path[-1]).lower(), path[:-1]
+    owner = _owner(above, root)
+    siblings = {name.lower(): name for name in (*(owner.model_fields if owner else ()), *(() if above else short))}
     if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
-        return f"did you mean {dotted((*path[:-1], siblings[close[0]]))}?"
+        return f"did you mean {dotted((*above, siblings[close[0]]))}?"
     keys = list(all_keys(root))
-    by_leaf = [key for key in keys if key.rpartition(".")[2].lower() == leaf]
-    anywhere = by_leaf or difflib.get_close_matches(dotted(path), keys, n=1, cutoff=0.0)
-    return f"the nearest valid key is {anywhere[0]}"
+    by_leaf = sorted((key for key in keys if key.rpartition(".")[2].lower() == leaf), key=lambda key: key.count("."))
+    if leaf in _USUAL or by_leaf:
+        return f"did you mean {_USUAL.get(leaf) or by_leaf[0]}?"
+    if above and siblings:
+        best = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.0)[0]
+        return f"the nearest valid key is {dotted((*above, siblings[best]))}; see docs/config.md"
+    return f"the nearest valid key is {difflib.get_close_matches(dotted(path), keys, n=1, cutoff=0.0)[0]}"
 
 
 def takes_text(root: type[Section], key: str) -> bool:
@@ -161,7 +179,8 @@ def show(value: Any) -> str:
     """A value as it stands in a message: short, on one line."""
     if isinstance(value, Section):
         value = value.model_dump(mode="json")
-    text = value if isinstance(value, str) and value else json.dumps(value, default=str, ensure_ascii=False)
+    plain = isinstance(value, str) and parse_scalar(value) == value  # '5' and '' keep quotes, to differ from 5 and null
+    text = value if plain else json.dumps(value, default=str, ensure_ascii=False)
     text = " ".join(text.split())
     return text if len(text) <= 80 else text[:77] + "..."
 
