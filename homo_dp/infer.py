@@ -59,6 +59,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
 
     model = load_model(config.output.modelFileName, trust_factory)
     encoding = Encoding.from_json(model.card.encoding)
+    model.check_encoding(encoding.input_shape, encoding.classes)
     threshold = _threshold(config, model)
     outputs: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []

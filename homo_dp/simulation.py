@@ -28,6 +28,7 @@ from homo_dp.federation.statement import epsilon_after, federation_epsilon, priv
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.tracking.predictions import prediction_columns
 from homo_dp.transport.memory import MemoryHub
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Simulation:
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.federation = load_federation(config)
         self.model = self._build()
+        self._check_prediction_columns()
         self.noise = noise_source(config)
         rows = {name: config.data.rows.get(name, len(data.train)) for name, data in self.federation.parties.items()}
         parameters = sum(p.numel() for p in self.model.module.parameters())
@@ -123,6 +125,11 @@ class Simulation:
             secure_mode=self.config.privacy.secure_mode and self.noise.private,
             declared_rows=set(self.config.data.rows) >= set(self.parties),
         )
+
+    def _check_prediction_columns(self) -> None:
+        for table in self.test_tables:
+            if table.frame is not None:
+                prediction_columns([str(name) for name in table.frame.columns], self.model.task, with_party=True)
 
     def _build(self) -> BuiltModel:
         config, federation = self.config, self.federation

@@ -84,7 +84,7 @@ def test_predictions_hold_the_test_rows_of_all_parties(shell: Shell) -> None:
     shell.train("train.rounds=1")
     with Path("out/predict.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0])[0] == "party"
+    assert next(iter(rows[0])) == "party"
     assert list(rows[0])[-2:] == ["pred_prob", "pred_y"]
     assert {row["party"] for row in rows} == {"party_1", "party_2", "party_3"}
     assert {"id", "mean radius", "y"} <= set(rows[0])

@@ -1,0 +1,129 @@
+"""Scoring as a user does it: any column order, with or without labels, in chunks, with clear refusals."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from homo_dp import infer, train
+from tests.commands import Finished, run_command
+
+COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
+
+
+def rows(count: int = 60) -> list[dict[str, str]]:
+    colours = ("red", "blue")
+    return [{"id": str(n), "x": str(n % 10), "c": colours[n % 2], "y": str(n % 2)} for n in range(count)]
+
+
+def write(path: str, table: list[dict[str, str]], columns: list[str]) -> None:
+    with Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def read(path: str) -> list[dict[str, str]]:
+    with Path(path).open() as file:
+        return list(csv.DictReader(file))
+
+
+class Shell:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def infer(self, *arguments: str) -> Finished:
+        command = ["--params", "modelFileName=m,predictFileName=p.csv,indicatorFileName=i.json", *arguments]
+        return run_command(infer.main, command, self.monkeypatch, self.capsys)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """A folder with a table and a model that was trained on it."""
+    monkeypatch.chdir(tmp_path)
+    write("a.csv", rows(), ["id", "x", "c", "y"])
+    params = ["--params", "data.files.a=a.csv", COLUMNS, "train.rounds=2", "modelFileName=m", "tracking.enabled=false"]
+    assert run_command(train.main, params, monkeypatch, capsys).code == 0
+    return Shell(monkeypatch, capsys)
+
+
+def test_row_order_and_columns_are_kept(shell: Shell) -> None:
+    assert shell.infer("--data", "a.csv").code == 0
+    scored = read("p.csv")
+    assert [row["id"] for row in scored] == [row["id"] for row in rows()]
+    assert list(scored[0]) == ["id", "x", "c", "y", "pred_prob", "pred_y"]
+
+
+def test_columns_are_matched_by_name(shell: Shell) -> None:
+    shell.infer("--data", "a.csv")
+    expected = [row["pred_prob"] for row in read("p.csv")]
+    write("b.csv", rows(), ["c", "y", "x", "id"])
+    assert shell.infer("--data", "b.csv").code == 0
+    assert [row["pred_prob"] for row in read("p.csv")] == expected
+
+
+def test_chunks_give_the_same_as_one_piece(shell: Shell) -> None:
+    shell.infer("--data", "a.csv")
+    whole = Path("p.csv").read_bytes()
+    assert shell.infer("--data", "a.csv", "--params", "predict.chunk_rows=7").code == 0
+    assert Path("p.csv").read_bytes() == whole
+
+
+def test_without_labels_there_are_no_indicators(shell: Shell) -> None:
+    write("b.csv", rows(), ["id", "x", "c"])
+    done = shell.infer("--data", "b.csv")
+    assert done.code == 0
+    assert "no indicators" in done.out
+    assert not Path("i.json").exists()
+
+
+def test_with_labels_indicators_are_written(shell: Shell) -> None:
+    assert shell.infer("--data", "a.csv").code == 0
+    indicators = json.loads(Path("i.json").read_text())
+    assert 0 <= indicators["test_acc"] <= 1
+    assert indicators["privacy"]["private"] is True
+
+
+def test_the_threshold_decides_pred_y(shell: Shell) -> None:
+    shell.infer("--data", "a.csv", "--params", "predict.threshold=0")
+    assert {row["pred_y"] for row in read("p.csv")} == {"1"}
+
+
+def test_extra_columns_are_kept_and_not_used(shell: Shell) -> None:
+    shell.infer("--data", "a.csv")
+    expected = [row["pred_prob"] for row in read("p.csv")]
+    write("b.csv", [row | {"note": "=cmd()"} for row in rows()], ["id", "x", "note", "c", "y"])
+    assert shell.infer("--data", "b.csv").code == 0
+    scored = read("p.csv")
+    assert [row["pred_prob"] for row in scored] == expected
+    assert scored[0]["note"] == "'=cmd()"
+
+
+@pytest.mark.parametrize(
+    ("columns", "change", "words"),
+    [
+        (["id", "c", "y"], {}, "'x'"),
+        (["id", "x", "c", "y"], {"x": "tall"}, "tall"),
+        (["id", "x", "c", "y"], {"pred_y": "1"}, ""),
+    ],
+)
+def test_unfit_tables(shell: Shell, columns: list[str], change: dict[str, str], words: str) -> None:
+    extra = [name for name in change if name not in columns]
+    write("b.csv", [row | change for row in rows()], [*columns, *extra])
+    done = shell.infer("--data", "b.csv")
+    assert (done.code, len(done.error_lines)) == (2, 1), done.err
+    assert words in done.err
+    assert not Path("p.csv").exists()
+
+
+def test_parquet_gz_and_missing_tables(shell: Shell) -> None:
+    import pandas
+
+    frame = pandas.read_csv("a.csv")
+    frame.to_parquet("b.parquet")
+    frame.to_csv("b.csv.gz", index=False)
+    for name in ("b.parquet", "b.csv.gz"):
+        assert shell.infer("--data", name).code == 0
+        assert len(read("p.csv")) == len(frame)
+    assert shell.infer("--data", "absent.csv").code == 2
