@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def table_encoding(config: Config, names: Sequence[str], source: str, shape: tuple[int, ...] | None = None) -> Encoding:
     """The encoding of tables with these column names; a column without a public description is refused."""
     data = config.data
-    wanted = feature_columns(data, names, source)
+    identifier = _id_column(data, names, source)
     return Encoding(
-        columns=wanted,
+        columns=feature_columns(data, names, source),
         label=label_of(config),
-        id=_id_column(data, names, source),
+        id=identifier,
         missing_values=tuple(str(text) for text in data.missing_values),
         shape=shape if wants_images(config) else None,
     )

@@ -36,7 +36,7 @@ def round_out(low: float, high: float) -> tuple[float, float]:
     """Bounds widened to round numbers, one or two significant digits of the span.
 
     >>> round_out(6.981, 28.11), round_out(0.0, 97.0), round_out(5.0, 5.0)
-    ((5.0, 30.0), (0.0, 100.0), (4.5, 5.5))
+    ((5.0, 30.0), (0.0, 100.0), (4.75, 5.25))
     """
     if low == high:
         low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)

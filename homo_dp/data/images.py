@@ -181,6 +181,8 @@ def _read_idx(file: Path) -> np.ndarray:
         raw = stream.read(wanted)
         if len(raw) < wanted:
             raise DataError(f"{file}: declares shape {shape}, {wanted} bytes, but holds {len(raw)}; copy it again")
+        if stream.read(1):  # reading past the end also makes gzip check its checksum
+            raise DataError(f"{file}: holds more bytes than its shape {shape} says; the file is damaged")
     return np.frombuffer(raw, dtype=dtype).reshape(shape)
 
 

@@ -106,7 +106,7 @@ def _by_column(
     if len(set(names)) != len(names):
         raise DataError(f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them")
     test_text = texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
-    test_owner = pd.Index(index).get_indexer(test_text)
+    test_owner = pd.Index(index).get_indexer(pd.Index(test_text))
     if (test_owner < 0).any():
         stranger = test_text[int((test_owner < 0).argmax())]
         raise DataError(f"{test.source}: party {stranger!r} has test rows but no training rows; drop them")

@@ -1,0 +1,91 @@
+"""The draft of a data block: loud, round, and usable once it is edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from homo_dp.config.schema import Config
+from homo_dp.data.__main__ import main
+from homo_dp.data.describe import draft, round_out
+from homo_dp.data.parties import load_federation
+from homo_dp.errors import DataError
+from tests.data.parts import people, save
+
+
+def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
+    frame = people(80, answer=["Yes", "No"] * 40, note=[f"text {i}" for i in range(80)], split="train")
+    frame.loc[3, "age"] = np.nan
+    path = save(tmp_path, "t.csv", frame)
+    text = draft(path)
+    block = yaml.safe_load(text)["data"]
+    assert "LEAK" in text.splitlines()[0]
+    assert block["classes"] == [0, 1]
+    assert block["columns"]["answer"] == {"levels": ["No", "Yes"]}, "quoted, or YAML reads booleans"
+    assert block["columns"]["age"]["missing"] == "middle"
+    assert block["drop"] == ["note"]
+    assert block["split_column"] == "split"
+    config = Config.model_validate({"data": {**block, "files": {"a": path}}})
+    assert load_federation(config).encoding.names == ["age", "sex", "answer"]
+
+
+def test_bounds_are_rounded_outward(tmp_path: Path) -> None:
+    block = yaml.safe_load(draft(save(tmp_path, "t.csv", people(50, price=np.linspace(103.7, 988.1, 50)))))["data"]
+    assert block["columns"]["price"]["bounds"] == [100, 1000]
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        low, high = sorted(generator.normal(size=2) * 10.0 ** generator.integers(-6, 9))
+        below, above = round_out(low, high)
+        assert below <= low < high <= above
+        assert above - below <= 2 * (high - low) + 1e-12
+
+
+def test_roles_are_guessed_or_given(tmp_path: Path) -> None:
+    frame = people(30).rename(columns={"id": "key", "y": "outcome"}).assign(hospital="a", user="u")
+    block = yaml.safe_load(draft(save(tmp_path, "t.csv", frame), identifier="key"))["data"]
+    assert (block["id"], block["label"]) == ("key", "outcome")
+    assert (block["party_column"], block["user_column"]) == ("hospital", "user")
+    regression = people(30, y=np.linspace(1.5, 48.2, 30))
+    assert yaml.safe_load(draft(save(tmp_path, "r.csv", regression)))["data"]["target_bounds"] == [0, 50]
+    with pytest.raises(DataError, match="--label='z' is not a column"):
+        draft(tmp_path / "t.csv", label="z")
+
+
+def test_images(tmp_path: Path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.full((4, 2, 2), 200, dtype=np.uint8), y=np.arange(4), user=np.arange(4))
+    block = yaml.safe_load(draft(tmp_path / "t.npz"))["data"]
+    assert block["image"] == {"shape": [1, 2, 2], "scale": [0, 255]}
+    assert (block["classes"], block["user_column"]) == ([0, 1, 2, 3], "user")
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path, "t.csv", people(20))
+    assert main(["describe", path]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("# WARNING")
+    assert "WARNING" in printed.err
+    assert main(["describe", path, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["describe", str(tmp_path / "absent.csv")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "no such file" in printed.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["undescribe"], ["describe"], ["describe", "a", "--colour"]])
+def test_wrong_arguments_leave_with_2_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_help_names_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["describe", "--help"])
+    assert left.value.code == 0
+    assert "python -m homo_dp.data describe" in capsys.readouterr().out
