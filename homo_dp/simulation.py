@@ -122,7 +122,7 @@ class Simulation:
             rounds_done,
             sigmas,
             private=self.private,
-            secure_mode=self.config.privacy.secure_mode and self.noise.private,
+            secure_mode=self.noise.secure,
             declared_rows=set(self.config.data.rows) >= set(self.parties),
         )
 

@@ -22,7 +22,7 @@ from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.registry import BuiltModel
 from homo_dp.privacy.ledger import Budget, Ledger
-from homo_dp.privacy.noise import NoiseSource, SeededNoise, secure_noise
+from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +51,11 @@ def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -
 
 
 def noise_source(config: Config) -> NoiseSource:
-    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE."""
+    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE, or secure mode off."""
     seed = config.privacy.seeded_noise_for_tests
-    return secure_noise() if seed is None else SeededNoise(seed)
+    if seed is not None:
+        return SeededNoise(seed)
+    return secure_noise() if config.privacy.secure_mode else OrdinaryNoise()
 
 
 def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> Mechanism:

@@ -4,7 +4,6 @@ Two ways in: ``make_private`` for a training loop written for Opacus, and ``priv
 federation uses. Both account every step in the same accountant, which lives as long as the engine.
 """
 
-import secrets
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ from homo_dp.privacy.fast_tape import tape_of
 from homo_dp.privacy.loader import poisson_loader, poisson_sampler, steps_for, tensor_rows
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import MODES, probe_ghost
-from homo_dp.privacy.noise import NoiseSource, SeededNoise, secure_noise
+from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, secure_noise
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
 from homo_dp.privacy.validation import (
@@ -57,12 +56,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     def __init__(self, *, accountant: str = "rdp", secure_mode: bool = True, noise: NoiseSource | None = None) -> None:
         if accountant not in ACCOUNTANTS:
             raise PrivacyError(f"accountant={accountant!r} gives no upper bound we quote; use rdp or prv")
-        if secure_mode and noise is not None and not noise.private:
+        if secure_mode and noise is not None and not noise.secure:
             raise PrivacyError(
-                "secure_mode=True with seeded noise is NOT PRIVATE; leave noise out, or secure_mode=False"
+                f"secure_mode=True with {noise!r} is not secure; leave noise out, or secure_mode=False"
             )
         if noise is None:
-            noise = secure_noise() if secure_mode else SeededNoise(secrets.randbits(63))
+            noise = secure_noise() if secure_mode else OrdinaryNoise()
         self.noise = noise
         self.accountant = create_accountant(mechanism=accountant)
         self.secure_mode = secure_mode

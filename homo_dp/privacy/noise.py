@@ -40,10 +40,12 @@ class NoiseSource(ABC):
         - a forked child goes on with a key of its own;
         - normals carry the four-fold sum of secure mode, in float32 and float64;
         - integers, choices and binomials are exactly distributed (binomials to a total variation below 2**-100);
-        - ``private`` is False unless the keystream is one that nobody can repeat.
+        - ``private`` is False unless the keystream is one that nobody can repeat;
+        - ``secure`` is False unless the normals come from that keystream itself, with the four-fold sum.
     """
 
     private: bool = False
+    secure: bool = False
 
     def __init__(self) -> None:
         self._stream = Keystream(self._new_seed)
@@ -62,12 +64,7 @@ class NoiseSource(ABC):
 
     def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
-        if dtype not in _TYPES:
-            raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
-        numpy_type, lowest, highest = _TYPES[dtype]
-        if not lowest <= std <= highest:
-            raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
-        out = np.empty(math.prod(shape), numpy_type)
+        out = np.empty(math.prod(shape), _checked_type(std, dtype))
         fill_normals(self._stream, out, std)
         return torch.from_numpy(out).reshape(tuple(shape))
 
@@ -129,6 +126,31 @@ class SecureNoise(NoiseSource):
     """Noise that nobody can repeat: AES-CTR keyed from operating-system entropy, and again after every fork."""
 
     private = True
+    secure = True
+
+    def _new_seed(self) -> bytes:
+        return os.urandom(SEED_BYTES)
+
+
+class OrdinaryNoise(NoiseSource):
+    """What ``secure_mode: false`` asks for: NumPy's normals, from a fresh key of the operating system for every draw.
+
+    The guarantee then assumes an observer who exploits neither the generator nor the rounding of floating-point noise.
+    """
+
+    private = True
+
+    @property
+    def label(self) -> str:
+        return "ordinary noise: secure mode is off"
+
+    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Independent normals with mean 0 and standard deviation ``std``."""
+        numpy_type = _checked_type(std, dtype)
+        generator = np.random.Generator(np.random.SFC64(int.from_bytes(self._stream.read(SEED_BYTES), "little")))
+        out = generator.standard_normal(math.prod(shape), numpy_type)
+        out *= numpy_type(std)
+        return torch.from_numpy(out).reshape(tuple(shape))
 
     def _new_seed(self) -> bytes:
         return os.urandom(SEED_BYTES)
@@ -200,6 +222,15 @@ def _binomial_table(n: int, p: float) -> tuple[int, list[int]]:
         seen += weight
         thresholds.append((seen << 128) // total)
     return mode - len(below), thresholds
+
+
+def _checked_type(std: float, dtype: torch.dtype) -> type[np.float32] | type[np.float64]:
+    if dtype not in _TYPES:
+        raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
+    numpy_type, lowest, highest = _TYPES[dtype]
+    if not lowest <= std <= highest:
+        raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
+    return numpy_type
 
 
 def _count(name: str, value: int, lowest: int = 0) -> int:

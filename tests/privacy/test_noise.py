@@ -16,7 +16,15 @@ from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.keystream import SEED_BYTES, Keystream
-from homo_dp.privacy.noise import AheadNormals, NoiseSource, SecureNoise, SeededNoise, _binomial_table, secure_noise
+from homo_dp.privacy.noise import (
+    AheadNormals,
+    NoiseSource,
+    OrdinaryNoise,
+    SecureNoise,
+    SeededNoise,
+    _binomial_table,
+    secure_noise,
+)
 from tests.privacy.broken_noise import HalfNoise, NoNoise, ReusedStream, SharedSeed, UniformNoise
 from tests.privacy.noise_checks import (
     CheckFailed,
@@ -293,3 +301,13 @@ def test_the_default_is_private_and_a_new_kind_of_source_is_not_until_it_says_so
     assert secure_noise() is secure_noise()
     assert "NOT PRIVATE" not in repr(secure_noise())
     assert NoiseSource.private is False
+
+
+def test_ordinary_noise_has_the_right_law_and_says_that_secure_mode_is_off() -> None:
+    source = OrdinaryNoise()
+    assert (source.private, source.secure) == (True, False)
+    assert "secure mode is off" in repr(source)
+    values = source.normal([200_000], 2.5)
+    check_variance(values, 2.5)
+    check_normality(values, 2.5)
+    check_independent(draw(source), draw(source), in_forked_child(lambda: draw(source)))

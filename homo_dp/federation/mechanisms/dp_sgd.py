@@ -59,7 +59,7 @@ class DpSgd(Mechanism):
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
             privacy = self.config.privacy
-            engine = PrivacyEngine(secure_mode=privacy.secure_mode and self.noise.private, noise=self.noise)
+            engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)
             self._training = engine.private_training(
                 fit.model,
                 fit.optimizer,
