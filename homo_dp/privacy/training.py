@@ -63,7 +63,7 @@ class PrivateTraining:
         check_optimizer(module, optimizer)
         module.train()
         probe_rows(module, loss, features, labels)
-        self.module, self.optimizer = module, optimizer
+        self.module, self.optimizer, self._loss = module, optimizer, loss
         self.after_noise, self._on_step = after_noise, on_step
         self._features, self._labels = features, labels
         self._physical_batch_size = physical_batch_size
@@ -152,6 +152,9 @@ class PrivateTraining:
 
     def _step(self, vectors: NoiseVectors) -> None:
         self._sum_clipped(self._draw())
+        self._finish(vectors)
+
+    def _finish(self, vectors: NoiseVectors) -> None:
         self._add_noise(vectors)
         self._divide()
         for parameter, gradient in zip(self._parameters, self._sums, strict=True):

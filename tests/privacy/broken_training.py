@@ -1,0 +1,117 @@
+"""Private trainings that break the contract in one way each, so that we know which check would notice."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
+from homo_dp.privacy.engine import PrivacyEngine
+from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.training import PrivateTraining
+
+
+class NoClip(PrivateTraining):
+    """Sums gradients as they are."""
+
+    def _sum_clipped(self, rows: Tensor) -> None:
+        losses = self._loss(self.module(self._features[rows]), self._labels[rows])
+        for total, gradient in zip(self._sums, torch.autograd.grad(losses.sum(), self._parameters), strict=True):
+            total.copy_(gradient)
+
+
+class BatchMeanClip(PrivateTraining):
+    """Clips the mean gradient of the batch and calls it per-sample."""
+
+    def _sum_clipped(self, rows: Tensor) -> None:
+        losses = self._loss(self.module(self._features[rows]), self._labels[rows])
+        gradients = torch.autograd.grad(losses.mean(), self._parameters)
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            total.copy_(gradient * min(1.0, self.max_grad_norm / norm) * len(rows))
+
+
+class HalfNoise(PrivateTraining):
+    """Adds half of the noise that it reports."""
+
+    def _add_noise(self, vectors: NoiseVectors) -> None:
+        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
+        self._sum.add_(vectors.next(), alpha=self.applied_sigma / 2)
+
+
+class NoNoise(PrivateTraining):
+    """Computes noise and drops it."""
+
+    def _add_noise(self, vectors: NoiseVectors) -> None:
+        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
+        vectors.next().mul(self.applied_sigma)
+
+
+class ReusedStream(PrivateTraining):
+    """All trainings seed their noise alike, and start over every round."""
+
+    def _add_noise(self, vectors: NoiseVectors) -> None:
+        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
+        generator = torch.Generator().manual_seed(0)
+        self._sum.add_(torch.randn(self._sum.shape, generator=generator, dtype=self._sum.dtype) * self.applied_sigma)
+
+
+class SkippedEmptyBatches(PrivateTraining):
+    """Does nothing where nobody was drawn."""
+
+    def _step(self, vectors: NoiseVectors) -> None:
+        rows = self._draw()
+        if len(rows):
+            self._sum_clipped(rows)
+            self._finish(vectors)
+        else:
+            self.steps_done += 1
+
+
+class DividedByDrawn(PrivateTraining):
+    """Divides by the size that was drawn."""
+
+    def _draw(self) -> Tensor:
+        rows = super()._draw()
+        self._drawn = max(1, len(rows))
+        return rows
+
+    def _divide(self) -> None:
+        self._sum.div_(self._drawn)
+
+
+class RateOfWholeBatches(PrivateTraining):
+    """Samples at 1 / ceil(1 / q), as Opacus does, and accounts q."""
+
+    def __init__(self, *args: Any, sampler: PoissonSampler, **options: Any) -> None:
+        super().__init__(*args, sampler=sampler, **options)
+        other = PoissonSampler(sampler.population, 1 / math.ceil(1 / sampler.sample_rate))
+        self._batches = PoissonBatches(other, self.noise)
+
+
+class ForgetfulEngine(PrivacyEngine):
+    """Starts its accountant anew with every round."""
+
+    def private_training(self, *args: Any, **options: Any) -> PrivateTraining:
+        training = super().private_training(*args, **options)
+        run = training.run
+
+        def forget_and_run(*arguments: Any) -> None:
+            self.accountant.history = []
+            run(*arguments)
+
+        training.run = forget_and_run  # type: ignore[assignment,method-assign]
+        return training
+
+
+BROKEN: list[tuple[type[PrivateTraining], str]] = [
+    (NoClip, "bound"),
+    (BatchMeanClip, "bound"),
+    (HalfNoise, "variance"),
+    (NoNoise, "variance"),
+    (ReusedStream, "fresh"),
+    (SkippedEmptyBatches, "empty"),
+    (DividedByDrawn, "division"),
+    (RateOfWholeBatches, "rate"),
+]
