@@ -135,7 +135,8 @@ class DataConfig(Section):
         if not isinstance(given, dict):
             return given
         filled = dict(given)
-        if not filled.get("files") and filled.get("embedded") is None:
+        described = any(filled.get(name) for name in ("columns", "columns_from", "image"))  # as an aggregator does
+        if not filled.get("files") and filled.get("embedded") is None and not described:
             filled["embedded"] = "breast_cancer"
         if filled.get("columns_from") is None and filled.get("embedded") in ("breast_cancer", "digits"):
             filled["columns_from"] = filled["embedded"]

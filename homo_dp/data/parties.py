@@ -109,6 +109,8 @@ def _embedded(config: Config, seed: int) -> tuple[Encoding, list[_Held]]:
 
 def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, list[_Held]]:
     data = config.data
+    if not data.files:
+        raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
     if only is not None and data.one_table is None and only in data.files:
         encoding = _encoding(config, data.files[only])
         return encoding, [_party_file(data, only, data.files[only], encoding, seed)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from homo_dp.errors import MessageError
@@ -65,6 +65,8 @@ class Aggregator:
         self.average = average
         self.ledger = ledger
         self.applied_sigma: float | None = None
+        # Where a process keeps (weights, event, sigma) before they are charged, so that a crash loses none of them.
+        self.before_charge: Callable[[Weights, object, float], None] | None = None
         self.round = 0
         self.cohort: tuple[str, ...] = ()
         self._updates: dict[str, Update] = {}
@@ -120,11 +122,13 @@ class Aggregator:
         if updates:
             combined = self.mechanism.on_receive(updates, self.weights, self.round)
             metrics = dict(combined.metrics)
-            if combined.event is not None:
-                self._charge(combined.event, combined.sigma)
             moved = self.server_optimizer.step(self.weights, combined.weights)
-            self.weights = self.mechanism.before_broadcast(moved, self.round)
-            self.average.add(self.weights)
+            moved = self.mechanism.before_broadcast(moved, self.round)
+            if combined.event is not None:
+                if self.before_charge is not None:
+                    self.before_charge(moved, combined.event, combined.sigma)
+                self.charge(combined.event, combined.sigma)
+            self.publish(moved)
         return RoundReport(
             round=self.round,
             replied=tuple(update.party for update in updates),
@@ -134,7 +138,13 @@ class Aggregator:
             metrics=metrics,
         )
 
-    def _charge(self, event: object, sigma: float) -> None:
+    def publish(self, weights: Weights) -> None:
+        """Make charged weights the global ones."""
+        self.weights = weights
+        self.average.add(weights)
+
+    def charge(self, event: object, sigma: float) -> None:
+        """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
         if self.ledger is None:
             raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
         facts = next(iter(self.mechanism.facts.parties.values()))

@@ -165,6 +165,13 @@ class Mechanism(ABC):
         """Public numbers that parties need with the weights, e.g. the clip norm of the round."""
         return {}
 
+    def state(self) -> Weights:
+        """What it must know after a restart (a clip norm that moved), as tensors; saved after every round."""
+        return {}
+
+    def restore(self, state: Weights) -> None:  # noqa: B027 (a hook that may stay empty)
+        """Go on from what ``state`` gave."""
+
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:
     """The mean of updates by their public weights."""

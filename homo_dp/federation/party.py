@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,7 @@ class Party:
         self.final_weights: Weights | None = None
         self.applied_sigma: float | None = None
         self.rounds_done = 0
+        self.after_fit: Callable[[int], None] | None = None  # where a process keeps its optimiser, before the charge
         self._sent: Message | None = None
         self._check_trust()
 
@@ -124,6 +125,8 @@ class Party:
         release = self.fit.fit(self.mechanism, dict(message.tensors), message.round, broadcast)
         self.applied_sigma = release.sigma
         self.rounds_done = max(self.rounds_done, message.round)
+        if self.after_fit is not None:
+            self.after_fit(message.round)
         return release
 
     def _checked_fit(self, message: Message) -> Release:
