@@ -100,7 +100,9 @@ def tape_of(module: nn.Module) -> tuple[FastTape | None, str]:
 
 def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
-        return [leaf for key, child in module.named_children() for leaf in _leaves(child, f"{name}.{key}".lstrip("."))]
+        # Not named_children(), which names a layer once even where the chain goes through it twice.
+        children = [(key, child) for key, child in module._modules.items() if child is not None]
+        return [leaf for key, child in children for leaf in _leaves(child, f"{name}.{key}".lstrip("."))]
     return [(name, module)]
 
 
