@@ -5,6 +5,9 @@ from fractions import Fraction
 
 from homo_dp.privacy.errors import PrivacyError
 
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e9  # past these floating point, not privacy, decides the answer
+MOST_STEPS = 10**15
+
 
 def check_delta(delta: float, population: int | None = None) -> None:
     """Refuse a delta that promises nothing: at 1/population, publishing a random record would be allowed.
@@ -24,10 +27,14 @@ def check_delta(delta: float, population: int | None = None) -> None:
 
 
 def check_noise_multiplier(noise_multiplier: float) -> None:
-    """Refuse zero, negative and non-finite noise."""
+    """Refuse zero, negative, non-finite and absurd noise."""
     _finite("noise_multiplier", noise_multiplier)
     if noise_multiplier <= 0:
         raise PrivacyError(f"noise_multiplier={noise_multiplier:g} must be > 0; without noise there is no privacy")
+    if not LEAST_NOISE <= noise_multiplier <= MOST_NOISE:
+        raise PrivacyError(
+            f"noise_multiplier={noise_multiplier:g} must be in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; common: 0.5 to 10"
+        )
 
 
 def check_sample_rate(sample_rate: float) -> None:
@@ -38,11 +45,13 @@ def check_sample_rate(sample_rate: float) -> None:
 
 
 def check_steps(steps: int, name: str = "steps") -> None:
-    """Refuse fractions, zero and negative counts."""
+    """Refuse fractions, zero, negative and absurd counts."""
     if isinstance(steps, bool) or not hasattr(steps, "__index__"):
         raise PrivacyError(f"{name}={steps!r} must be a whole number >= 1; give a whole number")
     if steps < 1:
-        raise PrivacyError(f"{name}={steps} must be >= 1; give how many times the data is used")
+        raise PrivacyError(f"{name}={steps} must be >= 1; give a whole number of one or more")
+    if steps > MOST_STEPS:
+        raise PrivacyError(f"{name}=about 10**{len(str(steps)) - 1} must be <= {MOST_STEPS:.0e}; give a smaller number")
 
 
 def check_target_epsilon(target_epsilon: float) -> None:
@@ -64,7 +73,9 @@ def steps_for_epochs(epochs: float | str, rows: int, batch_size: int) -> int:
     _finite("epochs", float(epochs))
     if float(epochs) <= 0:
         raise PrivacyError(f"epochs={epochs} must be > 0; give how many passes over the rows are made")
-    return math.ceil(Fraction(str(epochs)) * rows / batch_size)
+    steps = math.ceil(Fraction(str(epochs)) * rows / batch_size)
+    check_steps(steps)
+    return steps
 
 
 def _finite(name: str, value: float) -> None:

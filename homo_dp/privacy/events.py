@@ -12,6 +12,7 @@ from typing import Any
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from homo_dp.privacy.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = ["DpEvent", "compose", "from_json", "gaussian_multiplier", "parts", "to_json"]
@@ -94,7 +95,7 @@ def _flatten(event: DpEvent, count: int) -> Iterable[tuple[DpEvent, int]]:
     if count == 0 or isinstance(event, dp_event.NoOpDpEvent):
         return
     if isinstance(event, dp_event.SelfComposedDpEvent):
-        yield from _flatten(event.event, count * _whole("count", event.count, 0))
+        yield from _flatten(event.event, count * _whole("count", event.count, 0, MOST_STEPS))
     elif isinstance(event, dp_event.ComposedDpEvent):
         for inner in event.events:
             yield from _flatten(inner, count)
@@ -116,7 +117,7 @@ def _to_tree(event: DpEvent) -> dict[str, Any]:
             tree["sample_size"] = _whole("sample_size", event.sample_size, 1, tree["source_dataset_size"])
             tree["event"] = _sampled(event.event)
         case dp_event.SelfComposedDpEvent():
-            tree["count"] = _whole("count", event.count, 0)
+            tree["count"] = _whole("count", event.count, 0, MOST_STEPS)
             tree["event"] = _to_tree(event.event)
         case dp_event.ComposedDpEvent():
             tree["events"] = [_to_tree(inner) for inner in event.events]
@@ -179,8 +180,7 @@ def _number(name: str, value: Any) -> float:
 
 def _noise(value: Any) -> float:
     number = _number("noise_multiplier", value)
-    if number <= 0:
-        raise PrivacyError(f"noise_multiplier={number:g} must be > 0; without noise there is no privacy, raise it")
+    check_noise_multiplier(number)
     return number
 
 

@@ -19,6 +19,7 @@ Counts = Mapping[Mechanism, int]
 
 RESOLUTION = 30  # grid points per standard deviation of the loss of one step: epsilon is about 1e-4 above the truth
 LARGEST = 2**20  # grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
+_ROUNDING = 1e-16  # relative error of a Fourier coefficient; it adds up over steps
 
 
 def loss_epsilons(
@@ -34,6 +35,8 @@ def loss_epsilons(
     [0.249, 2.385]
     """
     total = {key: before.get(key, 0) + rounds[-1] * a_round.get(key, 0) for key in {**before, **a_round}}
+    if _ROUNDING * sum(total.values()) >= 0.1 * delta:
+        return [math.inf] * len(rounds)
     points = LARGEST // max(1, min(len(rounds) // 10, 8))
     grid = _grid(total, delta, resolution, points)
     while True:
@@ -139,7 +142,7 @@ def _epsilons(
         composed, done = composed * _power(factor, r - done), r
         mass = np.roll(fft.irfft(composed, size), (before.low + r * a_round.low - low) % size)
         # Where the true mass is nil the rounding of the FFT shows as negative mass; as much may be missing elsewhere.
-        rounding = -float(np.sum(np.minimum(mass, 0.0))) + 1e-16 * (before.steps + r * a_round.steps)
+        rounding = -float(np.sum(np.minimum(mass, 0.0))) + _ROUNDING * (before.steps + r * a_round.steps)
         infinite = -math.expm1(before.log_finite() + r * a_round.log_finite()) + 2 * tail + rounding
         composition = Losses(low, np.maximum(mass, 0.0), infinite)
         result.append(_epsilon(composition, grid, delta, decay) if rounding < 0.1 * delta else math.inf)
