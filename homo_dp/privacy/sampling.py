@@ -70,18 +70,31 @@ class PoissonSampler(Sampler):
     >>> sampler = PoissonSampler(population=10_000, sample_rate=0.01)
     >>> sampler.draw(secure_noise()).dtype, sampler.expected_size
     (torch.int64, 100.0)
+
+    Where the number of records is itself private, ``declared`` is the public figure that sums are divided by: dividing
+    by the true one would release it without noise.
+
+    >>> PoissonSampler(population=9_973, sample_rate=0.01, declared=10_000).expected_size
+    100.0
     >>> sampler.event(noise_multiplier=1.1, steps=5).event.sampling_probability
     0.01
     """
 
     population: int
     sample_rate: float
+    declared: int | None = None
     relation = ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
         _population(self.population)
+        if self.declared is not None:
+            _population(self.declared)
         if not 0 < self.sample_rate <= 1:
             raise PrivacyError(f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over population")
+
+    @property
+    def expected_size(self) -> float:
+        return (self.population if self.declared is None else self.declared) * self.sample_rate
 
     def draw(self, noise: NoiseSource) -> Tensor:
         """Independent coins for all records at once: their number is binomial, and given it all sets are alike."""

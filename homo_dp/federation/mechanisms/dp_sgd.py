@@ -66,7 +66,7 @@ class DpSgd(Mechanism):
                 fit.loss,
                 fit.features,
                 fit.labels,
-                sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate),
+                sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows),
                 noise_multiplier=self.plan(fit.facts).noise_multiplier,
                 max_grad_norm=privacy.max_grad_norm,
                 physical_batch_size=fit.train.physical_batch_size,
