@@ -102,7 +102,7 @@ def _column(name: str, block: ColumnConfig) -> Column:
     if block.bounds is None:
         raise DataError(f"data.columns.{name} needs bounds: [low, high] or levels: [...]")
     low, high = block.bounds
-    return Numeric(name, low, high, block.missing, block.indicator)
+    return Numeric(name, low, high, block.missing if said else "error", block.indicator)
 
 
 def _id_column(data: DataConfig, names: Sequence[str], source: str) -> str | None:

@@ -1,0 +1,55 @@
+"""From the config to column descriptions: defaults, shipped descriptions and their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from homo_dp.data.columns import Categorical, Numeric
+from homo_dp.data.declared import feature_columns, label_of, table_encoding, wants_images
+from homo_dp.data.embedded import shipped_columns
+from homo_dp.errors import DataError
+from tests.data.parts import COLUMNS, config
+
+
+def test_a_missing_level_has_its_own_slot_unless_the_config_says_otherwise() -> None:
+    names = ["y", "age", "sex"]
+    found = feature_columns(config(files="t.csv", columns=COLUMNS).data, names, "t.csv")
+    assert found == (Numeric("age", 0, 100), Categorical("sex", ("f", "m"), "level"))
+    strict = {"sex": {"levels": ["f", "m"], "missing": "error"}, "age": {"bounds": [0, 100], "missing": 18}}
+    found = feature_columns(config(files="t.csv", columns=strict).data, names, "t.csv")
+    assert found == (Categorical("sex", ("f", "m"), "error"), Numeric("age", 0, 100, 18.0))
+
+
+def test_shipped_descriptions_fill_what_is_not_listed() -> None:
+    names = ["y", *reversed([column.name for column in shipped_columns("breast_cancer")])]
+    data = config(
+        files={"a": "t.csv"},
+        columns_from="breast_cancer",
+        columns={"mean radius": {"bounds": [0, 50]}},
+        drop=["mean area"],
+    ).data
+    found = feature_columns(data, names, "t.csv")
+    assert len(found) == 29
+    assert found[0] == Numeric("mean radius", 0, 50)
+    assert [column.name for column in found[1:3]] == ["mean texture", "mean perimeter"], (
+        "declared order, not the file's"
+    )
+
+
+def test_classes_are_declared_shipped_or_zero_and_one() -> None:
+    assert label_of(config(files="t.csv")).classes == (0, 1)
+    assert label_of(config(files="t.csv", classes=["a", "b", "c"])).classes == ("a", "b", "c")
+    assert label_of(config(embedded="digits")).classes == tuple(range(10))
+
+
+def test_who_gets_images() -> None:
+    assert wants_images(config({"name": "cnn"}, embedded="digits"))
+    assert not wants_images(config({"name": "mlp"}, embedded="digits", image={"shape": [1, 8, 8]}))
+    assert wants_images(config({"factory": "mine:net"}, embedded="digits", image={"shape": [1, 8, 8]}))
+    assert not wants_images(config({"factory": "mine:net"}, embedded="digits"))
+
+
+def test_yaml_booleans_are_refused_where_text_was_meant() -> None:
+    columns = {"rain": {"levels": [True, False]}}
+    with pytest.raises(DataError, match="quote it"):
+        table_encoding(config(files="t.csv", columns=columns), ["rain", "y"], "t.csv")
