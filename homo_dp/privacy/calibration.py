@@ -50,18 +50,16 @@ def _solve(spent: Callable[[float], float], goal: float, start: float, target_ep
         return min(math.log(value) - math.log(goal), 50.0) if value > 0 else -50.0
 
     at = math.log(start)
-    high_side = excess(at)
-    if high_side == 0:
-        return start
-    step = math.copysign(min(max(abs(high_side), 1e-3), 3.0), high_side)  # noise up if too much is spent
+    here = excess(at)
+    step = math.copysign(min(max(abs(here), 1e-3), 3.0), here)  # noise up if too much is spent
     while True:
-        after = at + 1.2 * step
-        other_side = excess(after)
-        if other_side * high_side <= 0:
+        after = min(max(at + 1.2 * step, math.log(LEAST)), math.log(MOST))
+        there = excess(after)
+        if here * there <= 0:
             break
-        at, high_side, step = after, other_side, 1.5 * step
-        if not math.log(LEAST) < at < math.log(MOST):
+        if after == at:
             raise PrivacyError(_unreachable(at > 0, spent, target_epsilon))
+        at, here, step = after, there, 1.5 * step
     low, high = sorted((at, after))
     return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-5, rtol=1e-12)))
 
