@@ -103,10 +103,14 @@ class Simulation:
             federation=self.federation,
             model=self.model,
             weights=aggregator.final_weights,
-            statement=self.statement(len(self.rounds), aggregator.applied_sigma),
+            statement=self.statement(self._rounds_spent(), aggregator.applied_sigma),
             rounds=self.rounds,
             interrupted=interrupted,
         )
+
+    def _rounds_spent(self) -> int:
+        """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""
+        return max(len(self.rounds), *(party.rounds_done for party in self.parties.values()))
 
     @property
     def test_tables(self) -> list[Table]:

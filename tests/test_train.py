@@ -2,6 +2,9 @@
 
 import csv
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +192,26 @@ def test_declared_rows_decide_the_rate_and_are_not_local(shell: Shell) -> None:
     assert isinstance(local_only, list)
     assert "privacy.parties.party_1.rows" not in local_only
     assert "privacy.parties.party_2.rows" in local_only
+
+
+def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "homo_dp.train", "--params", "tracking.enabled=false,train.rounds=400"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        assert process.stderr is not None
+        shown = []
+        for line in process.stderr:
+            shown.append(line)
+            if line.startswith("round 1/"):
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 130, shown
+    assert "the model so far is in" in shown[-1]
+    indicators = read("out/indicator.json")
+    done = indicators["rounds_done"]
+    assert isinstance(done, int)
+    assert 1 <= done < 400
+    with Ledger("ledger.sqlite") as ledger:
+        ledger.verify()
+        spent = ledger.rows()[-1].epsilon
+    privacy = indicators["privacy"]
+    assert isinstance(privacy, dict)
+    assert privacy["epsilon"] >= spent
