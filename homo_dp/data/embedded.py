@@ -1,13 +1,13 @@
 """Data sets that need no file, and the public column descriptions that we ship.
 
 Where the bounds come from:
-    breast_cancer: round numbers chosen by us with the public WDBC table in view (its median, spread and upper quantiles,
-        and its feature definitions as scikit-learn quotes them), NOT derived without looking at it. Of five such sets we
+    breast_cancer: round numbers chosen by us with the public WDBC table in view (median, spread, upper quantiles,
+        feature definitions as scikit-learn quotes them), NOT derived without looking at it. Of five such sets we
         kept the one with the best accuracy under noise, compared on random splits and on the test rows of PrimiHub's
         copy of the table: accuracies on these rows are therefore somewhat flattered. The table has been public for
         decades, so this discloses nobody here; it is no example of how to set bounds for private rows. No bound is the
         minimum or maximum of its column (0 aside); values outside are clipped.
-    digits: a pixel counts the set cells of a 4 x 4 block, so it is in 0..16 by construction (scikit-learn's description).
+    digits: a pixel counts the set cells of a 4 x 4 block, so it is in 0..16 by construction (see scikit-learn).
     users: generated here from a fixed seed; nobody's data.
 """
 
