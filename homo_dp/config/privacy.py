@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import field_validator, model_validator
 
 from homo_dp.config.base import (
+    Columns,
     Conflict,
     Count,
     CountOrZero,
@@ -42,6 +43,7 @@ SPEAKS_TO: dict[str, tuple[str, ...]] = {
     "sample_rate": ("dp_fedavg",),
     "noise_at": ("dp_fedavg",),
     "tolerated_dropouts": ("dp_fedavg",),
+    "public_tensors": ("dp_fedavg",),
     "options": (),
 }
 INSTEAD = {
@@ -97,6 +99,9 @@ class PrivacyConfig(Section):
         "server", "Who adds the noise (dp_fedavg); `server` needs trust_aggregator: true."
     )
     tolerated_dropouts: CountOrZero = key(0, "Dropouts and colluders that the noise of `noise_at: parties` survives.")
+    public_tensors: Columns = key(
+        (), "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
+    )
     not_private: Flag = key(False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event.")
     seeded_noise_for_tests: CountOrZero | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
     options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
