@@ -157,5 +157,5 @@ def _plain(value: Any) -> Any:
 
 def _take_source(optimizer: Any, noise: NoiseSource) -> None:
     optimizer.noise_source = noise
-    optimizer.secure_mode = noise.private
+    optimizer.secure_mode = noise.secure
     optimizer.applied_sigma = 0.0

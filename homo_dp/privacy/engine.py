@@ -22,6 +22,7 @@ from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGho
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.fast_tape import tape_of
+from homo_dp.privacy.gradients import ExpandedWeights
 from homo_dp.privacy.loader import poisson_loader, poisson_sampler, steps_for, tensor_rows
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import MODES, probe_ghost
@@ -57,9 +58,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if accountant not in ACCOUNTANTS:
             raise PrivacyError(f"accountant={accountant!r} gives no upper bound we quote; use rdp or prv")
         if secure_mode and noise is not None and not noise.secure:
-            raise PrivacyError(
-                f"secure_mode=True with {noise!r} is not secure; leave noise out, or secure_mode=False"
-            )
+            raise PrivacyError(f"secure_mode=True with {noise!r} is not secure; leave noise out, or secure_mode=False")
         if noise is None:
             noise = secure_noise() if secure_mode else OrdinaryNoise()
         self.noise = noise
@@ -205,11 +204,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             trial.history = [*self.accountant.history, (noise_multiplier, sample_rate, steps)]
             return float(trial.get_epsilon(delta=delta))
 
+        if self.accountant.history and self.get_epsilon(delta) >= epsilon:
+            raise PrivacyError(f"target_epsilon={epsilon} is spent already; raise it")
         high = 1.0
         while spent(high) > epsilon:
             high *= 2
             if high > 1e5:
-                raise PrivacyError(f"target_epsilon={epsilon} is spent or too small; raise it or take fewer steps")
+                raise PrivacyError(f"target_epsilon={epsilon} is too small; raise it or take fewer steps")
         low = high / 2 if high > 1.0 else 0.1
         while high / low > 1.002:
             middle = (low * high) ** 0.5
@@ -282,7 +283,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 return FastGradSampleModule(
                     module, batch_first=options["batch_first"], loss_reduction=options["loss_reduction"]
                 )
-        elif grad_sample_mode == "fast":
+            if grad_sample_mode == "ew":
+                return ExpandedWeights(
+                    module, batch_first=options["batch_first"], loss_reduction=options["loss_reduction"]
+                )
+        elif isinstance(module, FastGradSampleModule | ExpandedWeights):
             return module
         return super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
 

@@ -45,6 +45,17 @@ class ClippedGradients(Protocol):
         """Take every hook off the module."""
 
 
+class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
+    """Opacus' expanded-weights module, which also takes the empty batches that Poisson sampling draws."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if len(x):
+            return super().forward(x, *args, **kwargs)
+        for parameter in self._module.parameters():
+            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape)) if parameter.requires_grad else None
+        return self._module(x, *args, **kwargs)
+
+
 class MaterialisedGradients:
     """Per-sample gradients held in memory: Opacus' hooks, functorch and expanded-weights modes."""
 
@@ -52,7 +63,7 @@ class MaterialisedGradients:
         self._loss, self._max_grad_norm = loss, max_grad_norm
         self.rows_not_finite = 0
         if mode == "ew":
-            self._wrapped: Any = GradSampleModuleExpandedWeights(module, loss_reduction="sum")
+            self._wrapped: Any = ExpandedWeights(module, loss_reduction="sum")
         else:
             self._wrapped = GradSampleModule(module, loss_reduction="sum", force_functorch=mode == "functorch")
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]

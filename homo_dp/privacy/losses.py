@@ -66,7 +66,8 @@ class _SquaredError:
     """
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self._difference(outputs, labels).square().reshape(len(outputs), -1).sum(1)
+        squares = self._difference(outputs, labels).square()
+        return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
 
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self._difference(outputs, labels).mul_(2.0)

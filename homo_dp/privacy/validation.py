@@ -172,7 +172,8 @@ def probe_features(features: Tensor, count: int) -> Tensor:
 
 def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
     """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs."""
-    return outputs.reshape(len(labels), -1).square().sum(1)
+    squares = outputs.square()
+    return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
 
 
 def _seeded_losses(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:

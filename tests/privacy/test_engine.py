@@ -1,0 +1,440 @@
+"""The engine: Opacus loops in secure mode, in every grad-sample mode, at the rate that is accounted."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import opacus
+import pytest
+import torch
+from opacus.optimizers import DPOptimizer
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from homo_dp.privacy.engine import PrivacyEngine
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.losses import squared_error
+from homo_dp.privacy.noise import OrdinaryNoise, SeededNoise
+from homo_dp.privacy.sampling import PoissonSampler
+from tests.privacy.training_parts import QUIET, flat, middle_norm, reference_sum
+
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
+
+MODES = ("auto", "fast", "hooks", "functorch", "ew", "ghost")
+
+
+class _Error(nn.Module):
+    """Squared error per row with the ``reduction`` attribute that Opacus switches; ``columns`` keeps shape (n, 1)."""
+
+    def __init__(self, columns: bool = False) -> None:
+        super().__init__()
+        self.reduction, self.columns = "mean", columns
+
+    def forward(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = squared_error(outputs, labels)
+        if self.reduction == "mean":
+            return losses.mean()
+        return losses.unsqueeze(1) if self.columns else losses
+
+
+def _table(rows: int = 24) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(8)
+    module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    return module, torch.randn(rows, 5) * 2, torch.randn(rows)
+
+
+def _private(
+    module: nn.Module,
+    features: Tensor,
+    labels: Tensor,
+    *,
+    engine: opacus.PrivacyEngine | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    **options: Any,
+) -> tuple[nn.Module, DPOptimizer, Any, DataLoader[Any]]:
+    """make_private with q = 1 and almost no noise, unless told; the SGD step subtracts the sum itself."""
+    batch_size = len(features) if batch_size is None else batch_size
+    optimizer = torch.optim.SGD(module.parameters(), lr=float(batch_size) if lr is None else lr)
+    made = (engine or PrivacyEngine()).make_private(
+        module=module,
+        optimizer=optimizer,
+        data_loader=DataLoader(TensorDataset(features, labels), batch_size=batch_size),
+        **{"criterion": _Error(), "noise_multiplier": QUIET, "max_grad_norm": 1.0, **options},
+    )
+    return made[0], made[1], made[2] if len(made) == 4 else _Error(), made[-1]
+
+
+def _epoch(module: nn.Module, optimizer: DPOptimizer, criterion: Any, loader: DataLoader[Any]) -> list[int]:
+    sizes = []
+    for features, labels in loader:
+        optimizer.zero_grad()
+        criterion(module(features), labels).backward()
+        optimizer.step()
+        sizes.append(len(features))
+    return sizes
+
+
+def _sum_of_epoch(module: nn.Module, parts: tuple[nn.Module, DPOptimizer, Any, DataLoader[Any]]) -> Tensor:
+    before = flat([parameter.detach().clone() for parameter in module.parameters()])
+    _epoch(*parts)
+    return before - flat([parameter.detach() for parameter in module.parameters()])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_opacus_loop_sums_what_one_row_at_a_time_sums(mode: str) -> None:
+    module, features, labels = _table()
+    clip_norm = middle_norm(module, squared_error, features, labels)
+    expected = reference_sum(module, squared_error, features, labels, clip_norm)
+    parts = _private(module, features, labels, grad_sample_mode=mode, max_grad_norm=clip_norm)
+    assert isinstance(parts[1], DPOptimizer)
+    torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_noise_of_an_opacus_loop_is_secure_and_as_accounted(mode: str) -> None:
+    """12,288 coordinates: 6 sigma of the variance is 7.7 %; a false alarm once in 5e8."""
+    module = nn.Linear(4096, 1, bias=False)
+    engine = PrivacyEngine()
+    features, labels = torch.zeros(6, 4096), torch.zeros(6)
+    parts = _private(
+        module, features, labels, engine=engine, grad_sample_mode=mode, noise_multiplier=2.0, max_grad_norm=1.5
+    )
+    assert engine.secure_mode
+    assert engine.noise.private
+    noise = torch.stack([_sum_of_epoch(module, parts) for _ in range(3)])
+    assert abs(float(noise.square().mean()) / 9.0 - 1) < 6 * (2 / noise.numel()) ** 0.5
+    assert parts[1].applied_sigma == 3.0
+    assert float((torch.corrcoef(noise) - torch.eye(3)).abs().max()) < 6 / 64
+    assert engine.accountant.history == [(2.0, 1.0, 3)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_empty_batches_step_and_are_accounted(mode: str) -> None:
+    """What the loader gives when nobody was drawn, five times."""
+    module = nn.Linear(64, 1)
+    engine = PrivacyEngine()
+    wrapped, optimizer, criterion, _ = _private(
+        module, torch.randn(10, 64), torch.zeros(10), engine=engine, grad_sample_mode=mode, lr=1.0, noise_multiplier=1.0
+    )
+    for _ in range(5):
+        before = module.weight.detach().clone()
+        assert _epoch(wrapped, optimizer, criterion, [(torch.zeros(0, 64), torch.zeros(0))]) == [0]  # type: ignore[arg-type]
+        assert float((module.weight.detach() - before).abs().min()) > 0
+        assert bool(module.weight.isfinite().all())
+    assert engine.accountant.history == [(1.0, 1.0, 5)]
+
+
+def test_the_rate_used_is_the_rate_accounted_and_not_that_of_whole_batches() -> None:
+    """300 of 1,000 rows: q = 0.3, where Opacus takes 1 / ceil(1000 / 300) = 0.25; 400 batches, 6 sigma once in 5e8."""
+    module, features, labels = _table(1000)
+    engine = PrivacyEngine()
+    parts = _private(module, features, labels, engine=engine, batch_size=300, lr=0.1, noise_multiplier=1.0)
+    assert len(parts[3]) == 4
+    assert parts[1].expected_batch_size == 300
+    sizes = [size for _ in range(100) for size in _epoch(*parts)]
+    (entry,) = engine.accountant.history
+    assert entry == (1.0, 0.3, 400)
+    assert abs(sum(sizes) / 400 / 1000 - 0.3) < 6 * (0.3 * 0.7 / 400_000) ** 0.5
+    assert len(set(sizes)) > 10
+
+
+class _Made(Dataset[tuple[Tensor, Tensor]]):
+    """Rows made by code: collated one by one."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.full((5,), float(index)), torch.tensor(float(index))
+
+
+def test_rows_made_by_code_are_sampled_too_and_empty_batches_keep_their_shape() -> None:
+    module, _, _ = _table()
+    engine = PrivacyEngine()
+    made = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(_Made(), batch_size=1),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    batches = [batch for _ in range(5) for batch in made[2]]
+    assert len(batches) == 200
+    assert {batch[0].shape[1:] for batch in batches} == {(5,)}
+    assert 0 in {len(batch[0]) for batch in batches}, "200 batches of rate 1/40: an empty one is missing once in 1e36"
+    assert all(torch.equal(rows[:, 0], labels) for rows, labels in batches)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "fast"])
+def test_a_logical_batch_in_pieces_is_one_accounted_step(mode: str) -> None:
+    module, features, labels = _table()
+    clip_norm = middle_norm(module, squared_error, features, labels)
+    expected = reference_sum(module, squared_error, features, labels, clip_norm)
+    engine = PrivacyEngine()
+    wrapped, optimizer, criterion, loader = _private(
+        module, features, labels, engine=engine, grad_sample_mode=mode, max_grad_norm=clip_norm
+    )
+    before = flat([parameter.detach().clone() for parameter in module.parameters()])
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=5, optimizer=optimizer) as pieces:
+        sizes = _epoch(wrapped, optimizer, criterion, pieces)
+    moved = before - flat([parameter.detach() for parameter in module.parameters()])
+    assert max(sizes) <= 5
+    assert sum(sizes) == 24
+    torch.testing.assert_close(moved, flat(expected), rtol=1e-4, atol=1e-4 * clip_norm)
+    assert engine.accountant.history == [(QUIET, 1.0, 1)]
+
+
+def _attack(engine: opacus.PrivacyEngine) -> float:
+    """How far, in units of C, one record moves the clipped sum of 400 when the per-sample loss has shape (n, 1)."""
+    sums = []
+    for rows in (400, 401):
+        module = nn.Linear(2, 1, bias=False)
+        nn.init.zeros_(module.weight)
+        features = torch.tensor([[0.01, 0.0]]).repeat(401, 1)
+        features[-1] = torch.tensor([0.0, 1.0])
+        labels = torch.full((401,), 100.0)
+        labels[-1] = -0.5
+        parts = _private(
+            module,
+            features[:rows],
+            labels[:rows],
+            engine=engine,
+            grad_sample_mode="ghost",
+            criterion=_Error(columns=True),
+        )
+        sums.append(_sum_of_epoch(module, parts))
+    return float((sums[1] - sums[0]).norm())
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Secure RNG turned off", "ignore:PrivacyEngine detected", "ignore:the dataset changed"
+)
+def test_ghost_clipping_of_a_loss_in_columns_keeps_the_bound_that_stock_opacus_loses() -> None:
+    stock = _attack(opacus.PrivacyEngine(accountant="rdp"))
+    assert stock > 100, f"stock Opacus moved by {stock} C only: is this still the attack?"
+    assert _attack(PrivacyEngine()) <= 1 + 1e-4
+
+
+def test_ghost_losses_stay_one_number_a_row_through_arithmetic() -> None:
+    module, features, labels = _table()
+    wrapped, _, criterion, _ = _private(module, features, labels, grad_sample_mode="ghost")
+    loss = criterion(wrapped(features), labels)
+    same = [loss * 2.0, 2.0 * loss, loss / 2, loss + 1.0, 1.0 + loss, loss - loss, 1.0 - loss, -loss, loss + loss]
+    assert {value.loss_per_sample.shape for value in same} == {(24,)}
+    with pytest.raises(PrivacyError, match="not one loss per row"):
+        loss * torch.ones(24, 1)
+    with pytest.raises(PrivacyError, match="not one loss per row"):
+        loss + torch.ones(24, 24)
+
+
+class _WeightOutsideItsLayer(nn.Module):
+    """Uses a layer's weight a second time behind the back of every hook."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs).tanh() @ self.layer.weight
+        return outputs.sum(1, keepdim=True)
+
+
+def test_ghost_clipping_of_a_weight_used_outside_its_layer_is_refused() -> None:
+    _, features, labels = _table()
+    with pytest.raises(PrivacyError, match="ghost does not see every gradient"):
+        _private(_WeightOutsideItsLayer(), features, labels, grad_sample_mode="ghost")
+
+
+@pytest.mark.parametrize("mode", ["fast", "hooks", "functorch", "ew"])
+def test_a_row_that_is_not_finite_adds_nothing(mode: str) -> None:
+    module, features, labels = _table()
+    expected = reference_sum(module, squared_error, features[1:], labels[1:], 1.0)
+    features[0, 0] = math.nan
+    parts = _private(module, features, labels, grad_sample_mode=mode)
+    torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_ghost_clipping_refuses_a_sum_that_is_not_finite() -> None:
+    module, features, labels = _table()
+    features[0, 0] = math.nan
+    parts = _private(module, features, labels, grad_sample_mode="ghost")
+    with pytest.raises(PrivacyError, match="not finite"):
+        _epoch(*parts)
+
+
+def test_target_epsilon_is_reached_from_below() -> None:
+    module, features, labels = _table(500)
+    engine = PrivacyEngine()
+    wrapped, optimizer, loader = engine.make_private_with_epsilon(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(features, labels), batch_size=60),
+        target_epsilon=3.0,
+        target_delta=1e-5,
+        epochs=4,
+        max_grad_norm=1.0,
+    )
+    for _ in range(4):
+        _epoch(wrapped, optimizer, _Error(), loader)
+    assert engine.accountant.history == [(optimizer.noise_multiplier, 0.12, 36)]
+    assert 3.0 * 0.99 < engine.get_epsilon(1e-5) <= 3.0
+
+
+def test_steps_spent_before_count_towards_the_target() -> None:
+    engine = PrivacyEngine()
+    engine.accountant.history = [(1.5, 0.1, 10)]
+    beside = engine.noise_multiplier_for(3.0, 1e-5, 0.1, 40)
+    engine.accountant.history.append((beside, 0.1, 40))
+    assert 3.0 * 0.99 < engine.get_epsilon(1e-5) <= 3.0
+    with pytest.raises(PrivacyError, match=r"target_epsilon=2\.0 is spent already"):
+        engine.noise_multiplier_for(2.0, 1e-5, 0.1, 40)
+
+
+def test_auto_is_fast_where_it_can_be_and_says_why_not() -> None:
+    module, features, labels = _table()
+    engine = PrivacyEngine()
+    parts = _private(module, features, labels, engine=engine)
+    assert type(parts[1]).__name__ == "FastDPOptimizer"
+    assert engine.mode_reason == "every trainable layer is supported"
+    other = PrivacyEngine()
+    parts = _private(nn.Sequential(nn.Linear(5, 1), nn.PReLU()), features, labels, engine=other)
+    assert type(parts[1]).__name__ == "SecureDPOptimizer"
+    assert other.mode_reason == "1: PReLU has no fast gradient"
+
+
+def test_the_fast_pair_refuses_what_it_would_get_wrong() -> None:
+    module, features, labels = _table()
+    wrapped, optimizer, criterion, _ = _private(module, features, labels, grad_sample_mode="fast")
+    with pytest.raises(ValueError, match="call backward"):
+        optimizer.step()
+    first = criterion(wrapped(features), labels)
+    wrapped(features)
+    with pytest.raises(PrivacyError, match="one forward and one backward pass"):
+        first.backward()
+    criterion(wrapped(features), labels).backward()
+    optimizer.step()
+    with pytest.raises(ValueError, match="call backward"):
+        optimizer.step()
+    with pytest.raises(PrivacyError, match="no gradient at the inputs"):
+        wrapped(features.clone().requires_grad_())
+    wrapped.eval()
+    assert wrapped(features).requires_grad
+
+
+def test_per_layer_clipping_and_adaptive_noise_schedules_of_opacus_work() -> None:
+    module, features, labels = _table()
+    engine = PrivacyEngine()
+    parts = _private(module, features, labels, engine=engine, clipping="per_layer", max_grad_norm=[0.5] * 4)
+    _epoch(*parts)
+    parts[1].noise_multiplier = 3.0
+    _epoch(*parts)
+    assert engine.accountant.history == [(QUIET, 1.0, 1), (3.0, 1.0, 1)]
+    assert parts[1].applied_sigma == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"noise_multiplier": 0.0}, "noise_multiplier=0.0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm=0.0"),
+        ({"poisson_sampling": False}, "poisson_sampling=False"),
+        ({"noise_generator": torch.Generator()}, "noise_generator"),
+        ({"rand_on_empty": True}, "rand_on_empty"),
+        ({"clipping": "adaptive"}, "clipping='adaptive'"),
+        ({"grad_sample_mode": "no_op"}, "grad_sample_mode='no_op'"),
+    ],
+)
+def test_requests_that_would_not_be_private_are_refused(change: dict[str, Any], message: str) -> None:
+    module, features, labels = _table()
+    with pytest.raises(PrivacyError, match=message):
+        _private(module, features, labels, **change)
+
+
+def test_seeded_noise_is_never_taken_for_secure() -> None:
+    with pytest.raises(PrivacyError, match="NOT PRIVATE"):
+        PrivacyEngine(noise=SeededNoise(1))
+    with pytest.raises(PrivacyError, match=r"OrdinaryNoise.* is not secure"):
+        PrivacyEngine(noise=OrdinaryNoise())
+    assert isinstance(PrivacyEngine(secure_mode=False).noise, OrdinaryNoise)
+    assert not PrivacyEngine(secure_mode=False, noise=SeededNoise(1)).noise.private
+    with pytest.raises(PrivacyError, match="accountant='gdp'"):
+        PrivacyEngine(accountant="gdp")
+
+
+def test_the_engine_continues_from_its_state() -> None:
+    engine = PrivacyEngine()
+    engine.accountant.history = [(1.1, 0.01, 40)]
+    other = PrivacyEngine()
+    other.restore(engine.state())
+    assert other.get_epsilon(1e-5) == engine.get_epsilon(1e-5)
+    other.accountant.step(noise_multiplier=1.1, sample_rate=0.01)
+    assert other.accountant.history == [(1.1, 0.01, 41)]
+    with pytest.raises(PrivacyError, match="another accountant"):
+        PrivacyEngine(accountant="prv").restore(engine.state())
+
+
+@pytest.mark.parametrize("mode", ["fast", "hooks"])
+def test_a_checkpoint_holds_everything_and_no_pickle(tmp_path: Path, mode: str) -> None:
+    module, features, labels = _table()
+    engine = PrivacyEngine()
+    parts = _private(module, features, labels, engine=engine, grad_sample_mode=mode, lr=0.1, noise_multiplier=1.0)
+    _epoch(*parts)
+    path = tmp_path / "checkpoint.safetensors"
+    engine.save_checkpoint(path=path, module=parts[0], optimizer=parts[1])
+    assert b"_module" not in path.read_bytes()
+    other, fresh = PrivacyEngine(), nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(fresh.parameters(), lr=9.0)
+    other.load_checkpoint(path=path, module=fresh, optimizer=optimizer)
+    assert other.accountant.history == [(1.0, 1.0, 1)]
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    torch.testing.assert_close(list(fresh.parameters()), list(module.parameters()))
+    with pytest.raises(PrivacyError, match="another model"):
+        other.load_checkpoint(path=path, module=nn.Linear(5, 1))
+    path.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(PrivacyError, match="cannot be read"):
+        other.load_checkpoint(path=path, module=fresh)
+
+
+def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
+    for mode in MODES:
+        module, features, labels = _table()
+        start = {name: value.clone() for name, value in module.state_dict().items()}
+        expected = reference_sum(module, squared_error, features, labels, 1.0)
+        parts = _private(module, features, labels, grad_sample_mode=mode)
+        _epoch(*parts)
+        module.load_state_dict(start)
+        torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_forked_processes_share_neither_batches_nor_noise() -> None:
+    """Two children of one training: 200 rows at q = 0.5 and 8 normals, equal by chance once in 1e60."""
+    module, features, labels = _table(200)
+    private = PrivacyEngine().private_training(
+        module,
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        squared_error,
+        features,
+        labels,
+        sampler=PoissonSampler(200, 0.5),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    private.run(2)
+    found = [_in_child(lambda: str(private._draw().tolist()).encode()) for _ in range(2)]
+    found.append(str(private._draw().tolist()).encode())
+    assert len(set(found)) == 3
+
+
+def _in_child(work: Any) -> bytes:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, work()[:4000])
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        return pipe.read()

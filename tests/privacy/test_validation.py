@@ -1,0 +1,175 @@
+"""What may be trained privately: refusals name the layer and the fix, and the fix is what the message says."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.losses import softmax_cross_entropy
+from homo_dp.privacy.validation import check_module, check_optimizer, compatible_module, probe_rows, size_of_outputs
+
+
+class Counting(nn.Module):
+    """Counts the rows it has seen in a buffer."""
+
+    seen: Tensor
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("seen", torch.zeros(()), persistent=persistent)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += len(inputs)
+        outputs: Tensor = self.layer(inputs)
+        return outputs
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch without being called BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs - inputs.mean(0))
+        return outputs
+
+
+class Masked(nn.Module):
+    """A constant that is no weight: allowed, because it is not persistent and the forward pass only reads it."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("mask", torch.tensor([True, False, True, True]), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs * self.mask)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
+            r"1: BatchNorm1d mixes .* use GroupNorm or LayerNorm, or set",
+        ),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)), "1: BatchNorm1d mixes"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), "1: BatchNorm1d mixes"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)), "track_running_stats=True"),
+        (nn.LSTM(3, 3), "LSTM cannot be trained privately"),
+        (Counting(persistent=True), "buffer seen .* persistent=False"),
+        (nn.Linear(4, 2).to(torch.bfloat16), "dtype=torch.bfloat16"),
+        (nn.Linear(4, 2).requires_grad_(False), "0 trainable parameters"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "several dtypes"),
+    ],
+)
+def test_modules_that_are_refused(module: nn.Module, message: str) -> None:
+    with pytest.raises(PrivacyError, match=message):
+        check_module(module)
+
+
+def test_values_and_shapes_that_are_refused() -> None:
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight[0, 0] = math.nan
+    with pytest.raises(PrivacyError, match="weight holds NaN"):
+        check_module(module)
+    empty = nn.Linear(2, 2)
+    empty.nothing = nn.Parameter(torch.zeros(0))
+    with pytest.raises(PrivacyError, match="nothing: shape="):
+        check_module(empty)
+    counts = nn.Linear(2, 2)
+    counts.counts = nn.Parameter(torch.zeros(3, dtype=torch.int64), requires_grad=False)
+    with pytest.raises(PrivacyError, match=r"counts: dtype=torch\.int64"):
+        check_module(counts)
+
+
+def test_messages_are_one_line() -> None:
+    for module in (nn.LSTM(3, 3), nn.Sequential(nn.BatchNorm2d(3))):
+        with pytest.raises(PrivacyError) as caught:
+            check_module(module)
+        assert "\n" not in str(caught.value)
+        assert "model.fix=true" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)),
+        nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True, affine=True)),
+        nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)),
+        nn.BatchNorm1d(4),
+        nn.LSTM(3, 3),
+    ],
+)
+def test_the_fix_makes_a_copy_that_passes(module: nn.Module) -> None:
+    fixed = compatible_module(module, fix=True)
+    check_module(fixed)
+    assert not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in fixed.modules())
+    with pytest.raises(PrivacyError):
+        compatible_module(module)
+
+
+def test_the_fix_keeps_weights() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    fixed = compatible_module(module, fix=True)
+    assert torch.equal(fixed.get_parameter("0.weight"), module.get_parameter("0.weight"))
+
+
+def test_rows_that_meet_are_found_whatever_the_layer_is_called() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="Centred mixes rows"):
+        probe_rows(Centred(), softmax_cross_entropy, features, labels)
+    with pytest.raises(PrivacyError, match="mixes rows"):
+        probe_rows(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), softmax_cross_entropy, features, labels)
+    with pytest.raises(PrivacyError, match="buffer seen is written"):
+        probe_rows(Counting(persistent=False), softmax_cross_entropy, features, labels)
+
+
+def test_rows_of_indices_are_probed_too() -> None:
+    class CentredWords(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            vectors: Tensor = self.words(inputs).mean(1)
+            return vectors - vectors.mean(0)
+
+    indices = torch.tensor([[0, 1], [2, 3], [4, 4], [1, 2]])
+    with pytest.raises(PrivacyError, match="mixes rows"):
+        probe_rows(CentredWords(), size_of_outputs, indices, torch.zeros(4))
+
+
+def test_modules_that_keep_rows_apart_pass_dropout_and_constants_too() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    state = torch.get_rng_state()
+    for module in (nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)), Masked()):
+        check_module(module)
+        probe_rows(module, softmax_cross_entropy, features, labels)
+    before = torch.get_rng_state()
+    probe_rows(nn.Sequential(nn.Dropout(0.5)), size_of_outputs, features, labels)
+    assert torch.equal(before, torch.get_rng_state()), "the probe must not move the random state of the caller"
+    assert not torch.equal(before, state), "building layers did move it, so the comparison can fail"
+
+
+def test_the_optimiser_holds_exactly_what_is_trained() -> None:
+    module = nn.Linear(2, 2)
+    with pytest.raises(PrivacyError, match="bias is trainable but not in the optimizer"):
+        check_optimizer(module, torch.optim.SGD([module.weight], lr=0.1))
+    check_optimizer(module, torch.optim.SGD([module.weight], lr=0.1), partly=True)
+    with pytest.raises(PrivacyError, match="that the model has not"):
+        check_optimizer(module, torch.optim.SGD([*module.parameters(), nn.Parameter(torch.ones(1))], lr=0.1))
+    with pytest.raises(PrivacyError, match="maximize=True"):
+        check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1, maximize=True))
+    module.bias.requires_grad_(False)
+    check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1))
