@@ -75,7 +75,7 @@ class Aggregator:
     def start_round(self) -> None:
         """Open the next round."""
         self.round += 1
-        self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights))
+        self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights), self.round)
         self._updates = {}
         self._started = time.perf_counter()
 

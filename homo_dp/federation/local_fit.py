@@ -20,7 +20,8 @@ Steps = Callable[[int, Callable[[], None]], None]
 class LocalFit:
     """The model, rows and optimiser of one party; they live through all rounds of a run.
 
-    A mechanism may replace ``run_steps`` (the batches) in ``before_fit``; DP-SGD puts its private training there.
+    A mechanism may replace ``run_steps`` (the batches) in ``before_fit``; DP-SGD puts its private training there. It may
+    set ``proximal_mu``, the pull to the global weights, there as well.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class LocalFit:
         self.train = train
         self.generator = generator
         self.optimizer = build_optimizer(model, train)
+        self.proximal_mu = train.proximal_mu
         self.run_steps: Steps = self._plain_steps
         self.start: Weights = {}
         self.round_number = 0
@@ -78,7 +80,7 @@ class LocalFit:
 
         Under DP-SGD this runs after clipping and noise: neither term depends on rows.
         """
-        decay, pull = self.train.weight_decay, self.train.proximal_mu
+        decay, pull = self.train.weight_decay, self.proximal_mu
         if not decay and not pull:
             return None
         parameters = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]

@@ -55,6 +55,7 @@ class FederationFacts:
 class PartyPlan:
     """What a party will release in each round and what every observer learns from it.
 
+    ``rounds`` are those of the run; where ``schedule`` names some of them, the party takes part in no others.
     ``events`` maps an observer to the event of one round; an observer who is missing gets no guarantee.
     """
 
@@ -69,6 +70,13 @@ class PartyPlan:
     noise_to_signal: float
     notes: tuple[str, ...] = ()
     extra: Mapping[str, float | str | None] = field(default_factory=dict)
+    schedule: tuple[int, ...] | None = None
+
+    def releases_by(self, round_number: int) -> int:
+        """How many times the party has released something once this round of the run is over."""
+        if self.schedule is None:
+            return round_number
+        return sum(number <= round_number for number in self.schedule)
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class Mechanism(ABC):
     def after_fit(self, fit: LocalFit) -> Release:
         """Called at the party after the last batch: the bounded, noised tensors and their event."""
 
-    def cohort(self, parties: Sequence[str]) -> tuple[str, ...]:
+    def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         """Called at the aggregator when a round opens: the parties that take part in it."""
         return tuple(parties)
 

@@ -79,6 +79,11 @@ class Party:
             raise BudgetExceeded(
                 f"round={message.round}: party {self.settings.name} planned {self.plan.rounds} rounds; refused"
             )
+        if self.plan.schedule is not None and message.round not in self.plan.schedule:
+            raise BudgetExceeded(
+                f"round={message.round}: party {self.settings.name} takes part only in rounds "
+                f"{', '.join(map(str, self.plan.schedule))}; refused"
+            )
         self._check_weights(message.tensors)
         if self.charges_itself:
             return self._charged_answer(message)

@@ -53,8 +53,9 @@ def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> 
         transport.done(message)
     missing = aggregator.waiting_for
     replied = len(aggregator.cohort) - len(missing)
-    if replied < rules.min_parties or (missing and rules.stop_on_missing):
+    least = min(rules.min_parties, len(aggregator.cohort))
+    if replied < least or (missing and rules.stop_on_missing):
         raise TransportError(
-            f"round={aggregator.round}: {replied} of at least {rules.min_parties} parties replied, missing "
+            f"round={aggregator.round}: {replied} of at least {least} parties replied, missing "
             f"{', '.join(missing)}; start them again, or lower federation.min_parties"
         )

@@ -20,7 +20,8 @@ def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon |
     event = plan.events.get(observer)
     if event is None:
         return None
-    return epsilon_curve(event, plan.rounds, plan.delta)[rounds - 1] if rounds else Epsilon(0.0, 0.0)
+    done, planned = plan.releases_by(rounds), plan.releases_by(plan.rounds)
+    return epsilon_curve(event, planned, plan.delta)[done - 1] if done else Epsilon(0.0, 0.0)
 
 
 def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, rounds: int) -> float | None:
