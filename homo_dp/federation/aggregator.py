@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from homo_dp.errors import MessageError
-from homo_dp.federation.mechanism import Mechanism, Update, Weights
+from homo_dp.federation.mechanism import Combined, Mechanism, PartyPlan, Update, Weights
 from homo_dp.federation.messages import AGGREGATOR, Message, check_tensors, signature
 from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
-from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 
 
@@ -73,7 +73,8 @@ class Aggregator:
         self._started = 0.0
 
     def start_round(self) -> None:
-        """Open the next round."""
+        """Open the next round; a round that would pass the aggregator's own budget is refused here."""
+        self._check_budget(self.round + 1)
         self.round += 1
         self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights), self.round)
         self._updates = {}
@@ -118,24 +119,30 @@ class Aggregator:
         """Combine what came, charge what the aggregator itself noised, and move the weights."""
         updates = [self._updates[party] for party in self.cohort if party in self._updates]
         missing = self.waiting_for
-        metrics: dict[str, float] = {}
-        if updates:
+        combined = Combined(self.weights, discarded=True)
+        if updates or self.mechanism.combines_empty_rounds:
             combined = self.mechanism.on_receive(updates, self.weights, self.round)
-            metrics = dict(combined.metrics)
+        return self.apply(combined, tuple(update.party for update in updates), missing)
+
+    def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
+        """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
+        moved = self.weights
+        if not combined.discarded:
             moved = self.server_optimizer.step(self.weights, combined.weights)
             moved = self.mechanism.before_broadcast(moved, self.round)
-            if combined.event is not None:
-                if self.before_charge is not None:
-                    self.before_charge(moved, combined.event, combined.sigma)
-                self.charge(combined.event, combined.sigma)
+        if combined.event is not None:
+            if self.before_charge is not None:
+                self.before_charge(moved, combined.event, combined.sigma)
+            self.charge(combined.event, combined.sigma)
+        if not combined.discarded:
             self.publish(moved)
         return RoundReport(
             round=self.round,
-            replied=tuple(update.party for update in updates),
+            replied=replied,
             missing=missing,
             weights=self.weights,
             seconds=time.perf_counter() - self._started,
-            metrics=metrics,
+            metrics=dict(combined.metrics),
         )
 
     def publish(self, weights: Weights) -> None:
@@ -147,25 +154,39 @@ class Aggregator:
         """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
         if self.ledger is None:
             raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
-        facts = next(iter(self.mechanism.facts.parties.values()))
-        plan = self.mechanism.plan(facts)
-        self.ledger.charge(
-            Charge(
-                run=self.settings.run,
-                dataset=self.settings.dataset,
-                unit=self.mechanism.unit,
-                relation=plan.relation,
-                party=self.settings.name,
-                round=self.round,
-                kind="model",
-                event=event,
-                delta=plan.delta,
-                sigma=sigma,
-                observer="model_reader",
-            ),
-            self.settings.budget,
-        )
+        self.ledger.charge(self._charge_of(self.round, event, sigma), self.settings.budget)
         self.applied_sigma = sigma
+
+    def planned_charge(self, round_number: int) -> Charge:
+        """What a round will cost on the aggregator's ledger, by the plan."""
+        plan = self._plan()
+        return self._charge_of(round_number, plan.events["model_reader"], plan.sigma)
+
+    def _check_budget(self, round_number: int) -> None:
+        if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
+            return
+        refusal = self.ledger.would_exceed([self.planned_charge(round_number)], self.settings.budget)
+        if refusal:
+            raise BudgetExceeded(refusal)
+
+    def _charge_of(self, round_number: int, event: object, sigma: float) -> Charge:
+        plan = self._plan()
+        return Charge(
+            run=self.settings.run,
+            dataset=self.settings.dataset,
+            unit=self.mechanism.unit,
+            relation=plan.relation,
+            party=self.settings.name,
+            round=round_number,
+            kind="model",
+            event=event,
+            delta=plan.delta,
+            sigma=sigma,
+            observer="model_reader",
+        )
+
+    def _plan(self) -> PartyPlan:
+        return self.mechanism.plan(next(iter(self.mechanism.facts.parties.values())))
 
     def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
         return Message(

@@ -56,7 +56,8 @@ class PartyPlan:
     """What a party will release in each round and what every observer learns from it.
 
     ``rounds`` are those of the run; where ``schedule`` names some of them, the party takes part in no others.
-    ``events`` maps an observer to the event of one round; an observer who is missing gets no guarantee.
+    ``events`` maps an observer to the event of one round; an observer who is missing gets no guarantee. Where
+    ``trusts_aggregator``, the target is kept against the readers of the model, and theirs is the figure to quote.
     """
 
     noise_multiplier: float
@@ -70,6 +71,7 @@ class PartyPlan:
     noise_to_signal: float
     notes: tuple[str, ...] = ()
     extra: Mapping[str, float | str | None] = field(default_factory=dict)
+    trusts_aggregator: bool = False
     schedule: tuple[int, ...] | None = None
 
     def releases_by(self, round_number: int) -> int:
@@ -106,12 +108,16 @@ class Update:
 
 @dataclass(frozen=True)
 class Combined:
-    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator added the noise."""
+    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's ledger pays for it.
+
+    A ``discarded`` round is paid for and moves nothing.
+    """
 
     weights: Weights
     event: DpEvent | None = None
     sigma: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    discarded: bool = False
 
 
 class Mechanism(ABC):
@@ -127,6 +133,7 @@ class Mechanism(ABC):
     unit: ClassVar[Literal["record", "user"]] = "record"
     private: ClassVar[bool] = True
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
+    combines_empty_rounds: ClassVar[bool] = False  # on_receive is called (and adds noise) also if nobody replied
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         self.config = config

@@ -32,8 +32,9 @@ def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, round
 
 
 def quoted_observer(plans: Mapping[str, PartyPlan]) -> Observer:
-    """The strongest observer that the run protects against: the aggregator, if every party has a guarantee there."""
-    return "aggregator" if all("aggregator" in plan.events for plan in plans.values()) else "model_reader"
+    """The strongest observer that the run protects against: the aggregator, unless it is trusted or unprotected."""
+    protected = all("aggregator" in plan.events and not plan.trusts_aggregator for plan in plans.values())
+    return "aggregator" if protected else "model_reader"
 
 
 def privacy_statement(
