@@ -22,8 +22,8 @@ from homo_dp.privacy.sampling import PoissonSampler
 def poisson_sampler(data_loader: DataLoader[Any]) -> PoissonSampler:
     """The sampler whose expected batch is the loader's batch: q = batch_size / rows, not 1 / number of batches.
 
-    >>> poisson_sampler(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=4))
-    PoissonSampler(population=10, sample_rate=0.4)
+    >>> poisson_sampler(DataLoader(TensorDataset(torch.zeros(10, 1)), batch_size=4)).sample_rate
+    0.4
     """
     if isinstance(data_loader.dataset, IterableDataset):
         raise PrivacyError("an IterableDataset cannot be Poisson sampled; give a map-style dataset or tensors")

@@ -14,7 +14,7 @@ from homo_dp.privacy.sampling import PoissonSampler
 
 
 def test_blocks_of_batches_are_independent_poisson_batches() -> None:
-    """2,000 batches over 50 rows at q = 0.1: a row counts 200 +- 13.4, sizes have variance 4.5; 7 sigma, once in 1e9."""
+    """2,000 batches of 50 rows at q = 0.1: a row counts 200 +- 13.4, sizes have variance 4.5; 7 sigma, once in 1e9."""
     batches = PoissonBatches(PoissonSampler(50, 0.1), secure_noise())
     drawn = [batches.next() for _ in range(2000)]
     assert all(bool((batch.diff() > 0).all()) for batch in drawn), "rows of a batch ascend and are distinct"
