@@ -6,7 +6,7 @@ from typing import Final
 from homo_dp.errors import MessageError
 
 AGGREGATOR: Final = "aggregator"  # the aggregator's id in every run; no party may take it
-_ID: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 def check_id(name: str, value: object) -> str:
@@ -15,9 +15,9 @@ def check_id(name: str, value: object) -> str:
     >>> check_id("run", "../etc")
     Traceback (most recent call last):
     ...
-    homo_dp.errors.MessageError: run='../etc' is no id: use 1 to 63 of a-z 0-9 _ . -, first a letter or digit, no '..'
+    homo_dp.errors.MessageError: run='../etc' is no id: use 1 to 64 letters, digits or _ . -, first no sign, no '..'
     """
     if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value or value.endswith("."):
         shown = repr(value)[:80]
-        raise MessageError(f"{name}={shown} is no id: use 1 to 63 of a-z 0-9 _ . -, first a letter or digit, no '..'")
+        raise MessageError(f"{name}={shown} is no id: use 1 to 64 letters, digits or _ . -, first no sign, no '..'")
     return value

@@ -170,7 +170,7 @@ def check(message: Message, kinds: Kinds = KINDS) -> None:
     if kind is None:
         raise MessageError(f"kind={str(message.kind)[:40]!r}, allowed {', '.join(kinds)}")
     other, aggregator = (message.sender, message.recipient) if kind.from_party else (message.recipient, message.sender)
-    if aggregator != AGGREGATOR or other == AGGREGATOR:
+    if aggregator != AGGREGATOR or other.lower() == AGGREGATOR:  # some shared folders do not tell A from a
         way = "a party to the aggregator" if kind.from_party else "the aggregator to a party"
         raise MessageError(
             f"kind={message.kind!r} goes from {way}, not from {message.sender!r} to {message.recipient!r}"

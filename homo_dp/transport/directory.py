@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE: Final = 0.002  # seconds
 LAST_PAUSE: Final = 0.25
 _GROWTH: Final = 1.1  # looking costs about a tenth of the time waited, in delay
-_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([a-z0-9_.-]{1,63})-([0-9a-f]{32})\.msg")
+_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
 _SUPERSEDES: Final = {"finished": ("finished", "weights", "status")}
 
 
@@ -95,6 +95,7 @@ class DirectoryTransport:
                 message = self._next()
             if message is not None:
                 self._pause = FIRST_PAUSE
+                crash_point("directory.after_receive")
                 return message
             left = deadline - time.monotonic()
             if left <= 0:

@@ -136,8 +136,8 @@ def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     """Public keys by name; one name, one key, and no key under two names."""
     listed: dict[str, PublicKey] = {}
     for key in keys:
-        if key.name in listed:
-            raise InputError(f"public key of {key.name!r} is listed twice: keep one line a name")
+        if key.name.lower() in (name.lower() for name in listed):
+            raise InputError(f"public key of {key.name!r} is listed twice (A and a are one): keep one line a name")
         listed[key.name] = key
     if len({key.raw for key in listed.values()}) != len(listed):
         raise InputError("one public key is listed under two names: each party needs its own `homo_dp.keys new`")

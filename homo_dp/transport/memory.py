@@ -30,7 +30,7 @@ class MemoryHub:
 
     def register(self, name: str, handle: Handler) -> None:
         """Let `handle` answer the messages to the party `name`."""
-        if check_id("party", name) == AGGREGATOR or name in self._handlers:
+        if check_id("party", name).lower() == AGGREGATOR or name in self._handlers:
             raise MessageError(f"party={name!r} is taken: give each party its own name")
         self._handlers[name] = handle
 

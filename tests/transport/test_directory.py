@@ -1,12 +1,11 @@
 """The shared folder: whole files only, tidy, resumable, indifferent to strangers' files."""
 
 import contextlib
+import importlib
 import logging
 import os
 import resource
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.messages import AGGREGATOR, Limits, Message
 from homo_dp.federation.protocol import Transport
+from homo_dp.privacy import crash
 from homo_dp.transport.directory import DirectoryTransport
 from tests.transport.parts import PARTIES, join, sealer, update, weights
 
@@ -241,49 +241,30 @@ def test_folders_take_the_mode_of_the_root_so_that_a_group_can_share_it(tmp_path
     assert (folder / name).stat().st_mode & 0o060 == 0o060
 
 
-SENDER = """
-import sys
-from pathlib import Path
-from homo_dp.transport.directory import DirectoryTransport
-from homo_dp.transport.keys import read_key_pair, read_public_key
-from homo_dp.transport.sealing import Sealer
-from homo_dp.federation.messages import Message
-import torch
-root = Path(sys.argv[1])
-known = {"aggregator": read_public_key(root / "aggregator.pub")}
-end = DirectoryTransport(root / "shared", "demo", Sealer(read_key_pair(root / "bank_a.key"), known))
-tensors = {"w": torch.arange(1000.0)}
-end.send(Message("demo", 1, "bank_a", "aggregator", "update", tensors, {"releases": ["update"]}))
-"""
-
-POINTS = ("before_write", "before_fsync", "before_rename", "after_rename", "after_sync")
+def send_and_die(root: Path, message: Message, point: str | None) -> int:
+    """Send from a child of this process, killed at a crash point; its exit code, minus the signal."""
+    child = os.fork()
+    if child == 0:
+        os.environ["HOMO_DP_CRASH_AT"] = f"directory.{point}" if point else ""
+        importlib.reload(crash)
+        end(root, message.sender).send(message)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_sender_killed_at_any_point_sends_nothing_or_all_and_once(tmp_path: Path) -> None:
-    from homo_dp.transport.keys import new_key_pair, write_key_pair
-    from homo_dp.transport.sealing import Sealer
-
-    pairs = {name: new_key_pair(name) for name in ("bank_a", AGGREGATOR)}
-    for pair in pairs.values():
-        write_key_pair(pair, tmp_path)
-    own = Sealer(pairs[AGGREGATOR], {"bank_a": pairs["bank_a"].public})
-    aggregator = DirectoryTransport(tmp_path / "shared", "demo", own)
-    command = [sys.executable, "-c", SENDER, str(tmp_path)]
-    processes = {
-        point: subprocess.Popen(command, env=os.environ | {"HOMO_DP_CRASH_AT": f"directory.{point}"})
-        for point in POINTS[:3]
-    }
-    for process in processes.values():
-        assert process.wait() == -signal.SIGKILL
-    assert aggregator.receive(0) is None
-    for point in POINTS[3:]:
-        process = subprocess.Popen(command, env=os.environ | {"HOMO_DP_CRASH_AT": f"directory.{point}"})
-        assert process.wait() == -signal.SIGKILL
-    assert len([name for name in files(tmp_path / "shared", AGGREGATOR) if name.endswith(".msg")]) == 1
-    assert subprocess.run(command, check=False).returncode == 0
-    assert len(files(tmp_path / "shared", AGGREGATOR)) == 1
+    aggregator, message = end(tmp_path, AGGREGATOR), update(size=1000)
+    for point in ("before_write", "before_fsync", "before_rename"):
+        assert send_and_die(tmp_path, message, point) == -signal.SIGKILL
+        assert aggregator.receive(0) is None
+    for point in ("after_rename", "after_sync"):
+        assert send_and_die(tmp_path, message, point) == -signal.SIGKILL
+        assert len([name for name in files(tmp_path, AGGREGATOR) if name.endswith(".msg")]) == 1
+    assert send_and_die(tmp_path, message, None) == 0
+    assert len(files(tmp_path, AGGREGATOR)) == 1
     received = aggregator.receive(0)
     assert received is not None
-    assert torch.equal(received.tensors["w"], torch.arange(1000.0))
+    assert torch.equal(received.tensors["w"], message.tensors["w"])
     aggregator.done(received)
-    assert files(tmp_path / "shared", AGGREGATOR) == []
+    assert files(tmp_path, AGGREGATOR) == []

@@ -1,0 +1,405 @@
+"""The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled, parts published.
+
+Only this module imports `nats`. It runs on the event loop of the thread that `homo_dp.transport.nats` owns.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import ssl
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.transport.nats_names import Names
+from homo_dp.transport.nats_parts import Assembler, Delivery, Part
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LAST_PAUSE = 0.05, 5.0
+_CONNECT: Final = 5
+_BATCH: Final = 16
+_PULL: Final = 30.0
+_HEARTBEAT: Final = 5.0
+_IN_FLIGHT: Final = 8
+_REMEMBERED: Final = 1000
+_UNREAD: Final = 4  # whole messages held for a process that does not ask for them
+_DUPLICATES: Final = 120.0
+_KEEP: Final = 30 * 86400.0
+_AWAY: Final = (OSError, nats.errors.Error)  # a TimeoutError is an OSError
+
+
+class Link:
+    """Keeps one process connected; hands whole deliveries to `deliver`."""
+
+    def __init__(
+        self,
+        names: Names,
+        peers: list[str],
+        servers: list[str],
+        options: dict[str, Any],
+        max_size: int,
+        ack_wait: float,
+        deliver: Callable[[Delivery], None],
+    ) -> None:
+        self.names = names
+        self._peers = peers
+        self._servers = servers
+        self._options = options
+        self._ack_wait = ack_wait
+        self._deliver = deliver
+        self._parts = Assembler(max_size)
+        self._client: Client | None = None
+        self._up = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._unread = 0
+        self._held: dict[int, str] = {}  # sequence -> where to acknowledge
+        self._acks: deque[str] = deque()
+        self._acks_wait = asyncio.Event()
+        self._sent: OrderedDict[str, int] = OrderedDict()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self.complaint = ""
+
+    async def start(self, patience: float) -> None:
+        """Connect for the first time, or raise TransportError."""
+        deadline = asyncio.get_running_loop().time() + patience
+        for pause in _pauses():
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                client, closed = await self._connect(max(0.1, min(left, _CONNECT)))
+                break
+            except _AWAY as error:
+                final = isinstance(error, ssl.SSLError | nats.js.errors.APIError) or "uthorization" in str(error)
+                if final or left < pause:
+                    raise self._unreachable(error) from None
+            await asyncio.sleep(pause)
+        self._tasks = [
+            asyncio.create_task(self._keep_up(client, closed)),
+            asyncio.create_task(self._acknowledge()),
+            asyncio.create_task(self._stay_in_hand()),
+        ]
+
+    async def send(self, subject: str, parts: Iterator[Part], older: list[str], patience: float) -> None:
+        """Publish the parts, a few at a time, and return when the stream has stored them all.
+
+        What was sent on the subjects `older` before, and never fetched, is then removed (only the aggregator may).
+        """
+        deadline = asyncio.get_running_loop().time() + patience
+        running: deque[asyncio.Task[int]] = deque()
+        sequences: list[int] = []
+        again = -1
+        try:
+            for part in parts:
+                if again < 0:
+                    again = self._times_sent(part.tag)
+                running.append(asyncio.create_task(self._store(subject, part, again, deadline)))
+                if len(running) >= _IN_FLIGHT:
+                    sequences.append(await running.popleft())
+            while running:
+                sequences.append(await running.popleft())
+        finally:
+            for task in running:
+                task.cancel()
+        for name in older:
+            removal = asyncio.create_task(self._remove_older(name, min(sequences)))
+            self._background.add(removal)
+            removal.add_done_callback(self._background.discard)
+
+    def read(self) -> None:
+        """A delivery was taken: there is room for another."""
+        self._unread -= 1
+        self._room.set()
+
+    def acknowledge(self, sequences: list[int]) -> None:
+        """Tell the queue that these need not come again."""
+        self._acks.extend(self._held.pop(sequence) for sequence in sequences if sequence in self._held)
+        self._acks_wait.set()
+
+    async def stop(self) -> None:
+        """Send what is still to be acknowledged and disconnect."""
+        if self._client is not None and self._client.is_connected:
+            with contextlib.suppress(*_AWAY):
+                while self._acks:
+                    await self._client.publish(self._acks.popleft(), b"+ACK")
+                await self._client.flush(2)
+        if self._background:
+            await asyncio.wait(self._background, timeout=1.0)
+        tasks = [*self._tasks, *self._background]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await _close(self._client)
+
+    def _times_sent(self, tag: str) -> int:
+        times = self._sent.pop(tag, 0)
+        self._sent[tag] = times + 1
+        while len(self._sent) > _REMEMBERED:
+            self._sent.popitem(last=False)
+        return times
+
+    async def _remove_older(self, subject: str, sequence: int) -> None:
+        with contextlib.suppress(*_AWAY):
+            client = await self._connected()
+            await client.jsm().purge_stream(self.names.stream, seq=sequence, subject=subject)
+
+    async def _connect(self, limit: float) -> tuple[Client, asyncio.Event]:
+        closed = asyncio.Event()
+
+        async def on_closed() -> None:
+            closed.set()
+
+        async def on_error(error: Exception) -> None:
+            self.complaint = str(error) or type(error).__name__
+            log.debug("nats: %s", self.complaint)
+
+        failure: Exception = nats.errors.NoServersError()
+        self.complaint = ""
+        for server in random.sample(self._servers, len(self._servers)):
+            client = Client()
+            try:
+                async with asyncio.timeout(limit):
+                    # Reconnecting is ours, so that the stream and the pull are set up again each time.
+                    await client.connect(
+                        servers=[server],
+                        name=f"homo_dp {self.names.name}",
+                        inbox_prefix=self.names.inbox(),
+                        allow_reconnect=False,
+                        max_reconnect_attempts=1,
+                        reconnect_time_wait=0,
+                        connect_timeout=_CONNECT,
+                        ping_interval=10,
+                        max_outstanding_pings=2,
+                        closed_cb=on_closed,
+                        error_cb=on_error,
+                        **self._options,
+                    )
+                    if self.names.name == AGGREGATOR:
+                        await self._make_stream(client)
+                return client, closed
+            except _AWAY as error:
+                failure = error
+                await _close(client)
+        raise failure
+
+    async def _make_stream(self, client: Client) -> None:
+        """The run's stream and everybody's consumers; making them again changes nothing."""
+        manager = client.jsm()
+        try:
+            await manager.stream_info(self.names.stream)
+        except nats.js.errors.NotFoundError:
+            await manager.add_stream(
+                StreamConfig(
+                    name=self.names.stream,
+                    subjects=[f"{self.names.base}.>"],
+                    retention=RetentionPolicy.WORK_QUEUE,
+                    storage=StorageType.FILE,
+                    duplicate_window=_DUPLICATES,
+                    max_age=_KEEP,
+                )
+            )
+        for name in (AGGREGATOR, *self._peers):
+            await manager.add_consumer(
+                self.names.stream,
+                ConsumerConfig(
+                    durable_name=self.names.consumer(name),
+                    filter_subject=self.names.filter(name),
+                    ack_policy=AckPolicy.EXPLICIT,
+                    ack_wait=self._ack_wait,
+                    max_ack_pending=-1,
+                    max_waiting=64,
+                ),
+            )
+
+    async def _keep_up(self, client: Client, closed: asyncio.Event) -> None:
+        while True:
+            self._client, self.complaint = client, ""
+            self._up.set()
+            await self._pull_until(client, closed)
+            self._up.clear()
+            for request in self._requests:
+                request.cancel()
+            log.warning("nats: connection of %s lost (%s); trying again", self.names.name, self.complaint or "closed")
+            told = ""
+            for pause in _pauses():
+                await asyncio.sleep(pause)
+                try:
+                    client, closed = await self._connect(_CONNECT)
+                    break
+                except _AWAY as error:
+                    reason = self.complaint or str(error) or type(error).__name__
+                    if reason != told:
+                        told = reason
+                        log.warning("nats: %s cannot connect: %s; trying on", self.names.name, reason)
+            log.warning("nats: %s is connected again", self.names.name)
+
+    async def _pull_until(self, client: Client, closed: asyncio.Event) -> None:
+        """Pull as long as the connection stands; a pull that fails is a connection to give up."""
+        both = {asyncio.create_task(self._pull(client)), asyncio.create_task(_set(closed))}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in both:
+                task.cancel()
+            for outcome in await asyncio.gather(*both, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    self.complaint = str(outcome) or type(outcome).__name__
+        await _close(client)
+
+    async def _connected(self) -> Client:
+        await self._up.wait()
+        if self._client is None:
+            raise nats.errors.ConnectionClosedError
+        return self._client
+
+    async def _store(self, subject: str, part: Part, again: int, deadline: float) -> int:
+        # A message in one part is known again by its content, so that a process that was killed and sends once more
+        # changes nothing. Seals differ, so parts of two attempts must not be taken for each other.
+        name = f"{part.tag}.{again}" + ("" if part.count == 1 else f".{part.attempt}.{part.number}")
+        headers = part.headers() | {"Nats-Msg-Id": name, "Nats-Expected-Stream": self.names.stream}
+        for pause in _pauses():
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(max(left, 0.001)):
+                    return await self._publish(subject, part.data, headers)
+            except nats.js.errors.NoStreamResponseError:
+                reason = f"there is no stream {self.names.stream} yet: start the aggregator"
+            except nats.js.errors.APIError as error:
+                reason = f"{error.description or error}"
+                if error.code is not None and error.code < 500:
+                    raise TransportError(f"nats: {subject}: {reason}") from None
+            except _AWAY as error:
+                reason = self.complaint or str(error) or type(error).__name__
+            if deadline - asyncio.get_running_loop().time() < pause:
+                raise TransportError(f"nats: {subject} was not stored: {reason}; sending again is safe")
+            await asyncio.sleep(pause)
+        raise TransportError(f"nats: {subject} was not stored")  # not reached: there is always another pause
+
+    async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
+        """The sequence under which the stream stored `data`; fails at once when the connection does."""
+        client = await self._connected()
+        request = asyncio.create_task(client.jetstream().publish(subject, data, timeout=5.0, headers=headers))
+        self._requests.add(request)
+        try:
+            return int((await request).seq)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise nats.errors.ConnectionClosedError from None
+        finally:
+            self._requests.discard(request)
+
+    async def _pull(self, client: Client) -> None:
+        """Keep one request for messages at the server at all times, so that a message comes at once."""
+        inbox, news = client.new_inbox(), asyncio.Event()
+        asked, refused = 0, False
+
+        async def arrived(msg: Msg) -> None:
+            nonlocal asked, refused
+            if msg.reply:
+                asked -= 1
+                self._arrived(msg)
+            elif (msg.headers or {}).get("Status") != "100":
+                asked, refused = 0, (msg.headers or {}).get("Status") not in ("404", "408")
+            news.set()
+
+        await client.subscribe(inbox, cb=arrived)
+        request = {"batch": _BATCH, "expires": int(_PULL * 1e9), "idle_heartbeat": int(_HEARTBEAT * 1e9)}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{self.names.consumer(self.names.name)}"
+        pauses = _pauses()
+        while not client.is_closed:
+            await self._room.wait()
+            asked, refused = _BATCH, False
+            await client.publish(subject, json.dumps(request).encode(), reply=inbox)
+            while asked > 0:
+                news.clear()
+                try:
+                    await asyncio.wait_for(news.wait(), 2.5 * _HEARTBEAT)
+                except TimeoutError:
+                    break  # not even a heartbeat: the request is lost
+            if refused:  # no such consumer yet: the aggregator has not come
+                await asyncio.sleep(min(next(pauses), 1.0))
+            else:
+                pauses = _pauses()
+
+    def _arrived(self, msg: Msg) -> None:
+        sequence = int(msg.metadata.sequence.stream)
+        known = sequence in self._held
+        self._held[sequence] = msg.reply
+        if known:
+            return  # came again while in hand
+        sender = self.names.sender(msg.subject)
+        try:
+            delivery = self._parts.add(sender, msg.headers or {}, msg.data, sequence)
+        except MessageError as refusal:
+            log.warning("refused a message on %s: %s", msg.subject, refusal)
+            self.acknowledge([sequence])
+            return
+        self.acknowledge(self._parts.outdated(sender))
+        if delivery is not None:
+            self._unread += 1
+            if self._unread >= _UNREAD:
+                self._room.clear()
+            self._deliver(delivery)
+
+    async def _acknowledge(self) -> None:
+        while True:
+            await self._acks_wait.wait()
+            self._acks_wait.clear()
+            while self._acks:
+                client = await self._connected()
+                try:
+                    await client.publish(self._acks[0], b"+ACK")
+                    self._acks.popleft()
+                except _AWAY:
+                    await asyncio.sleep(_FIRST_PAUSE)
+
+    async def _stay_in_hand(self) -> None:
+        """Tell the queue, as long as this process lives, that what it received is being worked on."""
+        while True:
+            await asyncio.sleep(self._ack_wait / 3)
+            client = await self._connected()
+            with contextlib.suppress(*_AWAY):
+                for reply in list(self._held.values()):
+                    await client.publish(reply, b"+WPI")
+
+    def _unreachable(self, error: BaseException) -> TransportError:
+        vague = isinstance(error, nats.errors.NoServersError | TimeoutError)
+        reason = (self.complaint if vague else "") or str(error) or type(error).__name__
+        return TransportError(
+            f"nats: {', '.join(self._servers)} cannot be used ({reason}): check transport.nats.servers, its "
+            "credentials and that the server runs with JetStream"
+        )
+
+
+async def _close(client: Client) -> None:
+    """Close what may be half-open: nats-py can wait forever for the end of a TLS connection that never began."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await client.close()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds to wait between attempts: doubling, with jitter so that parties do not come back all at once."""
+    pause = _FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(pause * 2, _LAST_PAUSE)
