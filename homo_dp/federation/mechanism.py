@@ -164,6 +164,10 @@ class Mechanism(ABC):
     def after_fit(self, fit: LocalFit) -> Release:
         """Called at the party after the last batch: the bounded, noised tensors and their event."""
 
+    def local_norms(self) -> tuple[Tensor, float] | None:
+        """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send them."""
+        return None
+
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         """Called at the aggregator when a round opens: the parties that take part in it."""
         return tuple(parties)

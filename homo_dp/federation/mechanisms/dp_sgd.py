@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from torch import Tensor
+
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.privacy.accounting import calibrate, check_delta
@@ -75,6 +77,11 @@ class DpSgd(Mechanism):
             )
             fit.run_steps = self._training.run
         self._training.load_weights(fit.start)
+
+    def local_norms(self) -> tuple[Tensor, float] | None:
+        if self._training is None:
+            return None
+        return self._training.last_norms, self._training.max_grad_norm
 
     def after_fit(self, fit: LocalFit) -> Release:
         if self._training is None:
