@@ -33,12 +33,19 @@ class ColumnConfig(Section):
 
     bounds: Bounds | None = key(None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1].")
     levels: Values | None = key(None, "Categorical: every declared level; any other value has a slot of its own.")
-    missing: Value = key(
-        "error",
-        "A missing value is an `error`, or becomes `middle`, `low`, `high` or a number (numeric), "
-        "`unknown` or one of the levels (categorical).",
+    missing: Value | None = key(
+        None,
+        "A missing value is an `error` (numeric default), or becomes `middle`, `low`, `high` or a number (numeric); "
+        "has a slot of its own, `level` (categorical default), or becomes `unknown` or one of the levels.",
     )
     indicator: Flag = key(False, "Add a 0/1 column that says where a value was missing.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("missing") is None:
+            return {**given, "missing": "error" if given.get("levels") is None else "level"}
+        return given
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -47,8 +54,8 @@ class ColumnConfig(Section):
         if self.levels is not None:
             if len(set(map(str, self.levels))) != len(self.levels) or not self.levels:
                 raise ValueError("levels must be a list of different values")
-            if self.missing not in ("error", "unknown") and self.missing not in self.levels:
-                raise ValueError("missing must be error, unknown, or one of the levels")
+            if self.missing not in ("error", "unknown", "level") and self.missing not in self.levels:
+                raise ValueError("missing must be error, unknown, level, or one of the levels")
         elif self.missing not in ("error", "middle", "low", "high") and not isinstance(self.missing, int | float):
             raise ValueError("missing must be error, middle, low, high, or a number")
         return self

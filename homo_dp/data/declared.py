@@ -96,13 +96,12 @@ def wants_images(config: Config) -> bool:
 
 
 def _column(name: str, block: ColumnConfig) -> Column:
-    said = "missing" in block.model_fields_set
-    if block.levels is not None:
-        return Categorical(name, tuple(block.levels), block.missing if said else "level")
-    if block.bounds is None:
+    if block.levels is not None and block.missing is not None:
+        return Categorical(name, tuple(block.levels), block.missing)
+    if block.bounds is None or block.missing is None:
         raise DataError(f"data.columns.{name} needs bounds: [low, high] or levels: [...]")
     low, high = block.bounds
-    return Numeric(name, low, high, block.missing if said else "error", block.indicator)
+    return Numeric(name, low, high, block.missing, block.indicator)
 
 
 def _id_column(data: DataConfig, names: Sequence[str], source: str) -> str | None:

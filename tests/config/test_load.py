@@ -70,7 +70,7 @@ def _file(tmp_path: Path, text: str) -> Path:
         ("train: {schedule: cosine}", {"train.schedule.floor": 0.5}, "train.schedule.kind", "cosine"),
         ("train: {averaging: {kind: ema, decay: 0.5}}", {"train.averaging": "tail"}, "train.averaging.decay", 0.9),
         ("predictFileName: p.csv", {}, "output.predictFileName", "p.csv"),
-        ("data: {columns: {a: {levels: [x]}}}", {"data.columns.b.bounds": [0, 2]}, "data.columns.a.missing", "error"),
+        ("data: {columns: {a: {levels: [x]}}}", {"data.columns.b.bounds": [0, 2]}, "data.columns.a.missing", "level"),
     ],
 )  # fmt: skip
 def test_command_line_wins(tmp_path: Path, text: str, overrides: dict[str, Any], key: str, value: Any) -> None:

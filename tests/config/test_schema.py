@@ -88,7 +88,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"data.columns.a": {}}, "must have either bounds"),
     ({"data.columns.a": {"bounds": [0, 1], "levels": ["x"]}}, "must have either bounds"),
     ({"data.columns.a": {"bounds": [0, 1], "missing": "mean"}}, "missing must be error, middle, low, high"),
-    ({"data.columns.a": {"levels": ["x", "y"], "missing": "z"}}, "missing must be error, unknown, or one of"),
+    ({"data.columns.a": {"levels": ["x", "y"], "missing": "z"}}, "missing must be error, unknown, level, or one of"),
     ({"data.columns.a": {"levels": ["x", "x"]}}, "levels must be a list of different values"),
     ({"data.columns.a.bound": [0, 1]}, "data.columns.a.bound: unknown key; did you mean data.columns.a.bounds?"),
     ({"data.classes": ["x"]}, "at least two classes"),

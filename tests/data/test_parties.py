@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from homo_dp.config.load import dump_yaml, load_config
 from homo_dp.data.columns import Encoding
 from homo_dp.data.parties import Federation, iter_tables, load_federation
 from homo_dp.errors import DataError
@@ -249,3 +250,12 @@ def test_scoring_in_pieces(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 3)))
     with pytest.raises(DataError, match="not images"):
         list(iter_tables(tmp_path / "x.npz", encoding))
+
+
+def test_a_dumped_config_describes_the_same_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,c,y\n" + "1,red,0\n2,,1\n" * 10)
+    columns = {"x": {"bounds": [0, 3]}, "c": {"levels": ["red", "blue"]}}
+    config = load_config(None, {"data.files.a": str(tmp_path / "a.csv"), "data.columns": columns})
+    (tmp_path / "again.yaml").write_text(dump_yaml(config))
+    again = load_config(tmp_path / "again.yaml")
+    assert load_federation(again).encoding == load_federation(config).encoding
