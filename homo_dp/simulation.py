@@ -157,7 +157,8 @@ class Simulation:
         for party in self.parties.values():
             if self.ledger is None or not party.charges_itself:
                 continue
-            refusal = self.ledger.would_exceed([(party.planned_charge(1), party.plan.rounds)], party.settings.budget)
+            releases = party.plan.releases_by(party.plan.rounds)
+            refusal = self.ledger.would_exceed([(party.planned_charge(1), releases)], party.settings.budget)
             if refusal:
                 raise BudgetExceeded(refusal)
 

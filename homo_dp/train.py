@@ -141,6 +141,8 @@ def _show(screen: Screen, outcome: Outcome, written: Written) -> None:
     cells = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in ("train", "test")]
     screen.table("metrics", ["rows of", *metrics], cells)
     screen.line(statement["statement"])
+    for note in statement["notes"]:
+        screen.line(note)
     for name, path in written.files.items():
         screen.line(f"{name}: {path}")
     screen.summary(_summary(outcome, written))

@@ -38,6 +38,7 @@ class AggregatorSettings:
     dataset: str = ""
     budget: Budget = field(default_factory=lambda: Budget(None, None, None))
     max_update_norm: float | None = None
+    not_private: bool = False
 
 
 class Aggregator:
@@ -46,7 +47,9 @@ class Aggregator:
     Guarantees:
         - an update is used only if names, shapes, dtypes and finiteness match the model;
         - one update per party and round: a replay is ignored;
-        - noise that the aggregator adds is charged to its ledger before the weights can be sent.
+        - noise that the aggregator adds is charged to its ledger before the weights can be sent;
+        - where the noise is the aggregator's, weights without event or noise are never published, unless the run is
+          marked NOT PRIVATE.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class Aggregator:
 
     def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
+        self._check_noise(combined)
         moved = self.weights
         if not combined.discarded:
             moved = self.server_optimizer.step(self.weights, combined.weights)
@@ -154,39 +158,59 @@ class Aggregator:
         """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
         if self.ledger is None:
             raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
-        self.ledger.charge(self._charge_of(self.round, event, sigma), self.settings.budget)
+        for charge in self._charges(self.round, event, sigma):
+            self.ledger.charge(charge, self.settings.budget)
         self.applied_sigma = sigma
 
-    def planned_charge(self, round_number: int) -> Charge:
+    def planned_charges(self, round_number: int) -> list[Charge]:
         """What a round will cost on the aggregator's ledger, by the plan."""
-        plan = self._plan()
-        return self._charge_of(round_number, plan.events["model_reader"], plan.sigma)
+        return self._charges(round_number)
 
     def _check_budget(self, round_number: int) -> None:
         if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
             return
-        refusal = self.ledger.would_exceed([self.planned_charge(round_number)], self.settings.budget)
+        refusal = self.ledger.would_exceed(self.planned_charges(round_number), self.settings.budget)
         if refusal:
             raise BudgetExceeded(refusal)
 
-    def _charge_of(self, round_number: int, event: object, sigma: float) -> Charge:
-        plan = self._plan()
+    def _charges(self, round_number: int, event: object = None, sigma: float | None = None) -> list[Charge]:
+        """One for all where users are protected; for records one for each party of the round, with its own data set."""
+        plans = {name: self.mechanism.plan(facts) for name, facts in self.mechanism.facts.parties.items()}
+        if self.mechanism.unit == "user":
+            return [self._charge_of(round_number, next(iter(plans.values())), event, sigma)]
+        due = {name: plan for name, plan in plans.items() if plan.schedule is None or round_number in plan.schedule}
+        return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
+
+    def _charge_of(
+        self, round_number: int, plan: PartyPlan, event: object, sigma: float | None, party: str | None = None
+    ) -> Charge:
+        if "model_reader" not in plan.events:
+            raise PrivacyError(f"mechanism={self.mechanism.name}: its plan names no event for readers of the model")
         return Charge(
             run=self.settings.run,
-            dataset=self.settings.dataset,
+            dataset=self.settings.dataset if party is None else f"{self.settings.dataset}/{party}",
             unit=self.mechanism.unit,
             relation=plan.relation,
-            party=self.settings.name,
+            party=self.settings.name if party is None else party,
             round=round_number,
             kind="model",
-            event=event,
+            event=plan.events["model_reader"] if event is None else event,
             delta=plan.delta,
-            sigma=sigma,
+            sigma=plan.sigma if sigma is None else sigma,
             observer="model_reader",
         )
 
-    def _plan(self) -> PartyPlan:
-        return self.mechanism.plan(next(iter(self.mechanism.facts.parties.values())))
+    def _check_noise(self, combined: Combined) -> None:
+        """Refuse weights that the aggregator should have noised and did not, whatever the mechanism."""
+        own = self.mechanism.private and self.mechanism.ledger_keeper == "aggregator"
+        if not own or self.settings.not_private or combined.discarded:
+            return
+        if combined.event is None:
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its round names no event; name one, or set privacy.not_private"
+            )
+        if not combined.sigma > 0:
+            raise PrivacyError(f"sigma={combined.sigma}: a private round needs noise above zero")
 
     def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
         return Message(

@@ -60,7 +60,13 @@ def noise_source(config: Config) -> NoiseSource:
 
 def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> Mechanism:
     """The mechanism that the config names; ``package.module:Class`` loads the user's own."""
-    return mechanism_class(config.privacy.mechanism)(config, facts, noise)
+    found = mechanism_class(config.privacy.mechanism)
+    if not found.private and not config.privacy.not_private and found not in MECHANISMS.values():
+        raise ConfigError(
+            f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write privacy.not_private: true "
+            "to run it all the same, marked NOT PRIVATE"
+        )
+    return found(config, facts, noise)
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -105,6 +111,7 @@ def build_aggregator(
         dataset=config.data.dataset,
         budget=run_budget(config),
         max_update_norm=config.federation.max_update_norm,
+        not_private=config.privacy.not_private,
     )
     optimizer = ServerOptimizer(config.train.server_optimizer)
     averaging = config.train.averaging

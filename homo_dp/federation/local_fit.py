@@ -20,8 +20,8 @@ Steps = Callable[[int, Callable[[], None]], None]
 class LocalFit:
     """The model, rows and optimiser of one party; they live through all rounds of a run.
 
-    A mechanism may replace ``run_steps`` (the batches) in ``before_fit``; DP-SGD puts its private training there. It may
-    set ``proximal_mu``, the pull to the global weights, there as well.
+    In ``before_fit`` a mechanism may replace ``run_steps`` (the batches), as DP-SGD does with its private training, and
+    set ``proximal_mu``, the pull to the global weights.
     """
 
     def __init__(

@@ -154,6 +154,10 @@ class Mechanism(ABC):
     def plan(self, party: PartyFacts) -> PartyPlan:
         """What this party's part in the run will release and cost; touches no data."""
 
+    def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
+        """What it adds to the privacy statement, given the epsilon that is accounted towards each observer so far."""
+        return plan.extra
+
     def before_fit(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
         """Called at the party in each round, after the global weights were loaded and before the first batch."""
 

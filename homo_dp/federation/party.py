@@ -13,7 +13,8 @@ import torch
 from homo_dp.errors import MessageError
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights
-from homo_dp.federation.messages import Message, check_tensors, decode, encode, signature
+from homo_dp.federation.messages import Message, check, check_tensors, decode, encode, signature
+from homo_dp.privacy.accounting import epsilon
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.outbox import Outbox, release_once
@@ -37,6 +38,7 @@ class Party:
     Guarantees:
         - a message with tensors is charged to the ledger before it is returned;
         - a round that would pass the budget is refused before a row is touched;
+        - a release never costs more than its plan, and a message carries nothing but what its kind allows;
         - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the party itself
           trusts the aggregator with the noise.
     """
@@ -61,6 +63,10 @@ class Party:
         self.after_fit: Callable[[int], None] | None = None  # where a process keeps its optimiser, before the charge
         self._sent: Message | None = None
         self._check_trust()
+        if self.charges_itself and "aggregator" not in self.plan.events:
+            raise PrivacyError(
+                f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private"
+            )
 
     def handle(self, message: Message) -> Message | None:
         """Answer one message; the same message twice gets the same answer without a second charge."""
@@ -121,9 +127,11 @@ class Party:
         if refusal:
             raise BudgetExceeded(refusal)
         release = self._checked_fit(message)
+        answer = self._message(message, release)
+        check(answer, self.mechanism.kinds)
         ledger.charge(self._charge_of(message, release), self.settings.budget)
-        self._sent = self._message(message, release)
-        return self._sent
+        self._sent = answer
+        return answer
 
     def _fit(self, message: Message) -> Release:
         broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
@@ -142,8 +150,25 @@ class Party:
             )
         if not release.sigma > 0:
             raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
+        self._check_price(release)
         self._check_weights(release.tensors)
         return release
+
+    def _check_price(self, release: Release) -> None:
+        """The plan is what was agreed to and what the statement quotes: a release may not cost more."""
+        planned, delta = self.plan.events["aggregator"], self.plan.delta
+        if release.relation != self.plan.relation:
+            raise PrivacyError(
+                f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
+            )
+        if release.event is None or release.event == planned:
+            return
+        asked, agreed = epsilon(release.event, delta).quoted, epsilon(planned, delta).quoted
+        if asked > agreed * (1 + 1e-9):
+            raise PrivacyError(
+                f"epsilon={asked:.6g} of a release at delta={delta:g}: the plan of {self.mechanism.name} says "
+                f"{agreed:.6g}; plan what is released"
+            )
 
     def planned_charge(self, round_number: int) -> Charge:
         """What a round will cost by the plan."""

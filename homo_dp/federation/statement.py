@@ -49,18 +49,19 @@ def privacy_statement(
     """The ``privacy`` part of the indicators, after ``rounds_done`` rounds."""
     observer = quoted_observer(plans)
     first = next(iter(plans.values()))
+    observers: dict[Observer, dict[str, float | None]] = {
+        name: {"epsilon": federation_epsilon(plans, name, rounds_done) if private else None} for name in OBSERVERS
+    }
     return {
         "private": private,
         "statement": _sentence(mechanism, plans, observer, rounds_done, private),
         "mechanism": mechanism.name,
         "unit": mechanism.unit,
         "neighbouring_relation": first.relation,
-        "epsilon": federation_epsilon(plans, observer, rounds_done) if private else None,
+        "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
         "secure_mode": secure_mode,
-        "observers": {
-            name: {"epsilon": federation_epsilon(plans, name, rounds_done) if private else None} for name in OBSERVERS
-        },
+        "observers": observers,
         "quoted_observer": observer,
         "parties": {
             name: _party(plan, mechanism.facts.parties[name], observer, rounds_done, applied_sigma.get(name))
@@ -70,7 +71,8 @@ def privacy_statement(
         if declared_rows
         else "counted, and public by this file: q and steps disclose them",
         "note": ONE_PARTY_NOTE,
-        **first.extra,
+        "notes": list(dict.fromkeys(note for plan in plans.values() for note in plan.notes)),
+        **mechanism.figures(first, {name: entry["epsilon"] for name, entry in observers.items()}),
     }
 
 
@@ -84,7 +86,7 @@ def _party(
         "delta": plan.delta,
         "noise_multiplier": plan.noise_multiplier,
         "applied_sigma": sigma,
-        "steps": facts.steps_per_round * rounds_done,
+        "steps": facts.steps_per_round * plan.releases_by(rounds_done),
         "sample_rate": facts.sample_rate,
         "rows": facts.rows,
     }
