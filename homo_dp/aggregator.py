@@ -1,0 +1,30 @@
+"""Run the aggregator of a federation: ``python -m homo_dp.aggregator --config conf/federation.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
+
+EXAMPLES = """examples:
+  python -m homo_dp.keys new aggregator --dir keys
+  python -m homo_dp.aggregator --config conf/federation.yaml
+      waits for the parties, runs the rounds, writes the model; started again after a crash, it continues"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse and run; the exit code."""
+    parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser, dry_run=False)
+    options = parser.parse_args(arguments)
+    screen = screen_from_arguments(options)
+    loaded = load_from_arguments(options)
+    screen.notes(loaded.notes)
+    check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
+    from homo_dp.aggregator_process import AggregatorProcess
+
+    return AggregatorProcess(loaded.config, screen).run()
+
+
+if __name__ == "__main__":
+    run(main)

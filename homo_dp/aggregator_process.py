@@ -1,0 +1,212 @@
+"""An aggregator as a process of its own: from its config to rounds over a transport, and to its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from homo_dp.cli import Interrupted, Screen
+from homo_dp.config.load import dump_yaml
+from homo_dp.config.schema import Config
+from homo_dp.data.columns import Encoding
+from homo_dp.data.public_encoding import public_encoding, public_table
+from homo_dp.errors import ConfigError, ModelFileError
+from homo_dp.evaluation import load_into, round_metrics, score_tables
+from homo_dp.federation.aggregator import Aggregator, RoundReport
+from homo_dp.federation.aggregator_session import AggregatorSession, RoundRow, RunState
+from homo_dp.federation.build import build_aggregator, build_mechanism, mechanism_class, noise_source
+from homo_dp.federation.checkpoint import RunFolder
+from homo_dp.federation.heads import HeadBook
+from homo_dp.federation.lobby import Lobby, SessionRules
+from homo_dp.federation.mechanism import Weights
+from homo_dp.federation.messages import KINDS, extended
+from homo_dp.federation.plan import Plan, difference, encoding_digest, facts_for_aggregator, make_plan
+from homo_dp.federation.promise import promised_statement
+from homo_dp.files import write_whole
+from homo_dp.models.files import ModelCard, load_model, save_model
+from homo_dp.models.metrics import evaluate
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.models.task import Task
+from homo_dp.outputs import companion
+from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
+from homo_dp.tracking.files import write_json
+from homo_dp.tracking.indicators import build_indicators, write_indicators
+from homo_dp.tracking.tracker import open_tracker
+
+
+class AggregatorProcess:
+    """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
+
+    def __init__(self, config: Config, screen: Screen) -> None:
+        self.config = config
+        self.screen = screen
+        self.run_id = run_name(config)
+        self.encoding: Encoding = public_encoding(config)
+        self.test = public_table(config, self.encoding)
+        bounds = config.data.target_bounds
+        shape, classes = self.encoding.input_shape, self.encoding.classes
+        self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds)
+        fields = mechanism_class(config.privacy.mechanism).message_fields
+        self.sealer = aggregator_sealer(config, extended(KINDS, fields))
+        self.tracker = open_tracker(config)
+        self.ledger: Ledger | None = None
+
+    def run(self) -> int:
+        """The whole life of the process; the exit code."""
+        config = self.config
+        folder = RunFolder(config.federation.state_dir, self.run_id)
+        state = RunState(folder.path)
+        saved = state.load()
+        plan = None if saved is None else self._same_plan(saved[1]["plan"])
+        transport = open_transport(config, self.sealer)
+        session = None
+        try:
+            heads = HeadBook(Path(config.federation.state_dir) / "heads.json")
+            lobby = Lobby(self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line)
+            rules = self._rules()
+            if plan is None:
+                lobby.open(rules)
+                plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
+            aggregator = self._aggregator(plan)
+            with self.screen.progress(config.train.rounds) as progress:
+
+                def report(found: RoundReport, row: RoundRow) -> RoundRow:
+                    row = {**row, **self._measured(aggregator.weights)}
+                    progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=len(found.replied))
+                    numbers = {key: float(row[key]) for key in row if isinstance(row[key], int | float)}
+                    self.tracker.log_round(found.round, numbers, {})
+                    return row
+
+                session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
+                start_tracker(self.tracker, config, "aggregator", list(lobby.parties))
+                if saved is None:
+                    session.begin()
+                else:
+                    session.resume(*saved)
+                    done = aggregator.round
+                    self.screen.line(f"run {self.run_id}: continues after round {done} of {config.train.rounds}")
+                    progress.advance(done)
+                session.run()
+            self._write(aggregator, session, plan)
+            return 0
+        except KeyboardInterrupt as interrupt:
+            done = session.aggregator.round if session else 0
+            text = str(interrupt) or "Ctrl-C"
+            raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
+        finally:
+            transport.close()
+            folder.close()
+
+    def _plan(self, joined: Mapping[str, int | None]) -> Plan:
+        declared = self.config.data.rows
+        rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
+        return make_plan(self.config, rows, self.encoding.to_json())
+
+    def _same_plan(self, plan: Plan) -> Plan:
+        changed = difference(plan, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        if changed is not None:
+            raise ConfigError(
+                f"federation.run={self.run_id}: was started with other settings ({changed}); restore them, or give "
+                "the new job a new name"
+            )
+        return plan
+
+    def _rules(self) -> SessionRules:
+        federation = self.config.federation
+        least = federation.min_parties or len(federation.parties)
+        return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
+
+    def _aggregator(self, plan: Plan) -> Aggregator:
+        parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
+        facts = facts_for_aggregator(self.config, plan, parameters)
+        mechanism = build_mechanism(self.config, facts, noise_source(self.config))
+        if mechanism.private and mechanism.ledger_keeper == "aggregator":
+            self.ledger = Ledger(self.config.privacy.ledger)
+        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger)
+
+    def _first_weights(self) -> Weights:
+        path = self.config.train.init_from
+        if path is None:
+            return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
+        saved = load_model(path, trust_factory=self.config.model.factory is not None)
+        if saved.card.architecture != self.model.architecture:
+            raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
+        if encoding_digest(saved.card.encoding) != encoding_digest(self.encoding.to_json()):
+            raise ModelFileError(f"train.init_from={path}: was trained on other columns than data describes")
+        return {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}
+
+    def _measured(self, weights: Weights) -> dict[str, float | None]:
+        load_into(self.model.module, weights)
+        return round_metrics(self.model.module, self.model.task, [] if self.test is None else [self.test])
+
+    def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
+        config, output = self.config, self.config.output
+        statement = promised_statement(config, aggregator, plan, len(session.rows))
+        files = {
+            "model": Path(output.modelFileName),
+            "indicators": Path(output.indicatorFileName),
+            "config": companion(output.indicatorFileName, "config.yaml"),
+        }
+        save_model(files["model"], aggregator.final_weights, self._card(statement))
+        write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
+        if self.ledger is not None:
+            files["ledger"] = companion(output.indicatorFileName, "ledger.json")
+            write_json(files["ledger"], self.ledger.extract(self.run_id), "ledger extract")
+        write_indicators(files["indicators"], self._indicators(aggregator, session, statement))
+        crash_point("aggregator.written")
+        self.tracker.finish("FINISHED", files, {"statement": statement["statement"]})
+        self._show(session, statement, files)
+
+    def _indicators(
+        self, aggregator: Aggregator, session: AggregatorSession, statement: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        task, threshold = self.model.task, self.config.predict.threshold
+        test = _no_metrics(task, "test_")
+        if self.test is not None:
+            load_into(self.model.module, aggregator.final_weights)
+            test = evaluate(task, *score_tables(self.model.module, [self.test]), "test_", threshold)
+        counted = sum(bool(row["counted"]) for row in session.rows)
+        heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
+        extra = {
+            "run": self.run_id,
+            "rounds_done": len(session.rows),
+            "rounds_counted": counted,
+            "refused": dict(session.lobby.refusals),
+            "ledger_heads": heads,
+        }
+        return build_indicators(_no_metrics(task, "train_"), test, statement, session.rows, [], extra)
+
+    def _card(self, statement: Mapping[str, Any]) -> ModelCard:
+        return ModelCard(
+            architecture=self.model.architecture,
+            classes=tuple(self.model.task.classes),
+            label=self.config.data.label,
+            encoding=self.encoding.to_json(),
+            threshold=self.config.predict.threshold,
+            target_bounds=self.config.data.target_bounds,
+            privacy=statement,
+        )
+
+    def _show(self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path]) -> None:
+        missed = dict.fromkeys(session.lobby.parties, 0)
+        for row in session.rows:
+            for name in row["missing"]:
+                missed[name] += 1
+        rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
+        self.screen.table("rounds", ["party", "replied", "missed"], rows)
+        self.screen.line(str(statement["statement"]))
+        for name, path in files.items():
+            self.screen.line(f"{name}: {path}")
+        shown = {"run": self.run_id, "rounds_done": len(session.rows), "privacy": statement}
+        self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})
+
+
+def _no_metrics(task: Task, prefix: str) -> dict[str, Any]:
+    """The names of the indicators, all null: the aggregator has no rows to compute them from."""
+    shape = (0, max(1, len(task.classes))) if len(task.classes) > 2 else (0, 1)
+    return dict.fromkeys(evaluate(task, torch.zeros(shape), torch.zeros(0).long(), prefix))

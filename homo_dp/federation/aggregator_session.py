@@ -1,0 +1,234 @@
+"""The aggregator's side of a run between processes: let parties in, send the plan, run rounds, survive.
+
+On disk after each round and before anything of it is sent: weights, optimiser, mechanism, the rows of all rounds. What
+came from parties is acknowledged only then, so a killed aggregator finds it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.aggregator import Aggregator, RoundReport
+from homo_dp.federation.checkpoint import Facts, aggregator_tensors, read_state, restore_aggregator, write_state
+from homo_dp.federation.lobby import Lobby, SessionRules
+from homo_dp.federation.mechanism import Weights
+from homo_dp.federation.messages import Message
+from homo_dp.federation.plan import Plan
+from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.events import from_json, to_json
+
+log = logging.getLogger(__name__)
+RoundRow = dict[str, Any]
+
+
+class RunState:
+    """The one file from which an aggregator goes on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.safetensors"
+
+    def load(self) -> tuple[Weights, Facts] | None:
+        """Tensors and facts of the last save."""
+        return read_state(self._path)
+
+    def save(
+        self, aggregator: Aggregator, plan: Plan, rows: list[RoundRow], weights: Weights | None = None, **facts: Any
+    ) -> None:
+        """Keep everything after a round (or, with ``weights`` that wait for their charge, just before its end)."""
+        tensors = aggregator_tensors(aggregator, weights)
+        sigma = aggregator.applied_sigma
+        facts = {"round": aggregator.round, "plan": plan, "rows": rows, "applied_sigma": sigma, **facts}
+        write_state(self._path, tensors, facts, point="aggregator_state")
+
+
+class AggregatorSession:
+    """Runs an aggregator's rounds over a transport and keeps its state.
+
+    Guarantees:
+        - the weights of a round are on disk, and charged where the aggregator noised them, before anybody gets them;
+        - a party that was refused, is late or never came is named in the row of the round;
+        - a bad message costs its sender the round and nobody else anything.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        plan: Plan,
+        lobby: Lobby,
+        rules: SessionRules,
+        state: RunState,
+        report: Callable[[RoundReport, RoundRow], RoundRow],
+    ) -> None:
+        self.aggregator = aggregator
+        self.plan = plan
+        self.lobby = lobby
+        self.rules = rules
+        self.state = state
+        self.report = report
+        self.rows: list[RoundRow] = []
+        self._absent: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._held: list[Message] = []
+        aggregator.before_charge = self._keep_before_charge
+
+    def begin(self) -> None:
+        """A new run: keep the plan and send it to everybody on the list, so that who comes late finds it."""
+        self._absent = set(self.lobby.parties) - set(self.lobby.rows)
+        crash_point("aggregator.before_plan")
+        self.state.save(self.aggregator, self.plan, self.rows)
+        crash_point("aggregator.after_plan")
+
+    def resume(self, tensors: Weights, facts: Facts) -> None:
+        """Go on from the state of a killed or stopped aggregator."""
+        restore_aggregator(self.aggregator, tensors, int(facts["round"]))
+        self.aggregator.applied_sigma = facts["applied_sigma"]
+        self.rows = list(facts["rows"])
+        self._absent = set(self.rows[-1]["missing"]) if self.rows else set()
+        waiting = facts.get("charge")
+        if waiting is not None:  # killed between keeping the weights and charging for them
+            self.aggregator.charge(from_json(waiting["event"]), float(waiting["sigma"]))
+            self.aggregator.publish(self.aggregator.weights)
+            self._close_round(RoundReport(self.aggregator.round, waiting["replied"], waiting["missing"], {}, 0.0))
+
+    def run(self) -> None:
+        """The rounds that are left, then the final weights to everybody."""
+        aggregator, transport = self.aggregator, self.lobby.transport
+        for party in self.lobby.parties:
+            self._send_plan(party)
+        while aggregator.round < aggregator.settings.rounds:
+            aggregator.start_round()
+            self._refused = {}
+            crash_point("aggregator.before_broadcast")
+            for message in aggregator.broadcast():
+                transport.send(message)
+                crash_point("aggregator.mid_broadcast")
+            crash_point("aggregator.after_broadcast")
+            self.lobby.heads.save()
+            self._collect()
+            self._finish_round()
+        crash_point("aggregator.before_finished")
+        for message in aggregator.finished():
+            transport.send(message)
+            crash_point("aggregator.mid_finished")
+        crash_point("aggregator.after_finished")
+
+    def _collect(self) -> None:
+        deadline = time.monotonic() + self.rules.round_timeout
+        while not self._complete():
+            left = deadline - time.monotonic()
+            message = self.lobby.transport.receive(timeout=left) if left > 0 else None
+            if message is None:
+                break
+            crash_point("aggregator.received")
+            if self._take(message):
+                self._held.append(message)
+            else:
+                self.lobby.transport.done(message)
+
+    def _complete(self) -> bool:
+        missing = set(self.aggregator.waiting_for)
+        enough = len(self.aggregator.cohort) - len(missing) >= min(self.rules.min_parties, len(self.aggregator.cohort))
+        return enough and not missing - self._absent - set(self._refused)
+
+    def _take(self, message: Message) -> bool:
+        """Deal with a message; whether it is an update that must come again after a crash."""
+        party = message.sender
+        self._absent.discard(party)
+        try:
+            if message.kind == "join":
+                self._welcome(message)
+            elif message.kind == "refused":
+                self._note_refusal(message)
+            else:
+                return self._take_update(message)
+        except MessageError as refusal:
+            log.warning("refused a message of %s: %s", party, refusal)
+        return False
+
+    def _take_update(self, message: Message) -> bool:
+        party, aggregator = message.sender, self.aggregator
+        if message.round < aggregator.round:
+            log.info("update of %s for round %d came late", party, message.round)
+            return False
+        if party in aggregator.cohort and party not in aggregator.waiting_for:
+            return False  # came twice
+        try:
+            self.lobby.heads.take(party, message.info.get("ledger_head"))
+            aggregator.receive(message)
+        except MessageError:
+            self._refused[party] = "bad_update"
+            raise
+        self._refused.pop(party, None)
+        return True
+
+    def _welcome(self, message: Message) -> None:
+        party = message.sender
+        if not self.lobby.join(message):
+            self._refused[party] = "ledger_behind"
+            return
+        self._refused.pop(party, None)
+        self._send_plan(party)
+        self.lobby.send(
+            party, self.aggregator.round, "status", {"state": "running", "rounds": self.aggregator.settings.rounds}
+        )
+        if party in self.aggregator.waiting_for:
+            for weights in self.aggregator.broadcast():
+                if weights.recipient == party:
+                    self.lobby.transport.send(weights)
+
+    def _note_refusal(self, message: Message) -> None:
+        party, reason = message.sender, str(message.info.get("reason", "unknown"))
+        if message.round in (0, self.aggregator.round):
+            log.warning("party %s refused: %s", party, reason)
+            self._refused[party] = reason
+            self.lobby.refusals[party] = reason
+
+    def _send_plan(self, party: str) -> None:
+        self.lobby.send(party, 0, "plan", {"plan": self.plan})
+
+    def _finish_round(self) -> None:
+        aggregator, missing = self.aggregator, self.aggregator.waiting_for
+        replied = tuple(party for party in aggregator.cohort if party not in missing)
+        if len(replied) >= min(self.rules.min_parties, len(aggregator.cohort)):
+            self._close_round(aggregator.finish_round())
+            return
+        of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
+        text = f"round={aggregator.round}: {of}, missing {', '.join(missing)}"
+        if self.rules.stop_on_missing:
+            raise TransportError(f"{text}; start them, then start the aggregator again: the run continues")
+        log.warning("%s; the round does not count", text)
+        self._close_round(
+            RoundReport(aggregator.round, replied, missing, aggregator.weights, self.rules.round_timeout), counted=False
+        )
+
+    def _close_round(self, report: RoundReport, counted: bool = True) -> None:
+        self._absent |= set(report.missing) - set(self._refused)
+        row = {
+            "round": report.round,
+            "replied": list(report.replied),
+            "missing": list(report.missing),
+            "refused": dict(self._refused),
+            "counted": counted,
+            "seconds": report.seconds,
+            **report.metrics,
+        }
+        self.rows.append(self.report(report, row))
+        crash_point("aggregator.before_save")
+        self.state.save(self.aggregator, self.plan, self.rows)
+        crash_point("aggregator.after_save")
+        for message in self._held:
+            self.lobby.transport.done(message)
+        self._held = []
+        crash_point("aggregator.after_done")
+
+    def _keep_before_charge(self, weights: Weights, event: object, sigma: float) -> None:
+        missing = list(self.aggregator.waiting_for)
+        replied = [party for party in self.aggregator.cohort if party not in missing]
+        charge = {"event": to_json(event), "sigma": sigma, "replied": replied, "missing": missing}
+        self.state.save(self.aggregator, self.plan, self.rows, weights, charge=charge)
+        crash_point("aggregator.before_charge")

@@ -1,0 +1,196 @@
+"""What a process needs to go on after a crash: safetensors files with their facts as JSON, each the old or the new one.
+
+A run's folder belongs to one process at a time and can be read by its owner only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from homo_dp.errors import InputError
+from homo_dp.federation.aggregator import Aggregator
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Mechanism, Weights
+from homo_dp.federation.tensor_body import write_body
+from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.durable import remove_file, sync_directory
+from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
+
+Facts = dict[str, Any]
+
+
+class RunFolder:
+    """The folder in which one process keeps the state of one run; held by a lock that dies with the process."""
+
+    def __init__(self, state_dir: str | Path, run: str) -> None:
+        self.path = Path(state_dir) / run
+        with explained(self.path):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(self.path.parent)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise InputError(f"state={self.path}: another process runs from it; stop that one first") from None
+
+    def close(self) -> None:
+        """Let another process have it."""
+        os.close(self._lock)
+
+
+def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: str) -> None:
+    """Replace ``path`` in one step by tensors and facts; on disk when this returns. ``point`` names the crash points.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_state(Path(folder) / "s", {"w": torch.ones(2)}, {"round": 3}, point="doc")
+    ...     read_state(Path(folder) / "s")
+    ({'w': tensor([1., 1.])}, {'round': 3})
+    """
+    first, *pieces = write_body(tensors)
+    header = {"__metadata__": {"facts": json.dumps(facts, allow_nan=False)}, **json.loads(bytes(first[8:]))}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with explained(path):
+        _replace(path, [memoryview(len(text).to_bytes(8, "little") + text), *pieces], point)
+
+
+def read_state(path: Path) -> tuple[Weights, Facts] | None:
+    """What ``write_state`` wrote; None if there is no such file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts: Facts = json.loads((file.metadata() or {})["facts"])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 (not a dict)
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"state={path}: cannot be read ({reason}); restore it, or start a new federation.run"
+        ) from None
+
+
+def part(tensors: Weights, prefix: str) -> Weights:
+    """The tensors below ``prefix.``, without it."""
+    start = prefix + "."
+    return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def below(prefix: str, tensors: Mapping[str, Any]) -> Weights:
+    """The tensors with ``prefix.`` before their names."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def aggregator_tensors(aggregator: Aggregator, weights: Weights | None = None) -> Weights:
+    """All tensors of an aggregator between two rounds; ``weights`` stand in for weights that wait for their charge."""
+    return {
+        **below("weights", weights or aggregator.weights),
+        **below("server_optimizer", aggregator.server_optimizer.state()),
+        **below("average", aggregator.average.state()),
+        **below("mechanism", aggregator.mechanism.state()),
+    }
+
+
+def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: int) -> None:
+    """Put an aggregator where ``aggregator_tensors`` left it, after ``round_number`` rounds."""
+    aggregator.weights = part(tensors, "weights")
+    aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
+    aggregator.average.restore(part(tensors, "average"))
+    aggregator.mechanism.restore(part(tensors, "mechanism"))
+    aggregator.round = round_number
+
+
+class FitStates:
+    """A party's optimiser after each round it fitted, written before that round is charged.
+
+    Guarantees:
+        - ``load(before)`` is the state after the last round before ``before`` that was kept and not discarded;
+        - rounds that were fitted but never charged are discarded at a start, so nothing of them can leave later.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def rounds(self) -> list[int]:
+        """The rounds that are kept, in order."""
+        with explained(self._folder):
+            names = [path.name for path in self._folder.glob("fit-*.safetensors")]
+        return sorted(int(name[4:-12]) for name in names)
+
+    def save(self, round_number: int, fit: LocalFit, mechanism: Mechanism, facts: Facts) -> None:
+        """Keep the state after a round."""
+        tensors = {
+            **below("optimizer", pack_optimizer(fit.optimizer)),
+            **below("mechanism", mechanism.state()),
+            "generator": fit.generator.get_state(),
+        }
+        facts = {"steps_done": fit.steps_done, **facts}
+        write_state(self._path(round_number), tensors, facts, point="fit_state")
+
+    def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> Facts:
+        """Put fit and mechanism where they were before a round; the facts kept with it, none before the first."""
+        known = [number for number in self.rounds() if number < before]
+        found = read_state(self._path(known[-1])) if known else None
+        if found is None:
+            return {}
+        tensors, facts = found
+        unpack_optimizer(fit.optimizer, part(tensors, "optimizer"))
+        mechanism.restore(part(tensors, "mechanism"))
+        fit.generator.set_state(tensors["generator"])
+        fit.steps_done = int(facts["steps_done"])
+        return facts
+
+    def discard(self, round_number: int) -> None:
+        """Forget the state after a round."""
+        with explained(self._folder):
+            remove_file(self._path(round_number))
+
+    def _path(self, round_number: int) -> Path:
+        return self._folder / f"fit-{round_number}.safetensors"
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Errors of the disk as one line that says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"state={error.filename or path}: {error.strerror or error}; make room or give the permission, then start "
+            "the same command again: the run continues"
+        ) from error
+
+
+def _replace(path: Path, pieces: list[memoryview], point: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        crash_point(point + ".before_write")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o600), "wb", buffering=0) as file:
+            for piece in pieces:
+                left = piece
+                while left:
+                    left = left[file.write(left) :]
+            crash_point(point + ".before_fsync")
+            os.fsync(file.fileno())
+        crash_point(point + ".before_rename")
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    crash_point(point + ".after_rename")
+    sync_directory(path.parent)
+    crash_point(point + ".after_sync")

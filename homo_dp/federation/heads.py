@@ -1,0 +1,82 @@
+"""The newest ledger head that each party has shown, over all runs of an aggregator.
+
+A ledger only grows. A party that shows a shorter one than before has lost or rolled back releases, by accident or not,
+and is refused until it brings them back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from homo_dp.errors import InputError, MessageError
+from homo_dp.federation.checkpoint import explained
+from homo_dp.federation.messages import Json
+from homo_dp.privacy.durable import write_file
+
+Head = dict[str, Any]  # {"count": rows, "hash": of the last}
+
+
+class HeadBook:
+    """Heads by party in one small file; several aggregators may share it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     book = HeadBook(Path(folder) / "heads.json")
+    ...     book.take("bank_a", {"count": 2, "hash": "b" * 64})
+    ...     book.take("bank_a", {"count": 1, "hash": "a" * 64})
+    Traceback (most recent call last):
+    ...
+    homo_dp.errors.MessageError: ledger of bank_a has 1 rows, it showed 2 before: restore it, nothing is taken meanwhile
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._heads = self._read()
+
+    def take(self, party: str, shown: Json) -> None:
+        """Remember a head; MessageError if this party has shown a later or another one before."""
+        head = shown if isinstance(shown, dict) else None
+        known = self._heads.get(party)
+        if known is not None and (head is None or head["count"] < known["count"]):
+            rows = head["count"] if head else "no"
+            raise MessageError(
+                f"ledger of {party} has {rows} rows, it showed {known['count']} before: restore it, nothing is taken "
+                "meanwhile"
+            )
+        if known is not None and head is not None and head["count"] == known["count"] and head["hash"] != known["hash"]:
+            raise MessageError(f"ledger of {party} has another row {head['count']} than it showed before: restore it")
+        if head is not None and head["count"]:
+            self._heads[party] = head
+
+    def newest(self, party: str) -> Head | None:
+        """The newest head that a party has shown."""
+        return self._heads.get(party)
+
+    def save(self) -> None:
+        """Write the book down, together with what other aggregators wrote into it."""
+        with explained(self._path):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path.with_name("heads.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                on_disk = self._read()
+                for party, head in on_disk.items():
+                    if head["count"] > self._heads.get(party, {"count": 0})["count"]:
+                        self._heads[party] = head
+                if on_disk != self._heads:
+                    write_file(self._path, json.dumps(self._heads, sort_keys=True).encode(), point="heads")
+            finally:
+                os.close(lock)
+
+    def _read(self) -> dict[str, Head]:
+        try:
+            found: dict[str, Head] = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise InputError(f"heads={self._path}: cannot be read ({error}); restore it from a backup") from None
+        return found

@@ -1,0 +1,92 @@
+"""Where the aggregator meets parties: who has joined, with which declared rows and ledger head, and who is missing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.heads import HeadBook
+from homo_dp.federation.messages import AGGREGATOR, Message
+from homo_dp.federation.protocol import Transport
+from homo_dp.privacy.crash import crash_point
+
+log = logging.getLogger(__name__)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SessionRules:
+    """How long the aggregator waits, for how many, and what it does when too few come."""
+
+    min_parties: int
+    round_timeout: float
+    stop_on_missing: bool = False
+
+
+class Lobby:
+    """Where parties are met: who has joined, with which declared rows and ledger head, and who has refused."""
+
+    def __init__(self, run: str, parties: Collection[str], transport: Transport, heads: HeadBook, say: Say) -> None:
+        self.run = run
+        self.parties = tuple(parties)
+        self.transport = transport
+        self.heads = heads
+        self.say = say
+        self.rows: dict[str, int | None] = {}
+        self.refusals: dict[str, str] = {}
+
+    def open(self, rules: SessionRules) -> None:
+        """Wait until all parties joined, or ``round_timeout`` is over and at least ``min_parties`` did."""
+        self.say(f"run {self.run}: waiting for {', '.join(self.parties)}")
+        started = time.monotonic()
+        while len(self.rows) < len(self.parties):
+            left = started + rules.round_timeout - time.monotonic()
+            if left <= 0 and len(self.rows) >= rules.min_parties:
+                break
+            if left <= 0:
+                self._still_waiting(rules)
+                started = time.monotonic()
+                continue
+            message = self.transport.receive(timeout=left)
+            if message is not None:
+                if message.kind == "join" and self.join(message):
+                    self.tell(message.sender, 0, "waiting")
+                self.transport.done(message)
+
+    def join(self, message: Message) -> bool:
+        """Let a party in, unless its ledger is behind what it showed before."""
+        party = message.sender
+        try:
+            self.heads.take(party, message.info.get("ledger_head"))
+        except MessageError as refusal:
+            log.warning("refused %s: %s", party, refusal)
+            self.tell(party, message.round, "refused", "ledger_behind")
+            return False
+        self.heads.save()
+        rows = message.info.get("rows")
+        if party not in self.rows:
+            self.say(f"party {party} joined ({'rows not declared' if rows is None else f'{rows} rows declared'})")
+        self.rows[party] = rows if isinstance(rows, int) else None
+        self.refusals.pop(party, None)
+        crash_point("aggregator.joined")
+        return True
+
+    def tell(self, party: str, round_number: int, state: str, reason: str | None = None) -> None:
+        """Tell a party where the run is."""
+        info = {"state": state} | ({"reason": reason} if reason else {})
+        self.send(party, round_number, "status", dict(info))
+
+    def send(self, party: str, round_number: int, kind: str, info: dict[str, Any]) -> None:
+        """Send a message without tensors."""
+        self.transport.send(Message(self.run, round_number, AGGREGATOR, party, kind, {}, info))
+
+    def _still_waiting(self, rules: SessionRules) -> None:
+        missing = [party for party in self.parties if party not in self.rows]
+        text = f"{len(self.rows)} of at least {rules.min_parties} parties joined, missing {', '.join(missing)}"
+        if rules.stop_on_missing:
+            raise TransportError(f"{text}; start them, then start the aggregator again")
+        self.say(f"run {self.run}: {text}; still waiting")

@@ -1,0 +1,264 @@
+"""A party's side of a run between processes: join, agree to the plan or refuse it, answer rounds, keep the result.
+
+On disk, in this order: the plan that was agreed to; for each round the optimiser, the update in the outbox, the charge
+in the ledger, and only then the update on its way; at the end the final weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from homo_dp.errors import MessageError, TransportError
+from homo_dp.federation.checkpoint import FitStates, RunFolder, read_state, write_state
+from homo_dp.federation.mechanism import Weights
+from homo_dp.federation.messages import AGGREGATOR, Json, Message
+from homo_dp.federation.party import Party
+from homo_dp.federation.plan import Plan, PlanRefused, difference, release_names
+from homo_dp.federation.protocol import Transport
+from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.outbox import Outbox
+
+log = logging.getLogger(__name__)
+JOIN_AGAIN = 60.0  # seconds of silence after which a party says once more that it is there
+
+
+@dataclass
+class PartyDuty:
+    """What a session is about: who, in which run, with which ledger, and how a plan becomes a Party."""
+
+    name: str
+    run: str
+    ledger: Ledger | None
+    declared_rows: int | None
+    build: Callable[[Plan, Outbox], Party]
+    measure: Callable[[int, Weights], dict[str, Any]]
+    say: Callable[[str], None]
+    patience: float = 3600.0
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
+
+
+class PartySession:
+    """Runs a party over a transport and keeps its state.
+
+    Guarantees:
+        - a plan is agreed to once: another plan under the same run is refused;
+        - a round is answered once: asked again, the party sends the charged update again, byte for byte;
+        - what was fitted but never charged is discarded at a start and can reach no later update.
+    """
+
+    def __init__(self, duty: PartyDuty, transport: Transport, folder: RunFolder) -> None:
+        self.duty = duty
+        self.transport = transport
+        self.outbox = Outbox(folder.path / "outbox")
+        self.states = FitStates(folder.path)
+        self.party: Party | None = None
+        self._plan_file = folder.path / "plan.safetensors"
+        self._final_file = folder.path / "final.safetensors"
+        self._plan: Plan | None = None
+        self._answer: Message | None = None  # the last one, for a party that charges nothing
+        self._early: Message | None = None
+        self._fitted = 0  # the round whose optimiser is in memory
+        self._final: Weights | None = None
+
+    def run(self) -> Weights:
+        """Take part until the final weights are here."""
+        kept, final = read_state(self._plan_file), read_state(self._final_file)
+        if kept is not None:
+            self._start(kept[1]["plan"])
+        if final is not None:
+            return final[0]
+        self._join()
+        heard = time.monotonic()
+        while self._final is None:
+            message = self.transport.receive(timeout=JOIN_AGAIN)
+            if message is not None:
+                heard = time.monotonic()
+                self._take(message)
+            elif time.monotonic() - heard > self.duty.patience:
+                raise TransportError(
+                    f"run={self.duty.run}: no word from the aggregator for party.patience={self.duty.patience:g} s; "
+                    "start the same command again once it runs"
+                )
+            else:
+                self._join()
+        return self._final
+
+    @property
+    def rounds_answered(self) -> int:
+        """How many rounds this party has answered."""
+        if self.party is None:
+            return 0
+        if self.duty.ledger is not None and self.party.charges_itself:
+            return len(self.duty.ledger.rows(self.duty.run, self.duty.name))
+        return self.party.rounds_done
+
+    def _take(self, message: Message) -> None:
+        crash_point("party.received")
+        if self.party is None and message.kind in ("weights", "finished"):
+            self._early = message  # the plan is on its way
+            return
+        try:
+            if message.kind == "plan":
+                self._take_plan(message)
+            elif message.kind == "status":
+                self._take_status(message)
+            elif message.kind == "weights":
+                self._take_weights(message)
+            else:
+                self._take_final(message)
+        except MessageError as refusal:
+            log.warning("refused a message of %s: %s", message.sender, refusal)
+        self.transport.done(message)
+        crash_point("party.after_done")
+        if self._early is not None and self.party is not None:
+            early, self._early = self._early, None
+            self._take(early)
+
+    def _take_plan(self, message: Message) -> None:
+        plan = message.info["plan"]
+        if not isinstance(plan, dict):
+            raise MessageError("plan is no object")
+        if self._plan is not None:
+            changed = difference(self._plan, plan)
+            if changed is not None:
+                self._send("refused", self._fitted, {"reason": "plan_changed"})
+                raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
+            return
+        try:
+            self._start(plan)
+        except PlanRefused as refusal:
+            self._send("refused", 0, {"reason": refusal.reason})
+            raise
+        except BudgetExceeded:
+            self._send("refused", 0, {"reason": "budget"})
+            raise
+        crash_point("party.before_plan")
+        write_state(self._plan_file, {}, {"plan": plan}, point="party_plan")
+        crash_point("party.after_plan")
+
+    def _start(self, plan: Plan) -> None:
+        """Build the party of a plan, and put it where it was when it was killed."""
+        party = self.duty.build(plan, self.outbox)
+        party.after_fit = self._keep_fit
+        if party.charges_itself and self.duty.ledger is not None:
+            for number in self.states.rounds():
+                if self.duty.ledger.charged(self.duty.run, self.duty.name, number, "update") is None:
+                    self.states.discard(number)
+        self.party, self._plan = party, plan
+        self._load(1 << 60)
+
+    def _take_weights(self, message: Message) -> None:
+        party = self._required()
+        if message.round < self._fitted:
+            log.info("round %d is over for this party", message.round)
+            self._send("refused", message.round, {"reason": "round_over"})
+            return
+        crash_point("party.before_handle")
+        try:
+            answer = self._answered(party, message)
+        except (BudgetExceeded, PrivacyError) as refusal:
+            self._send("refused", message.round, {"reason": _reason(refusal)})
+            raise
+        crash_point("party.after_handle")
+        info = {**answer.info, "ledger_head": self._head(), "releases": list(release_names(party.mechanism))}
+        self.transport.send(replace(answer, info=info))
+        crash_point("party.after_send")
+        self._tidy(message.round)
+        self._measure(message.round - 1, dict(message.tensors))
+
+    def _answered(self, party: Party, message: Message) -> Message:
+        if self._answer is not None and self._answer.round == message.round:
+            return self._answer
+        if self._fitted >= message.round and not self._is_charged(message.round):
+            self._load(message.round)
+        answer = party.handle(message)
+        if answer is None:
+            raise MessageError(f"kind={message.kind}: nothing to answer")
+        self._fitted = message.round
+        self._answer = None if party.charges_itself else answer
+        return answer
+
+    def _take_final(self, message: Message) -> None:
+        self._required().handle(message)
+        self._measure(message.round, dict(message.tensors))
+        crash_point("party.before_final")
+        write_state(self._final_file, message.tensors, {"rows": self.duty.rows}, point="party_final")
+        crash_point("party.after_final")
+        self._final = dict(message.tensors)
+
+    def _take_status(self, message: Message) -> None:
+        state, reason = message.info.get("state"), message.info.get("reason")
+        if state == "refused":
+            raise LedgerError(
+                f"ledger={self.duty.ledger.path if self.duty.ledger else None}: the aggregator refused this party "
+                f"({reason}): it has seen more rows of this ledger than there are now; restore the newest copy"
+            )
+        rounds = message.info.get("rounds")
+        where = f"round {message.round} of {rounds}" if rounds else "the others are awaited"
+        self.duty.say(f"run {self.duty.run}: {state}, {where}")
+
+    def _keep_fit(self, number: int) -> None:
+        party = self._required()
+        crash_point("party.before_fit_state")
+        self.states.save(number, party.fit, party.mechanism, {"rows": self.duty.rows})
+
+    def _load(self, before: int) -> None:
+        """Put optimiser and mechanism where they were after the last kept round before ``before``."""
+        party = self._required()
+        facts = self.states.load(before, party.fit, party.mechanism)
+        kept = [number for number in self.states.rounds() if number < before]
+        self._fitted = kept[-1] if kept else 0
+        party.rounds_done = self._fitted
+        if facts:
+            self.duty.rows[:] = facts["rows"]
+
+    def _tidy(self, number: int) -> None:
+        """Forget messages and states of rounds that the aggregator has left behind."""
+        for key in self.outbox.pending():
+            run, of_round, _ = key.split("/")
+            if run == self.duty.run and int(of_round) < number:
+                self.outbox.remove(key)
+        for kept in self.states.rounds():
+            if kept < number - 1:
+                self.states.discard(kept)
+
+    def _measure(self, number: int, weights: Weights) -> None:
+        known = {row["round"] for row in self.duty.rows}
+        if number > 0 and number not in known:
+            self.duty.rows.append({"round": number, **self.duty.measure(number, weights)})
+
+    def _is_charged(self, number: int) -> bool:
+        ledger = self.duty.ledger
+        return ledger is not None and ledger.charged(self.duty.run, self.duty.name, number, "update") is not None
+
+    def _join(self) -> None:
+        rows = self.duty.declared_rows
+        self._send("join", self._fitted + 1 if self._fitted else 0, {"rows": rows})
+        crash_point("party.joined")
+
+    def _send(self, kind: str, number: int, info: dict[str, Json]) -> None:
+        info = {**info, "ledger_head": self._head()}
+        self.transport.send(Message(self.duty.run, number, self.duty.name, AGGREGATOR, kind, {}, info))
+
+    def _head(self) -> Json:
+        if self.duty.ledger is None:
+            return None
+        head = self.duty.ledger.head()
+        return {"count": head.count, "hash": head.hash}
+
+    def _required(self) -> Party:
+        if self.party is None:
+            raise MessageError("the plan has not come yet")
+        return self.party
+
+
+def _reason(refusal: Exception) -> str:
+    if isinstance(refusal, BudgetExceeded):
+        return "budget"
+    return "ledger" if isinstance(refusal, LedgerError) else "privacy"

@@ -1,0 +1,220 @@
+"""The job as the aggregator describes it, and what a party makes of it: the plan never overrides the party's own part.
+
+From the plan: model, training, mechanism and its settings, public column facts. The party's own, always: its table,
+ledger, budgets, delta, caps, trust, noise source, and which code of its own may run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from homo_dp.config.base import is_import_path
+from homo_dp.config.load import config_from
+from homo_dp.config.privacy import BUILT_IN
+from homo_dp.config.schema import Config, DataConfig
+from homo_dp.errors import ConfigError, DataError
+from homo_dp.federation.build import mechanism_class, party_facts
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.statement import OBSERVERS, epsilon_after
+from homo_dp.privacy.errors import BudgetExceeded
+
+Plan = dict[str, Any]
+VERSION = 1
+_SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
+
+# What the aggregator decides in `privacy` and `data`; every other key there is the party's own.
+PRIVACY_KEYS = (
+    *("mechanism", "unit", "target_epsilon", "noise_multiplier", "delta", "max_grad_norm", "clip_norm", "clipping"),
+    *("adaptive", "clip_each_step", "sampling", "population", "cohort_size", "sample_rate", "noise_at"),
+    *("tolerated_dropouts", "options"),
+)
+DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
+OWN_TRAIN_KEYS = ("init_from", "device", "physical_batch_size")
+
+
+class PlanRefused(BudgetExceeded):
+    """A plan that passes what the party's own config allows; ``reason`` is the word that the aggregator is told."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> Plan:
+    """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
+    train, privacy, data = (part.model_dump(mode="json") for part in (config.train, config.privacy, config.data))
+    return {
+        "version": VERSION,
+        "model": config.model.model_dump(mode="json"),
+        "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
+        "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
+        "nbafl": config.nbafl.model_dump(mode="json"),
+        "data": {name: data[name] for name in DATA_KEYS},
+        "encoding": encoding_digest(encoding),
+        "rows": dict(rows),
+    }
+
+
+def difference(old: Plan, new: Plan) -> str | None:
+    """The first key in which two plans differ (declared rows aside), None if they are the same job.
+
+    >>> difference({"train": {"rounds": 2}}, {"train": {"rounds": 3}})
+    'train.rounds=2 became 3'
+    """
+    for name in sorted((old.keys() | new.keys()) - {"rows"}):
+        one, other = old.get(name), new.get(name)
+        if one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            key = next(key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key))
+            return f"{name}.{key}={one.get(key)} became {other.get(key)}"
+        return f"{name} changed"
+    return None
+
+
+def encoding_digest(encoding: Mapping[str, Any]) -> str:
+    """What must be the same at all parties: columns, bounds, levels, label and shape; not the name of the id column."""
+    shared = {name: value for name, value in encoding.items() if name != "id"}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+
+def agree(own: Config, plan: Plan) -> Config:
+    """The config that a party runs with, or PlanRefused; touches no data.
+
+    Guarantees:
+        - epsilon is calibrated to the smaller of the plan's target and the party's own, delta to the smaller delta;
+        - no module is imported that the party's own config does not name, and no mechanism without privacy is taken
+          that it does not ask for.
+    """
+    try:
+        if plan.get("version") != VERSION:
+            raise PlanRefused("version", f"plan version={plan.get('version')}, this homo_dp reads {VERSION}")
+        _check_code(own, plan)
+        _check_protection(own, plan)
+        _check_caps(own, plan)
+        return config_from(_merged(own, plan))
+    except (ConfigError, KeyError, TypeError, AttributeError) as error:
+        raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
+
+
+def epsilon_cap(own: Config) -> float | None:
+    """The most epsilon that a party spends in a run: its cap, else the target of its own config."""
+    return own.party.caps.epsilon if own.party.caps.epsilon is not None else own.privacy.target_epsilon
+
+
+def release_names(mechanism: Mechanism | type[Mechanism]) -> tuple[str, ...]:
+    """What a party releases each round: the update, and the numbers that a mechanism sends with it."""
+    return ("update", *mechanism.message_fields.get("update", {}))
+
+
+def check_price(own: Config, plan: PartyPlan) -> None:
+    """Refuse a calibrated plan that costs more than the party's cap, towards any observer it promises something."""
+    cap = epsilon_cap(own)
+    if cap is None:
+        return
+    for observer in OBSERVERS:
+        spent = epsilon_after(plan, observer, plan.rounds)
+        if spent is not None and spent.quoted > cap * (1 + _SLACK):
+            raise PlanRefused(
+                "epsilon_cap",
+                f"party.caps.epsilon={cap:g}: the plan would cost epsilon {spent.quoted:.4g} at delta {plan.delta:g}; "
+                "raise the cap, or ask the aggregator for more noise or fewer rounds",
+            )
+
+
+def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
+    """Refuse to train on columns that mean something else here than at the aggregator."""
+    if encoding_digest(encoding) != plan["encoding"]:
+        raise PlanRefused(
+            "columns",
+            "data.columns: columns, bounds, levels, classes or label differ from the aggregator's; leave them out here "
+            "to take the aggregator's, or agree on one description",
+        )
+
+
+def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters: int) -> FederationFacts:
+    """The facts as a party knows them: its own rows, and those that others declared."""
+    declared = {other: count for other, count in plan["rows"].items() if count is not None and other != name}
+    parties = {other: party_facts(config, other, int(count)) for other, count in declared.items()}
+    parties[name] = party_facts(config, name, rows)
+    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+
+
+def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
+    """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
+    train = config.train
+    parties = {}
+    for name, rows in plan["rows"].items():
+        if rows is not None:
+            parties[name] = party_facts(config, name, rows)
+        elif train.weighting == "rows":
+            raise DataError(f"train.weighting=rows: the rows of {name} are not declared; set data.rows.{name} there")
+        else:
+            parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
+    return FederationFacts(parties=parties, rounds=train.rounds, parameters=parameters)
+
+
+def _check_code(own: Config, plan: Plan) -> None:
+    mechanism, factory = plan["privacy"]["mechanism"], plan["model"]["factory"]
+    if mechanism not in BUILT_IN and mechanism != own.privacy.mechanism:
+        raise PlanRefused(
+            "mechanism", f"privacy.mechanism={mechanism}: is code that this party's own config does not name; refused"
+        )
+    if factory is not None and factory != own.model.factory:
+        raise PlanRefused("factory", f"model.factory={factory}: is code that this party's config does not name")
+
+
+def _check_protection(own: Config, plan: Plan) -> None:
+    mechanism = plan["privacy"]["mechanism"]
+    if not mechanism_class(mechanism).private and own.privacy.mechanism != mechanism:
+        raise PlanRefused(
+            "not_private",
+            f"privacy.mechanism={mechanism}: the aggregator asks for updates without noise; this party sends them "
+            f"only if its own config says privacy.mechanism: {mechanism}",
+        )
+    asks = mechanism == "dp_fedavg" and plan["privacy"]["noise_at"] == "server"
+    asks = asks or (mechanism == "nbafl" and not plan["nbafl"]["noise_at_upload"])
+    if asks and not own.privacy.trust_aggregator:
+        raise PlanRefused(
+            "trust",
+            "privacy.trust_aggregator=false: the plan leaves the noise to the aggregator; set it to true in this "
+            "party's own config if you trust it",
+        )
+
+
+def _check_caps(own: Config, plan: Plan) -> None:
+    caps, rounds = own.party.caps, plan["train"]["rounds"]
+    if caps.rounds is not None and rounds > caps.rounds:
+        raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
+    names = release_names(mechanism_class(plan["privacy"]["mechanism"]))
+    if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
+        raise PlanRefused(
+            "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+        )
+
+
+def _merged(own: Config, plan: Plan) -> dict[str, Any]:
+    tree = own.model_dump(mode="json")
+    tree["model"], tree["nbafl"] = plan["model"], plan["nbafl"]
+    tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
+    tree["train"]["init_from"] = None
+    asked = {name: plan["privacy"][name] for name in PRIVACY_KEYS}
+    if is_import_path(asked["mechanism"]):
+        asked["options"] = tree["privacy"]["options"]
+    cap = epsilon_cap(own)
+    if asked["target_epsilon"] is not None and cap is not None:
+        asked["target_epsilon"] = min(asked["target_epsilon"], cap)
+    asked["delta"] = min(asked["delta"], own.privacy.delta)
+    tree["privacy"] = {**tree["privacy"], **asked}
+    tree["data"] = {**tree["data"], **_public_data(own.data, plan["data"])}
+    return tree
+
+
+def _public_data(own: DataConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Column facts: the party's own where it states any, else the aggregator's."""
+    fields = DataConfig.model_fields
+    stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
+    return {name: asked[name] for name in DATA_KEYS if name not in stated}

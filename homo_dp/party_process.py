@@ -1,0 +1,219 @@
+"""A party as a process of its own: its config and the aggregator's plan become a Party; its files stay with it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from homo_dp.cli import Interrupted, Screen
+from homo_dp.config.schema import Config
+from homo_dp.data.parties import Federation, load_federation
+from homo_dp.errors import ConfigError, InputError
+from homo_dp.evaluation import load_into, round_metrics
+from homo_dp.federation.build import build_fit, build_mechanism, noise_source
+from homo_dp.federation.checkpoint import RunFolder
+from homo_dp.federation.mechanism import PartyPlan, Weights
+from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.party_session import PartyDuty, PartySession
+from homo_dp.federation.plan import (
+    Plan,
+    PlanRefused,
+    agree,
+    check_encoding,
+    check_price,
+    epsilon_cap,
+    facts_for_party,
+    release_names,
+)
+from homo_dp.federation.statement import epsilon_after, privacy_statement, quoted_observer
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.outputs import Written, write_outputs
+from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.ledger import Budget, Ledger
+from homo_dp.privacy.outbox import Outbox
+from homo_dp.processes import GO_ON, open_transport, party_sealer, run_name, start_tracker
+from homo_dp.screen import Progress
+from homo_dp.simulation import Outcome
+from homo_dp.tracking.tracker import open_tracker
+
+
+class PartyProcess:
+    """Builds the parts, runs the session, writes predictions, indicators, model and ledger extract locally."""
+
+    def __init__(self, config: Config, screen: Screen) -> None:
+        self.own = config
+        self.screen = screen
+        self.run_id = run_name(config)
+        self.sealer = party_sealer(config)
+        self.name = self.sealer.name
+        _check_files(config, self.name)
+        self.noise = noise_source(config)
+        self.ledger = None if config.privacy.mechanism == "none" else Ledger(config.privacy.ledger)
+        self.tracker = open_tracker(config)
+        self.agreed = config
+        self.federation: Federation
+        self.model: BuiltModel
+        self.party: Party
+        self._progress: Progress | None = None
+        self._asked = time.perf_counter()
+
+    def run(self) -> int:
+        """The whole life of the process; the exit code."""
+        folder = RunFolder(state_dir(self.own, self.name), self.run_id)
+        transport = open_transport(self.own, self.sealer)
+        duty = PartyDuty(
+            name=self.name,
+            run=self.run_id,
+            ledger=self.ledger,
+            declared_rows=self.own.data.rows.get(self.name),
+            build=self._build,
+            measure=self._measure,
+            say=self.screen.line,
+            patience=self.own.party.patience,
+        )
+        session = PartySession(duty, transport, folder)
+        try:
+            with self.screen.progress(None) as self._progress:
+                start_tracker(self.tracker, self.own, f"party {self.name}", [])
+                weights = session.run()
+            self._finish(session, weights)
+            return 0
+        except KeyboardInterrupt as interrupt:
+            done = session.rounds_answered
+            text = str(interrupt) or "Ctrl-C"
+            raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
+        finally:
+            transport.close()
+            folder.close()
+
+    def _build(self, plan: Plan, outbox: Outbox) -> Party:
+        config = self.agreed = agree(self.own, plan)
+        self.federation = load_federation(config, self.own.train.seed, only=self.name)
+        check_encoding(plan, self.federation.encoding.to_json())
+        table = self.federation.parties[self.name].train
+        rows = config.data.rows.get(self.name, len(table))
+        self.model = self._model()
+        parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
+        facts = facts_for_party(config, plan, self.name, rows, parameters)
+        mechanism = build_mechanism(config, facts, self.noise)
+        fit = build_fit(config, self._model(), table, facts.parties[self.name])
+        try:
+            party = Party(self._settings(), fit, mechanism, self.ledger, outbox)
+        except PrivacyError as error:
+            raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
+        check_price(self.own, party.plan)
+        if self.ledger is not None and party.charges_itself:
+            planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds))]
+            refusal = self.ledger.would_exceed(planned, party.settings.budget)
+            if refusal:
+                raise PlanRefused("budget", refusal)
+            self.ledger.prepare(*planned[0])
+        self.sealer.kinds = mechanism.kinds
+        self.party = party
+        self._say_agreed(party)
+        return party
+
+    def _model(self) -> BuiltModel:
+        config, federation = self.agreed, self.federation
+        bounds = config.data.target_bounds
+        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds)
+
+    def _settings(self) -> PartySettings:
+        privacy = self.own.privacy
+        return PartySettings(
+            name=self.name,
+            run=self.run_id,
+            dataset=f"{self.own.data.dataset}/{self.name}",
+            budget=party_budget(self.own, self.agreed),
+            trust_aggregator=privacy.trust_aggregator,
+            not_private=privacy.not_private,
+        )
+
+    def _say_agreed(self, party: Party) -> None:
+        observer = quoted_observer({self.name: party.plan})
+        spent = epsilon_after(party.plan, observer, party.plan.rounds)
+        price = "NOT PRIVATE" if spent is None else f"epsilon {spent.quoted:.4g} at delta {party.plan.delta:g}"
+        what = ", ".join(release_names(party.mechanism))
+        self.screen.line(f"run {self.run_id}: agreed to {party.plan.rounds} rounds, {price}; each releases: {what}")
+
+    def _measure(self, number: int, weights: Weights) -> dict[str, Any]:
+        """Local figures of the global model after a round; they never leave."""
+        load_into(self.model.module, weights)
+        test = self.federation.parties[self.name].test
+        found = round_metrics(self.model.module, self.model.task, [test] if test is not None else [])
+        spent = self._spent(self.party.plan, number)
+        now = time.perf_counter()
+        seconds, self._asked = now - self._asked, now
+        row = {"epsilon": spent, **found, "seconds": seconds}
+        if self._progress is not None:
+            self._progress.advance(loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
+        self.tracker.log_round(number, {key: value for key, value in row.items() if value is not None}, {})
+        return row
+
+    def _spent(self, plan: PartyPlan, rounds: int) -> float | None:
+        spent = epsilon_after(plan, quoted_observer({self.name: plan}), rounds)
+        return spent.quoted if spent is not None and self._private else None
+
+    @property
+    def _private(self) -> bool:
+        return self.party.mechanism.private and self.noise.private and not self.own.privacy.not_private
+
+    def _finish(self, session: PartySession, weights: Weights) -> None:
+        rows = [] if self.ledger is None else self.ledger.rows(self.run_id, self.name)
+        statement = privacy_statement(
+            self.party.mechanism,
+            {self.name: self.party.plan},
+            session.rounds_answered,
+            {self.name: rows[-1].sigma if rows else self.party.applied_sigma},
+            private=self._private,
+            secure_mode=self.noise.secure,
+            declared_rows=self.name in self.own.data.rows,
+        )
+        outcome = Outcome(
+            run=self.run_id,
+            config=self.agreed,
+            federation=self.federation,
+            model=self.model,
+            weights=weights,
+            statement=statement,
+            rounds=session.duty.rows,
+        )
+        written = write_outputs(outcome, self.ledger)
+        crash_point("party.written")
+        self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]})
+        self._show(outcome, written)
+
+    def _show(self, outcome: Outcome, written: Written) -> None:
+        names = [name for name in ("loss", "acc", "auc", "r2", "mse") if f"test_{name}" in written.indicators]
+        cells = [[part, *(written.indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")]
+        self.screen.table("metrics (local)", ["rows of", *names], cells)
+        self.screen.line(str(outcome.statement["statement"]))
+        for name, path in written.files.items():
+            self.screen.line(f"{name}: {path}")
+        files = {name: str(path) for name, path in written.files.items()}
+        self.screen.summary({"run": self.run_id, "privacy": outcome.statement, "files": files})
+
+
+def state_dir(config: Config, name: str) -> Path:
+    """Where a party keeps outbox and state."""
+    return Path(config.party.state_dir or Path("state") / name)
+
+
+def party_budget(own: Config, agreed: Config) -> Budget:
+    """What the ledger enforces: the party's own cap, or the smaller target it agreed to; its own lifetime budget."""
+    privacy = own.privacy
+    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    limits = [value for value in (agreed.privacy.target_epsilon, epsilon_cap(own)) if value is not None]
+    return Budget(min(limits) if limits else None, privacy.lifetime_epsilon, lifetime_delta)
+
+
+def _check_files(config: Config, name: str) -> None:
+    """Find out at the start, not when the plan comes, that a table is not there."""
+    data = config.data
+    if data.files and data.one_table is None and name not in data.files:
+        raise ConfigError(f"data.files: has no table of party.name={name}; it has {', '.join(data.files)}")
+    for path in data.files.values() if data.one_table else [data.files[name]] if data.files else []:
+        if not Path(path).is_file():
+            raise InputError(f"data.files={path}: no such file; correct the path")

@@ -1,0 +1,109 @@
+"""What aggregator and party processes share: ids, keys and the sealed transport, all from the config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from homo_dp.config.schema import Config
+from homo_dp.errors import ConfigError
+from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.messages import KINDS, Kinds, Limits
+from homo_dp.federation.protocol import Transport
+from homo_dp.transport.keys import (
+    PUBLIC_MARK,
+    KeyPair,
+    PublicKey,
+    allow_list,
+    parse_public_line,
+    read_key_pair,
+    read_public_key,
+)
+from homo_dp.transport.sealing import Sealer
+
+if TYPE_CHECKING:
+    from homo_dp.tracking.tracker import Tracker
+
+GO_ON = "start the same command again: the run continues where it is"
+
+
+def run_name(config: Config) -> str:
+    """The name of the run, which all sides must know."""
+    if config.federation.run is None:
+        raise ConfigError("federation.run: is not given; aggregator and parties need one and the same name of the run")
+    return config.federation.run
+
+
+def aggregator_sealer(config: Config, kinds: Kinds) -> Sealer:
+    """The aggregator's keys and those of the parties on its list."""
+    federation = config.federation
+    if not federation.parties:
+        raise ConfigError("federation.parties: is empty; list every party with its public key")
+    own = _own_key(federation.key_file, "federation.key_file", AGGREGATOR)
+    keys = []
+    for member in federation.parties:
+        where = f"federation.parties.{member.name}"
+        if member.public_key is None:
+            raise ConfigError(f"{where}: has no public_key; paste the line that `homo_dp.keys new` printed there")
+        keys.append(_public_key(member.public_key, where, member.name))
+    return Sealer(own, allow_list(keys), kinds, _limits(config))
+
+
+def party_sealer(config: Config) -> Sealer:
+    """A party's keys and that of the aggregator; the mechanism's own kinds of messages are known with the plan."""
+    party = config.party
+    if party.name is None:
+        raise ConfigError("party.name: is not given; use the name under which the aggregator lists this party")
+    own = _own_key(party.key_file, "party.key_file", party.name)
+    if party.aggregator_key is None:
+        raise ConfigError("party.aggregator_key: is not given; paste the aggregator's public line")
+    known = _public_key(party.aggregator_key, "party.aggregator_key", AGGREGATOR)
+    return Sealer(own, allow_list([known]), KINDS, _limits(config))
+
+
+def open_transport(config: Config, sealer: Sealer) -> Transport:
+    """This process's end of the configured transport."""
+    run, transport = run_name(config), config.transport
+    if transport.kind == "directory":
+        from homo_dp.transport.directory import DirectoryTransport
+
+        return DirectoryTransport(transport.directory, run, sealer)
+    if transport.kind == "nats":
+        from homo_dp.transport.nats import NatsTransport
+
+        return NatsTransport(transport.nats, run, sealer, patience=config.party.patience)
+    raise ConfigError(
+        "transport.kind=memory: is for homo_dp.train, in one process; between processes use directory or nats"
+    )
+
+
+def start_tracker(tracker: Tracker, config: Config, role: str, parties: list[str]) -> None:
+    """Tell the tracker which run this process is part of, and as what."""
+    from homo_dp import __version__
+    from homo_dp.config.load import flatten
+
+    params = {key: str(value) for key, value in flatten(config).items() if value is not None}
+    tags = {"run": run_name(config), "role": role, "mechanism": config.privacy.mechanism, "version": __version__}
+    tracker.start(params, tags, parties)
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(bytes=config.transport.max_message_bytes)
+
+
+def _own_key(path: str | None, where: str, name: str) -> KeyPair:
+    if path is None:
+        raise ConfigError(f"{where}: is not given; make a key with `python -m homo_dp.keys new {name}`")
+    pair = read_key_pair(Path(path))
+    if pair.name != name:
+        raise ConfigError(f"{where}={path}: is the key of {pair.name}, not of {name}; make one with that name")
+    return pair
+
+
+def _public_key(given: str, where: str, name: str) -> PublicKey:
+    """The key in an exchanged line, or in the .pub file at a path."""
+    is_line = given.strip().startswith(PUBLIC_MARK)
+    key = parse_public_line(given.strip(), where) if is_line else read_public_key(Path(given))
+    if key.name != name:
+        raise ConfigError(f"{where}: is the public key of {key.name}, not of {name}; take the right line")
+    return key

@@ -1,0 +1,119 @@
+"""A federation on disk for tests: keys, configs and processes that a test can start, kill and start again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.transport.keys import new_key_pair, write_key_pair
+from tests.transport.nats_server import NatsServer
+
+PARTIES = ("party_1", "party_2", "party_3")
+RUN = "run-1"
+DATA = Path(__file__).parents[2] / "data"
+
+
+class Cluster:
+    """The files of one aggregator and three parties below ``folder``, and the processes that run from them."""
+
+    def __init__(self, folder: Path, nats: NatsServer | None = None, rounds: int = 3) -> None:
+        self.folder = folder
+        self.nats = nats
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        pairs = {name: new_key_pair(name) for name in (AGGREGATOR, *PARTIES)}
+        for pair in pairs.values():
+            write_key_pair(pair, folder / "keys")
+        lines = {name: pair.public.line for name, pair in pairs.items()}
+        common: dict[str, Any] = {"federation": {"run": RUN}, "tracking": {"enabled": False}}
+        aggregator = {
+            "data": {"columns_from": "breast_cancer"},
+            "train": {"rounds": rounds, "local_steps": 2, "batch_size": 50},
+            "federation": {
+                "run": RUN,
+                "key_file": str(folder / "keys" / "aggregator.key"),
+                "parties": {name: lines[name] for name in PARTIES},
+                "state_dir": str(folder / "state-aggregator"),
+                "round_timeout": 120,
+            },
+        }
+        self.configs = {AGGREGATOR: common | aggregator}
+        for name in PARTIES:
+            self.configs[name] = common | {
+                "data": {
+                    "files": {name: str(DATA / f"breast_cancer_{name}_train.csv")},
+                    "test_file": {name: str(DATA / f"breast_cancer_{name}_test.csv")},
+                },
+                "privacy": {"ledger": str(folder / name / "ledger.sqlite")},
+                "party": {
+                    "name": name,
+                    "key_file": str(folder / "keys" / f"{name}.key"),
+                    "aggregator_key": lines[AGGREGATOR],
+                    "state_dir": str(folder / name / "state"),
+                    "patience": 120,
+                },
+            }
+        for name, config in self.configs.items():
+            config["transport"] = self._transport(name)
+            out = folder / name / "out"
+            names = {"predict": "predict.csv", "indicator": "indicator.json", "model": "model.safetensors"}
+            config["output"] = {f"{key}FileName": str(out / file) for key, file in names.items()}
+
+    def _transport(self, name: str) -> dict[str, Any]:
+        if self.nats is None:
+            return {"kind": "directory", "directory": str(self.folder / "exchange")}
+        return {"kind": "nats", "nats": self.nats.config(name).model_dump(mode="json")}
+
+    def change(self, name: str, section: str, **values: Any) -> None:
+        """Change keys of one process's config."""
+        self.configs[name] = {**self.configs[name], section: {**self.configs[name].get(section, {}), **values}}
+
+    def start(self, name: str, crash_at: str | None = None, arguments: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start (or start again) one process; its output is appended to ``<name>.log``."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(self.configs[name]))
+        module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
+        environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
+        environment |= {"OMP_NUM_THREADS": "1"} | ({"HOMO_DP_CRASH_AT": crash_at} if crash_at else {})
+        command = [sys.executable, "-m", module, "--config", str(path), *arguments]
+        with open(self.folder / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder)
+        self.processes[name] = process
+        return process
+
+    def start_all(self, crash_at: Mapping[str, str] | None = None) -> None:
+        for name in (AGGREGATOR, *PARTIES):
+            self.start(name, (crash_at or {}).get(name))
+
+    def wait(self, timeout: float = 120.0) -> dict[str, int]:
+        """Exit codes of all processes, once they have all ended."""
+        deadline = time.monotonic() + timeout
+        for name, process in self.processes.items():
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{name} does not end:\n{self.log(name)[-3000:]}") from None
+        return {name: process.returncode for name, process in self.processes.items()}
+
+    def stop(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
