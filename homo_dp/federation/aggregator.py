@@ -175,9 +175,10 @@ class Aggregator:
 
     def _charges(self, round_number: int, event: object = None, sigma: float | None = None) -> list[Charge]:
         """One for all where users are protected; for records one for each party of the round, with its own data set."""
-        plans = {name: self.mechanism.plan(facts) for name, facts in self.mechanism.facts.parties.items()}
+        parties = self.mechanism.facts.parties
         if self.mechanism.unit == "user":
-            return [self._charge_of(round_number, next(iter(plans.values())), event, sigma)]
+            return [self._charge_of(round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma)]
+        plans = {name: self.mechanism.plan(facts) for name, facts in parties.items()}
         due = {name: plan for name, plan in plans.items() if plan.schedule is None or round_number in plan.schedule}
         return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
 

@@ -17,6 +17,7 @@ from homo_dp.federation.aggregator import Aggregator, AggregatorSettings
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
+from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.none import NoPrivacy
 from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
@@ -26,7 +27,7 @@ from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secur
 
 log = logging.getLogger(__name__)
 
-MECHANISMS: Mapping[str, type[Mechanism]] = {mechanism.name: mechanism for mechanism in (DpSgd, NoPrivacy)}
+MECHANISMS: Mapping[str, type[Mechanism]] = {mechanism.name: mechanism for mechanism in (DpSgd, Nbafl, NoPrivacy)}
 
 
 def party_facts(config: Config, name: str, rows: int) -> PartyFacts:

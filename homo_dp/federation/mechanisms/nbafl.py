@@ -1,0 +1,282 @@
+"""NbAFL, noising before aggregation (Wei et al. 2020, https://arxiv.org/abs/1911.00222).
+
+Parties train without noise on gradients, clip the weights they upload and noise those; the aggregator noises the mean
+once more where the paper asks for it. The paper's epsilon rests on an assumption about training, so it is reported as
+nominal, beside the one that the clip and the applied noise alone account for: docs/nbafl.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dp_accounting import GaussianDpEvent
+
+from homo_dp.config.schema import Config
+from homo_dp.errors import ConfigError
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import (
+    Combined,
+    FederationFacts,
+    Mechanism,
+    Observer,
+    PartyFacts,
+    PartyPlan,
+    Release,
+    Update,
+    Weights,
+    weighted_mean,
+)
+from homo_dp.privacy.accounting import check_delta
+from homo_dp.privacy.clipping import clip_vector
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.sampling import REPLACE_ONE
+
+NOMINAL = "the paper's, for all uploads; assumes that one record moves the trained weights by at most 2C/m"
+ACCOUNTED = "for the noise applied so far, assuming nothing but the clip (sensitivity 2C); this is the guarantee"
+
+
+def noise_constant(delta: float) -> float:
+    """The paper's c (section II-C), of the classical Gaussian mechanism.
+
+    >>> noise_constant(2e-5)
+    4.699557816587533
+    """
+    return math.sqrt(2 * math.log(1.25 / delta))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The paper's noise (Theorem 1) for constant c, clip norm C, exposures L, rounds T, parties N, smallest rows m.
+
+    >>> formula = Formula(0.8, noise_constant(1e-5), clip_norm=1.5, exposures=2, rounds=3, parties=2, rows=10_000)
+    >>> formula.download_sigma
+    0.0009084009867385104
+    """
+
+    epsilon: float
+    constant: float
+    clip_norm: float
+    exposures: int
+    rounds: int
+    parties: int
+    rows: int
+
+    @property
+    def upload_sigma(self) -> float:
+        """What a party adds to every coordinate of its clipped weights: 2 c C L / (m epsilon)."""
+        return 2 * self.constant * self.clip_norm * self.exposures / (self.rows * self.epsilon)
+
+    @property
+    def download_sigma(self) -> float:
+        """What the aggregator adds to the mean; 0 where the noise of the uploads is enough, T <= L sqrt(N)."""
+        left = self.rounds**2 - self.exposures**2 * self.parties
+        if left <= 0:
+            return 0.0
+        return 2 * self.constant * self.clip_norm * math.sqrt(left) / (self.rows * self.parties * self.epsilon)
+
+
+class Nbafl(Mechanism):
+    """Clipped weights with Gaussian noise at each upload, and on the mean where the formula says so.
+
+    Guarantees:
+        - whatever the rows of a party are, its upload before noise has L2 norm at most C over all tensors together,
+          so replacing a record moves it by at most 2C, and the mean by 2C times the party's share;
+        - a party uploads at most ``exposures`` times, in rounds that everybody can compute beforehand;
+        - the published mean never has less noise, for a party's share in it, than the plan says: what missing
+          parties would have brought is added by the aggregator.
+    """
+
+    name = "nbafl"
+
+    def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
+        super().__init__(config, facts, noise)
+        settings = config.nbafl
+        self.clip_norm = settings.clip_norm
+        self.exposures = facts.rounds if settings.exposures is None else settings.exposures
+        _check(config, self.exposures, facts)
+        self.constant = settings.constant or noise_constant(settings.delta or math.nan)  # the config has one of them
+        self.formula = Formula(
+            settings.epsilon,
+            self.constant,
+            settings.clip_norm,
+            self.exposures,
+            facts.rounds,
+            len(facts.parties),
+            settings.min_dataset_size or facts.smallest_rows,
+        )
+        self.upload_sigma = self.formula.upload_sigma if settings.noise_at_upload else 0.0
+        self.download_sigma = self.formula.download_sigma if settings.noise_at_download else 0.0
+        self._rounds = schedule(sorted(facts.parties), self.exposures, facts.rounds)
+        self._cohorts: dict[int, list[str]] = {number: [] for number in range(1, facts.rounds + 1)}
+        for party, numbers in self._rounds.items():
+            for number in numbers:
+                self._cohorts[number].append(party)
+        if not self.upload_sigma > 0 and not self.download_sigma > 0:
+            raise PrivacyError(
+                f"nbafl.noise_at_upload=false: there would be no noise at all, since {self._no_download_noise()}; "
+                "turn noise_at_upload on, or give fewer nbafl.exposures or more train.rounds"
+            )
+
+    @property
+    def ledger_keeper(self) -> Literal["party", "aggregator"]:
+        return "party" if self.upload_sigma > 0 else "aggregator"
+
+    # --- what it will cost ------------------------------------------------------------------------------------------
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        delta = self.config.privacy.delta
+        check_delta(delta, party.rows)
+        at_party = self.ledger_keeper == "party"
+        sigma = self.upload_sigma if at_party else self.download_sigma
+        reader = GaussianDpEvent(self.reader_multiplier)
+        upload = f"weights clipped to norm {self.clip_norm:g}"
+        return PartyPlan(
+            noise_multiplier=sigma / self.clip_norm,
+            sigma=sigma,
+            clip_norm=self.clip_norm,
+            relation=REPLACE_ONE,
+            delta=delta,
+            rounds=party.rounds,
+            events={"aggregator": self.upload_event, "model_reader": reader} if at_party else {"model_reader": reader},
+            releases=(f"{upload}, {'with' if at_party else 'without'} noise, {self.exposures} times",),
+            noise_to_signal=sigma * math.sqrt(self.facts.parameters) / self.clip_norm,
+            notes=self._notes(),
+            schedule=None if self.exposures == party.rounds else self._rounds[party.name],
+        )
+
+    @property
+    def upload_event(self) -> GaussianDpEvent:
+        """What one upload costs towards the aggregator: replacing a record moves it by 2C."""
+        return GaussianDpEvent(self.upload_sigma / (2 * self.clip_norm))
+
+    @functools.cached_property
+    def reader_multiplier(self) -> float:
+        """Noise of a published mean over the most that a record can move it by, in the least favourable round.
+
+        With equal weights and everybody in every round: sqrt(sigma_u**2 / N + sigma_d**2) N / (2C).
+        """
+        cohorts = {tuple(cohort): number for number, cohort in self._cohorts.items()}
+        rounds = map(self._shares, cohorts.values())
+        return min(self._multiplier(self._noise_of_mean(shares, self.download_sigma), shares) for shares in rounds)
+
+    def _multiplier(self, sigma: float, shares: Mapping[str, float]) -> float:
+        return sigma / (2 * self.clip_norm * max(shares.values()))
+
+    def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
+        settings = self.config.nbafl
+        quoted: Observer = "aggregator" if "aggregator" in plan.events else "model_reader"
+        return {
+            "nominal_epsilon": settings.epsilon,
+            "nominal_epsilon_is": NOMINAL,
+            "nominal_delta": settings.delta or 1.25 * math.exp(-(self.constant**2) / 2),
+            "accounted_epsilon": epsilons[quoted],
+            "accounted_epsilon_is": f"towards the {quoted}: {ACCOUNTED}",
+            "accounted_epsilon_model_reader": epsilons["model_reader"],
+            "upload_sigma": self.upload_sigma,
+            "download_sigma": self.download_sigma,
+        }
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"]
+        if self.download_sigma == 0:
+            notes.append(f"NbAFL: {self._no_download_noise()}")
+        smallest, declared = self.facts.smallest_rows, self.formula.rows
+        if declared > smallest:
+            notes.append(
+                f"nbafl.min_dataset_size={declared}: the smallest party has {smallest} rows; with those the paper's "
+                f"epsilon is {self.formula.epsilon * declared / smallest:.4g}, not the nominal {self.formula.epsilon:g}"
+            )
+        return tuple(notes)
+
+    def _no_download_noise(self) -> str:
+        formula = self.formula
+        if formula.download_sigma > 0:
+            return "the download noise is switched off"
+        reach = formula.exposures * math.sqrt(formula.parties)
+        return (
+            f"the download noise is zero by formula (rounds T={formula.rounds} are not above L sqrt(N)={reach:.4g}, "
+            f"for L={formula.exposures} exposures and N={formula.parties} parties)"
+        )
+
+    # --- at the party -----------------------------------------------------------------------------------------------
+
+    def before_fit(self, fit: LocalFit) -> None:
+        fit.proximal_mu = self.config.nbafl.mu
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        clipped, _ = clip_vector(fit.weights(), self.clip_norm)
+        if self.ledger_keeper == "aggregator":
+            return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
+        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+
+    def _noised(self, tensors: Weights, sigma: float) -> Weights:
+        return {name: t + self.noise.normal(t.shape, sigma, t.dtype) for name, t in tensors.items()}
+
+    # --- at the aggregator ------------------------------------------------------------------------------------------
+
+    def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
+        return tuple(self._cohorts[round_number])
+
+    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+        """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
+        what it saw, sees nothing without it."""
+        mean = weighted_mean(updates)
+        sigma = self._sigma_for(updates, round_number)
+        if sigma > 0:
+            mean = self._noised(mean, sigma)
+        event = None
+        if self.ledger_keeper == "aggregator":
+            total = sum(update.weight for update in updates)
+            event = GaussianDpEvent(self._multiplier(sigma, {u.party: u.weight / total for u in updates}))
+        return Combined(mean, event, sigma, metrics={"download_sigma": sigma})
+
+    def _sigma_for(self, updates: Sequence[Update], round_number: int) -> float:
+        """The download noise of a round; more where parties are missing, since every other share is larger then."""
+        planned, present = self._shares(round_number), {update.party for update in updates}
+        if present == set(planned):
+            return self.download_sigma
+        growth = 1 / sum(planned[party] for party in present)
+        shares = {party: planned[party] * growth for party in present}
+        wanted = growth * self._noise_of_mean(planned, self.download_sigma)
+        return math.sqrt(max(0.0, wanted**2 - self._noise_of_mean(shares, 0.0) ** 2))
+
+    def _noise_of_mean(self, shares: Mapping[str, float], download_sigma: float) -> float:
+        return math.hypot(download_sigma, *(self.upload_sigma * share for share in shares.values()))
+
+    def _shares(self, round_number: int) -> dict[str, float]:
+        """The part that each party of a round has in its mean."""
+        by_rows = self.config.train.weighting == "rows"
+        weights = {name: self.facts.parties[name].rows if by_rows else 1 for name in self._cohorts[round_number]}
+        total = sum(weights.values())
+        return {name: weight / total for name, weight in weights.items()}
+
+
+def schedule(parties: Sequence[str], exposures: int, rounds: int) -> dict[str, tuple[int, ...]]:
+    """The rounds of each party: ``exposures`` each, one after the other around the circle of rounds.
+
+    >>> schedule(["a", "b", "c"], exposures=2, rounds=3)
+    {'a': (1, 2), 'b': (1, 3), 'c': (2, 3)}
+    """
+    return {
+        party: tuple(sorted((place * exposures + step) % rounds + 1 for step in range(exposures)))
+        for place, party in enumerate(parties)
+    }
+
+
+def _check(config: Config, exposures: int, facts: FederationFacts) -> None:
+    if config.train.proximal_mu:
+        raise ConfigError(
+            f"train.proximal_mu={config.train.proximal_mu:g}: NbAFL's proximal term is nbafl.mu={config.nbafl.mu:g}; "
+            "leave train.proximal_mu out"
+        )
+    least = math.ceil(facts.rounds / len(facts.parties))
+    if not least <= exposures <= facts.rounds:
+        raise ConfigError(
+            f"nbafl.exposures={exposures}: must be from {least} (every round needs one of the {len(facts.parties)} "
+            f"parties) to train.rounds={facts.rounds}; choose one of these, or leave it out for every round"
+        )
