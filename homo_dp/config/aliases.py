@@ -1,5 +1,6 @@
 """Other names for our keys: short output names, FederatedScope's and flower-dp's words for NbAFL, `dpsgd`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from homo_dp.config.explain import SHORT_NAMES
@@ -12,6 +13,14 @@ ALIASES = {
     "nbafl.w_clip": "nbafl.clip_norm",
     "nbafl.l2_norm_clip": "nbafl.clip_norm",
     "nbafl.num_rounds": "train.rounds",
+}
+# flower-dp's words, which stand alone; they are read so only in a run with NbAFL.
+FLOWER_DP = {
+    "epsilon": "nbafl.epsilon",
+    "delta": "nbafl.delta",
+    "l2_norm_clip": "nbafl.clip_norm",
+    "num_rounds": "train.rounds",
+    "min_dataset_size": "nbafl.min_dataset_size",
 }
 MECHANISMS = {
     "dpsgd": "dp_sgd",
@@ -28,15 +37,7 @@ def rename(tree: dict[str, Any]) -> dict[str, Any]:
     >>> rename({"nbafl": {"w_clip": 2}, "predictFileName": "p.csv"})
     {'nbafl': {'clip_norm': 2}, 'output': {'predictFileName': 'p.csv'}}
     """
-    tree = {name: dict(value) if isinstance(value, dict) else value for name, value in tree.items()}
-    for alias, ours in ALIASES.items():
-        value = get(tree, alias)
-        if value is None:
-            continue
-        drop(tree, alias)
-        if get(tree, ours) not in (None, value):
-            raise ConfigError(f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them")
-        put(tree, tuple(ours.split(".")), value)
+    tree = _renamed(tree, ALIASES)
     mechanism = get(tree, "privacy.mechanism")
     if isinstance(mechanism, str) and mechanism in MECHANISMS:
         tree["privacy"]["mechanism"] = MECHANISMS[mechanism]
@@ -44,4 +45,28 @@ def rename(tree: dict[str, Any]) -> dict[str, Any]:
     drop(tree, "nbafl.use")
     if used is True and mechanism is None:
         put(tree, ("privacy", "mechanism"), "nbafl")
+    return tree
+
+
+def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Replace flower-dp's words in all layers, if together they ask for NbAFL.
+
+    >>> rename_for_nbafl({"privacy": {"mechanism": "nbafl"}}, {"num_rounds": 3})
+    [{'privacy': {'mechanism': 'nbafl'}}, {'train': {'rounds': 3}}]
+    """
+    asked = [get(layer, "privacy.mechanism") for layer in layers]
+    mechanism = next((name for name in reversed(asked) if name is not None), None)
+    return [_renamed(layer, FLOWER_DP) if mechanism == "nbafl" else layer for layer in layers]
+
+
+def _renamed(tree: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    tree = {name: dict(value) if isinstance(value, dict) else value for name, value in tree.items()}
+    for alias, ours in names.items():
+        value = get(tree, alias)
+        if value is None:
+            continue
+        drop(tree, alias)
+        if get(tree, ours) not in (None, value):
+            raise ConfigError(f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them")
+        put(tree, tuple(ours.split(".")), value)
     return tree

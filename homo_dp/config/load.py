@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from homo_dp.config.aliases import ALIASES, rename
+from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import merge, put, split_key
 from homo_dp.config.primihub import check_files, is_task, translate
@@ -48,7 +48,7 @@ def load(path: str | Path | None = None, overrides: Overrides = ()) -> Loaded:
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
-    merged = merge(rename(tree if task is None else task.tree), rename(over))
+    merged = merge(*rename_for_nbafl(rename(tree if task is None else task.tree), rename(over)))
     if task is not None:
         check_files(task, merged)
     return Loaded(config_from(merged), tuple(task.notes) if task else ())

@@ -50,6 +50,8 @@ INSTEAD = {
     "max_grad_norm": "dp_fedavg clips with privacy.clip_norm, nbafl with nbafl.clip_norm",
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",
     "sample_rate": "the sampling of rows is train.sample_rate",
+    "nbafl.cohort_size": "K-of-N scheduling is not offered, since its noise formula could not be checked against the "
+    "paper; leave it out, and limit the uploads of a party with nbafl.exposures if you like",
     "target_epsilon": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
     "noise_multiplier": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
 }
@@ -151,7 +153,8 @@ class PrivacyConfig(Section):
             )
         for name in idle_keys(self.mechanism):
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                hint = INSTEAD.get(name, f"it belongs to {' or '.join(SPEAKS_TO[name]) or 'a mechanism of your own'}")
+                hint = INSTEAD.get(f"{self.mechanism}.{name}") or INSTEAD.get(name)
+                hint = hint or f"it belongs to {' or '.join(SPEAKS_TO[name]) or 'a mechanism of your own'}"
                 raise Conflict(f"privacy.{name}: is not used by privacy.mechanism={self.mechanism}; {hint}")
         if self.lifetime_delta is not None and self.lifetime_epsilon is None:
             raise Conflict("privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too")

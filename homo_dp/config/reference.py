@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from homo_dp.config.aliases import ALIASES
+from homo_dp.config.aliases import ALIASES, FLOWER_DP
 from homo_dp.config.base import Section
 from homo_dp.config.explain import sections_in, show
 from homo_dp.config.layers import EXCLUSIVE
@@ -48,7 +48,10 @@ _TAIL = """
 {aliases}
 
 The short names work in `--params` and at the top of a file. FederatedScope's `nbafl.use: true` stands for
-`privacy.mechanism: nbafl`. In the older `name:TYPE:is_array:value` form, and in PrimiHub task files, these too:
+`privacy.mechanism: nbafl`. In a run with NbAFL, flower-dp's words stand alone:
+{flower_dp}.
+
+In the older `name:TYPE:is_array:value` form, and in PrimiHub task files, these too:
 
 | PrimiHub | is here |
 |---|---|
@@ -73,7 +76,8 @@ def reference() -> str:
         parts += [row + "\n" for row in _rows(kind, name)]
     aliases = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in ALIASES.items())
     primihub = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in OLD_NAMES.items())
-    return "".join(parts) + _TAIL.format(aliases=aliases, primihub=primihub)
+    words = ", ".join(f"`{other}`" for other in FLOWER_DP)
+    return "".join(parts) + _TAIL.format(aliases=aliases, primihub=primihub, flower_dp=words)
 
 
 def _rows(kind: type[Section], prefix: str) -> Iterator[str]:
