@@ -16,6 +16,7 @@ from homo_dp.errors import ConfigError, DataError
 from homo_dp.federation.aggregator import Aggregator, AggregatorSettings
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.none import NoPrivacy
@@ -27,7 +28,9 @@ from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secur
 
 log = logging.getLogger(__name__)
 
-MECHANISMS: Mapping[str, type[Mechanism]] = {mechanism.name: mechanism for mechanism in (DpSgd, Nbafl, NoPrivacy)}
+MECHANISMS: Mapping[str, type[Mechanism]] = {
+    mechanism.name: mechanism for mechanism in (DpSgd, DpFedAvg, Nbafl, NoPrivacy)
+}
 
 
 def party_facts(config: Config, name: str, rows: int) -> PartyFacts:

@@ -1,0 +1,314 @@
+"""DP-FedAvg (McMahan et al. 2018) with fixed or adaptive clipping (Andrew et al. 2021): a whole user is hidden.
+
+A round: a cohort is drawn -> every user trains and sends the difference to the global weights, clipped as one vector,
+and one bit where clipping adapts -> noise, at the aggregator once or at every party a share -> sum over a fixed
+denominator -> new weights and, from the noisy bits, the clip norm of the next round.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from homo_dp.config.schema import Config
+from homo_dp.errors import ConfigError
+from homo_dp.federation.flat import Layout, check_module
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import (
+    Combined,
+    FederationFacts,
+    Mechanism,
+    PartyFacts,
+    PartyPlan,
+    Release,
+    Update,
+    Weights,
+)
+from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
+from homo_dp.federation.messages import NUMBER, Field
+from homo_dp.privacy.adaptive_clipping import HALF, QuantileTracker, centred_bits
+from homo_dp.privacy.clipping import check_clip_norm, clip_factors, row_norms
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.noise import NoiseSource
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What users send: one clipped row each, and one centred bit; with the parties' noise where they add it."""
+
+    rows: Tensor
+    bits: Tensor
+
+
+@dataclass
+class CohortSum:
+    """What has come in of a round so far, and the clip norm that all of it was clipped to."""
+
+    clip_norm: float
+    updates: Tensor
+    bits: float = 0.0
+    replies: int = 0
+
+    def add(self, sent: Contributions) -> None:
+        """Take in some users."""
+        self.updates += sent.rows.sum(0, dtype=torch.float64)
+        self.bits += float(sent.bits.sum())
+        self.replies += len(sent.rows)
+
+
+class DpFedAvg(Mechanism):
+    """User-level noise on the sum of clipped updates.
+
+    Guarantees:
+        - one user moves the sum by at most the clip norm C of the round, and the sum of bits by 1/2;
+        - the noise on the sum has at least the standard deviation z_delta * C, of the C that clipped; it is added
+          once, by the aggregator or in shares by the parties;
+        - the sum is divided by a fixed number, so a missing reply lowers the sum and never the noise;
+        - who was in a cohort is kept in memory only.
+    """
+
+    name = "dp_fedavg"
+    unit = "user"
+    combines_empty_rounds = True
+    message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {"update": {"clip_bit": NUMBER}}
+
+    def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
+        super().__init__(config, facts, noise)
+        if config.train.weighting != "uniform":
+            raise ConfigError(
+                f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, or one could move "
+                "the mean further than its noise allows; write train.weighting: uniform"
+            )
+        self.numbers: UserNoise = user_noise(config.privacy, facts.rounds)
+        self.adaptive = config.privacy.clipping == "adaptive"
+        privacy = config.privacy
+        self.first_clip_norm = privacy.adaptive.initial_clip_norm if self.adaptive else privacy.clip_norm
+        self.clip_norm = self.first_clip_norm
+        self.not_finite = 0  # updates that were NaN or infinite; for the log of whoever trained them, never released
+        self._fit_clip_norm = self.clip_norm
+        self._within = True
+
+    @property
+    def noise_at_parties(self) -> bool:
+        """Whether each party adds its share of the noise."""
+        return self.numbers.shares is not None
+
+    @property
+    def ledger_keeper(self) -> Literal["party", "aggregator"]:
+        trusted = self.config.privacy.trust_aggregator or not self.noise_at_parties
+        return "aggregator" if trusted else "party"
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        numbers, privacy, clip_norm = self.numbers, self.config.privacy, self.first_clip_norm
+        own = self.ledger_keeper == "party"
+        bit = " and the noisy share of unclipped updates" if self.adaptive else ""
+        what = "each party's noisy update" if self.noise_at_parties else "noisy mean update of a cohort"
+        return PartyPlan(
+            noise_multiplier=numbers.noise_multiplier,
+            sigma=numbers.share_sigma(clip_norm) if own else numbers.sum_sigma(clip_norm),
+            clip_norm=clip_norm,
+            relation=numbers.sampler.relation,
+            delta=privacy.delta,
+            rounds=party.rounds,
+            events=numbers.events,
+            releases=(f"{what}{bit}, every round",),
+            noise_to_signal=numbers.update_multiplier * math.sqrt(self.facts.parameters) / numbers.cohort_size,
+            notes=self._notes(),
+            extra={
+                "population": numbers.sampler.population,
+                "cohort_size": numbers.cohort_size,
+                "sampling": privacy.sampling,
+                "clipping": privacy.clipping,
+                "first_clip_norm": clip_norm,
+                "noise_at": privacy.noise_at,
+                "tolerated_dropouts": privacy.tolerated_dropouts,
+                "update_noise_multiplier": numbers.update_multiplier,
+                "bit_noise": numbers.bit_noise,
+            },
+            trusts_aggregator=privacy.trust_aggregator,
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        if not self.noise_at_parties:
+            return ("protects against readers of the model only: the aggregator sees updates without noise",)
+        whom = "readers of the model" if self.config.privacy.trust_aggregator else "the aggregator"
+        return (f"target_epsilon is kept against {whom}; the epsilon of both observers is in the indicators",)
+
+    # --- at the party ---
+
+    def before_fit(self, fit: LocalFit) -> None:
+        check_module(fit.model, self.config.privacy.public_tensors)
+        self._fit_clip_norm = self._agreed_clip_norm(fit.broadcast)
+        self._within = True
+        # Users keep no state between rounds: a party that was drawn often is trained as one that was drawn first.
+        fit.optimizer.state.clear()
+        fit.steps_done = (fit.round_number - 1) * fit.facts.steps_per_round
+
+    def after_batch(self, fit: LocalFit) -> None:
+        """Project the weights back into the ball around the global ones, where ``clip_each_step`` asks for it."""
+        if not self.config.privacy.clip_each_step:
+            return
+        layout, clip_norm = self.layout(fit.start), self._fit_clip_norm
+        start = layout.flatten(fit.start)
+        rows = (layout.flatten(fit.weights()) - start).unsqueeze(0)
+        norm = row_norms(rows)
+        if bool(norm > clip_norm) and bool(norm.isfinite()):
+            self._within = False
+            fit.load({**fit.start, **layout.unflatten(start + _scaled(rows, norm, clip_norm)[0])})
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        layout = self.layout(fit.start)
+        rows = (layout.flatten(fit.weights()) - layout.flatten(fit.start)).unsqueeze(0)
+        sent = self.contributions(rows, self._fit_clip_norm, torch.tensor([self._within]))
+        public = {name: torch.zeros_like(fit.start[name]) for name in self.config.privacy.public_tensors}
+        own = self.noise_at_parties
+        return Release(
+            {**layout.unflatten(sent.rows[0]), **public},
+            event=self.numbers.share_event if own else None,
+            sigma=self.numbers.share_sigma(self._fit_clip_norm) if own else 0.0,
+            relation=self.numbers.sampler.relation,
+            observer="aggregator" if own else "model_reader",
+            info={"clip_bit": float(sent.bits[0])} if self.adaptive else {},
+        )
+
+    def contributions(self, rows: Tensor, clip_norm: float, within: Tensor) -> Contributions:
+        """Clip one row a user, make its bit, and add the party's noise where it is added there.
+
+        ``within`` is false for users whom a projection between batches has clipped already. A row that is not finite
+        becomes zeros with the bit of a clipped one.
+        """
+        norms = row_norms(rows)
+        bad = int((~norms.isfinite()).sum())
+        if bad:
+            self.not_finite += bad
+            log.warning("%d update(s) with NaN or infinity count as zero; lower train.learning_rate?", bad)
+        bounded = _scaled(rows, norms, clip_norm)
+        bits = self.bits((norms <= clip_norm) & within)
+        if self.noise_at_parties:
+            bounded += self.noise.normal(bounded.shape, self.numbers.share_sigma(clip_norm), bounded.dtype)
+            if self.adaptive:
+                bits += self.noise.normal(bits.shape, self.numbers.share_of_bit_noise, bits.dtype)
+        return Contributions(bounded, bits)
+
+    def bits(self, within: Tensor) -> Tensor:
+        """The bit of each user, before noise."""
+        return centred_bits(within)
+
+    def _agreed_clip_norm(self, broadcast: Mapping[str, float]) -> float:
+        own, asked = self.config.privacy.clip_norm, broadcast.get("clip_norm")
+        if self.adaptive:
+            if asked is None:
+                raise PrivacyError("clip_norm: is missing from the aggregator's message; adaptive clipping needs it")
+            return check_clip_norm(asked)
+        if asked is not None and asked != own:
+            raise PrivacyError(f"clip_norm={asked:g}: the aggregator asks for another one than this party's {own:g}")
+        return own
+
+    # --- at the aggregator ---
+
+    def draw(self) -> Tensor:
+        """The numbers of the users of one round, out of the declared population."""
+        return self.numbers.sampler.draw(self.noise)
+
+    def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
+        """Draw from the declared population; numbers without a party are users who never reply."""
+        if not parties:
+            return ()
+        if len(parties) > self.numbers.sampler.population:
+            raise PrivacyError(
+                f"privacy.population={self.numbers.sampler.population}: is below the {len(parties)} parties; raise it"
+            )
+        return tuple(parties[number] for number in self.draw().tolist() if number < len(parties))
+
+    def broadcast_info(self) -> Mapping[str, float]:
+        return {"clip_norm": self.clip_norm}
+
+    def layout(self, weights: Weights) -> Layout:
+        """How the weights that are trained lie in one vector."""
+        return Layout.of(weights, self.config.privacy.public_tensors)
+
+    def open_sum(self, current: Weights) -> CohortSum:
+        """An empty sum for a round with the clip norm of now."""
+        return CohortSum(self.clip_norm, torch.zeros(self.layout(current).size, dtype=torch.float64))
+
+    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+        total, layout = self.open_sum(current), self.layout(current)
+        for update in updates:
+            rows = layout.flatten(update.tensors).unsqueeze(0)
+            bit = update.info.get("clip_bit", 0.0)
+            if not self.noise_at_parties:  # the object that adds the noise bounds what it is added to
+                rows = _scaled(rows, row_norms(rows), total.clip_norm)
+                bit = math.copysign(HALF, bit) if bit else 0.0
+            total.add(Contributions(rows, torch.tensor([bit], dtype=torch.float64)))
+        return self.combine(total, current, round_number)
+
+    def combine(self, total: CohortSum, current: Weights, round_number: int) -> Combined:
+        """Add the aggregator's noise, divide by the fixed cohort size, move the clip norm."""
+        numbers = self.numbers
+        event = numbers.event if self.ledger_keeper == "aggregator" else None
+        sigma = self._applied_sigma(total)
+        metrics = {"clip_norm": total.clip_norm, "applied_sigma": sigma}
+        if numbers.shares is not None and total.replies < numbers.shares:
+            log.warning(
+                "round %d: %d of %g replies are missing, more than privacy.tolerated_dropouts=%d: what came has too "
+                "little noise, the round is discarded, and charged",
+                round_number,
+                round(numbers.cohort_size) - total.replies,
+                numbers.cohort_size,
+                round(numbers.cohort_size) - numbers.shares,
+            )
+            planned = numbers.sum_sigma(total.clip_norm)
+            metrics = {"clip_norm": total.clip_norm, "discarded": 1.0}
+            return Combined(current, event, planned, metrics, discarded=True)
+        mean = self.noisy_sum(total) / self.denominator(total)
+        if self.adaptive:
+            metrics["unclipped_share"] = self._move_clip_norm(total)
+        moved = {name: current[name] + part for name, part in self.layout(current).unflatten(mean).items()}
+        return Combined({**current, **moved}, event, sigma, metrics)
+
+    def noisy_sum(self, total: CohortSum) -> Tensor:
+        """The sum of the updates with all of its noise: added here unless the parties have."""
+        if self.noise_at_parties:
+            return total.updates
+        sigma = self.numbers.sum_sigma(total.clip_norm)
+        return total.updates + self.noise.normal(total.updates.shape, sigma, torch.float64)
+
+    def denominator(self, total: CohortSum) -> float:
+        """What the sum is divided by: fixed before anyone replied."""
+        return self.numbers.cohort_size
+
+    def _applied_sigma(self, total: CohortSum) -> float:
+        if self.noise_at_parties:
+            return self.numbers.share_sigma(total.clip_norm) * math.sqrt(total.replies)
+        return self.numbers.sum_sigma(total.clip_norm)
+
+    def _move_clip_norm(self, total: CohortSum) -> float:
+        """The noisy share of updates within the clip norm; the next round's clip norm follows from it."""
+        bits = total.bits
+        if not self.noise_at_parties:
+            bits += float(self.noise.normal([1], self.numbers.bit_noise or math.nan, torch.float64))
+        adaptive = self.config.privacy.adaptive
+        tracker = QuantileTracker(adaptive.learning_rate, adaptive.target_quantile, self.numbers.cohort_size)
+        share = tracker.share(bits)
+        self.clip_norm = tracker.next_clip_norm(total.clip_norm, share)
+        return share
+
+    def state(self) -> Weights:
+        return {"clip_norm": torch.tensor(self.clip_norm, dtype=torch.float64)}
+
+    def restore(self, state: Weights) -> None:
+        self.clip_norm = check_clip_norm(float(state["clip_norm"]))
+
+
+def _scaled(rows: Tensor, norms: Tensor, clip_norm: float) -> Tensor:
+    """Rows of at most the clip norm; rows that are not finite become zeros."""
+    factors = clip_factors(norms, check_clip_norm(clip_norm)).to(rows.dtype).unsqueeze(1)
+    return torch.where(factors > 0, rows * factors, 0.0)

@@ -1,0 +1,174 @@
+"""All numbers of user-level noise, solved once before the first round: who is sampled, how much noise, which events.
+
+z is the noise on the sum of a round over the clip norm, of update and clip bit together. Two observers:
+the model reader sees the noisy sum of a cohort that he does not know; the aggregator sees, where parties add the noise,
+every update with that party's share of it, and knows the cohort, so nothing is amplified towards it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dp_accounting import DpEvent, GaussianDpEvent
+
+from homo_dp.config.schema import PrivacyConfig
+from homo_dp.errors import ConfigError
+from homo_dp.federation.mechanism import Observer
+from homo_dp.privacy.accounting import calibrate, check_delta
+from homo_dp.privacy.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.sampling import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+
+
+@dataclass(frozen=True)
+class UserNoise:
+    """Sampler, noise and events of every round of a run.
+
+    Guarantees:
+        - ``events`` are those of the noise that ``sum_sigma`` (or ``share_sigma`` of at least ``shares`` parties) and
+          ``bit_noise`` name: the pair of update and bit costs exactly ``noise_multiplier``;
+        - without trust in the aggregator, the target epsilon holds against the aggregator, all rounds of a party.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float  # z
+    bit_noise: float | None  # sigma_b on the sum of the bits; None: there are no bits
+    shares: int | None  # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
+
+    @property
+    def cohort_size(self) -> float:
+        """The fixed denominator: m, or q * N for Poisson cohorts; never the number of replies."""
+        return self.sampler.expected_size
+
+    @property
+    def update_multiplier(self) -> float:
+        """z_delta: noise on the sum of the updates over the clip norm."""
+        if self.bit_noise is None:
+            return self.noise_multiplier
+        return update_multiplier(self.noise_multiplier, self.bit_noise)
+
+    def sum_sigma(self, clip_norm: float) -> float:
+        """Standard deviation on the sum of the updates."""
+        return self.update_multiplier * clip_norm
+
+    def share_sigma(self, clip_norm: float) -> float:
+        """Standard deviation of one party's part of it."""
+        return self.sum_sigma(clip_norm) / math.sqrt(self._shares)
+
+    @property
+    def share_of_bit_noise(self) -> float:
+        """Standard deviation of one party's part of the noise on the bits."""
+        if self.bit_noise is None:
+            raise PrivacyError("privacy.clipping=fixed: has no clip bits; set privacy.clipping: adaptive")
+        return self.bit_noise / math.sqrt(self._shares)
+
+    @property
+    def event(self) -> DpEvent:
+        """One round as the reader of the model sees it."""
+        return self.sampler.event(self.noise_multiplier)
+
+    @property
+    def share_event(self) -> DpEvent:
+        """One round of one party as the aggregator sees it, which knows that the party took part."""
+        local = self.noise_multiplier / math.sqrt(self._shares)
+        return GaussianDpEvent(local / self.sampler.sensitivity(1.0))
+
+    @property
+    def events(self) -> Mapping[Observer, DpEvent]:
+        """By observer; the aggregator is missing where it adds the noise itself."""
+        if self.shares is None:
+            return {"model_reader": self.event}
+        return {"aggregator": self.share_event, "model_reader": self.event}
+
+    @property
+    def _shares(self) -> int:
+        if self.shares is None:
+            raise PrivacyError("privacy.noise_at=server: parties add no noise; the aggregator does")
+        return self.shares
+
+
+def user_noise(privacy: PrivacyConfig, rounds: int) -> UserNoise:
+    """The numbers that a config asks for; refuses what cannot hold."""
+    if privacy.population is None:
+        raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
+    check_delta(privacy.delta, privacy.population)
+    return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
+
+
+@functools.lru_cache(maxsize=64)
+def _solved(text: str, rounds: int) -> UserNoise:
+    privacy = PrivacyConfig.model_validate_json(text)
+    population = privacy.population or 0
+    sampler = _sampler(privacy, population)
+    multiplier = _noise_multiplier(privacy, sampler, rounds)
+    bit_noise = None
+    if privacy.clipping == "adaptive":
+        bit_noise = privacy.adaptive.bit_noise or sampler.expected_size / BITS_PER_NOISE
+        if multiplier >= 2 * bit_noise and privacy.adaptive.bit_noise is None:
+            raise PrivacyError(_too_small(privacy, population, sampler, multiplier, rounds))
+        update_multiplier(multiplier, bit_noise)
+    return UserNoise(sampler, multiplier, bit_noise, _shares(privacy, sampler))
+
+
+def _sampler(privacy: PrivacyConfig, population: int) -> Sampler:
+    if privacy.sampling == "everyone":
+        return EveryoneSampler(population)
+    if privacy.sampling == "fixed":
+        return FixedSizeSampler(population, privacy.cohort_size or 0)
+    rate = privacy.sample_rate or (privacy.cohort_size or 0) / population
+    return PoissonSampler(population, rate)
+
+
+def _shares(privacy: PrivacyConfig, sampler: Sampler) -> int | None:
+    if privacy.noise_at == "server":
+        return None
+    shares = round(sampler.expected_size) - privacy.tolerated_dropouts
+    if shares < 1:
+        raise PrivacyError(
+            f"privacy.tolerated_dropouts={privacy.tolerated_dropouts}: must be below the cohort of "
+            f"{sampler.expected_size:g}; lower it"
+        )
+    return shares
+
+
+def _noise_multiplier(privacy: PrivacyConfig, sampler: Sampler, rounds: int) -> float:
+    """z as given, or solved for the target against the strongest observer that the config does not trust."""
+    if privacy.noise_multiplier is not None:
+        return privacy.noise_multiplier
+    if privacy.target_epsilon is None:
+        raise ConfigError("privacy.target_epsilon, privacy.noise_multiplier: both are missing; give one of them")
+    if privacy.trust_aggregator:
+        return calibrate(lambda z: sampler.event(z, rounds), privacy.target_epsilon, privacy.delta)
+    # What the aggregator sees of a party: its own share of the noise, in every round in the worst case.
+    alone = EveryoneSampler(sampler.population, sampler.relation)
+    local = calibrate(lambda z: alone.event(z, rounds), privacy.target_epsilon, privacy.delta)
+    return local * math.sqrt(_shares(privacy, sampler) or 1)
+
+
+def _too_small(privacy: PrivacyConfig, population: int, sampler: Sampler, multiplier: float, rounds: int) -> str:
+    """The refusal of z >= 2 sigma_b, with the smallest cohort that works."""
+    everyone = privacy.sampling == "everyone"
+
+    def multiplier_of(cohort: int) -> float:
+        size = {"population": cohort} if everyone else {"cohort_size": cohort, "sample_rate": None}
+        changed = privacy.model_copy(update=size)
+        return _noise_multiplier(changed, _sampler(changed, changed.population or 0), rounds)
+
+    most = 10**9 if everyone else population
+    start = math.floor(BITS_PER_NOISE / 2 * multiplier) + 1
+    found = smallest_cohort(multiplier_of, start, most)
+    cohort = sampler.expected_size
+    said = (
+        f"privacy.adaptive: noise_multiplier={multiplier:.4g} must be below 2 * bit_noise = {cohort / 10:.4g} for a "
+        f"cohort of {cohort:g}"
+    )
+    if found is None:
+        return (
+            f"{said}; no cohort of privacy.population={population} is large enough: raise target_epsilon, or give "
+            f"privacy.adaptive.bit_noise above {multiplier / 2:.4g}"
+        )
+    key = "privacy.population" if everyone else "privacy.cohort_size"
+    return f"{said}; the smallest {key} that works is {found}"
