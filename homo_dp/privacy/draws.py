@@ -42,9 +42,9 @@ class PoissonBatches:
     def _draw_block(self) -> None:
         drawn = self._block.draw(self._noise)  # ascending, so each step's rows lie together
         starts = torch.arange(self._steps + 1) * self._population
-        cuts = torch.searchsorted(drawn, starts)
-        sizes = cuts.diff().tolist()
-        self._ready = list(torch.split(drawn.remainder_(self._population), sizes))
+        sizes = torch.searchsorted(drawn, starts).diff()
+        drawn -= starts[:-1].repeat_interleave(sizes)
+        self._ready = list(torch.split(drawn, sizes.tolist()))
         self._pid = os.getpid()
 
 

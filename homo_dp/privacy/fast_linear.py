@@ -1,7 +1,7 @@
 """Clipped sums of one Linear layer with one output, which is logistic and linear regression.
 
-The gradient of a row is one number, the gradient at the output, times the row. To clip it is to clamp that number to
-``C / sqrt(|a|^2 + 1)`` on either side, so a whole batch costs little more than its two products with the weights.
+The gradient of a row is one number, the gradient at the output, times the row and its 1 for the bias. Its norm is that
+number times ``sqrt(|a|^2 + 1)``, so a row is clipped by clamping one number, and a batch costs two products.
 """
 
 import math
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import SAFETY
 from homo_dp.privacy.fast_gradients import FastGradients
-from homo_dp.privacy.fast_layers import row_squares
+from homo_dp.privacy.fast_layers import write_product, write_total
 from homo_dp.privacy.losses import Loss, output_gradient
+
+_TINY = 1e-30  # stands for the length of a row of zeros, whose gradient is zero whatever it is divided by
 
 
 class OneOutputGradients:
@@ -25,8 +27,10 @@ class OneOutputGradients:
     """
 
     def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
-        self._module, self._loss, self._max_grad_norm = module, loss, max_grad_norm
+        self._module, self._loss = module, loss
+        self._bound = max_grad_norm * SAFETY
         self._bias = module.bias is not None and module.bias.requires_grad
+        self._one = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
         self._general = general
 
     @property
@@ -40,21 +44,17 @@ class OneOutputGradients:
         with torch.no_grad():
             inputs = features if features.dim() == 2 else features.flatten(1)
             gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
-            squares = row_squares(inputs)
-            if self._bias:
-                squares += 1.0
-            bounds = squares.rsqrt().mul_(self._max_grad_norm * SAFETY).unsqueeze_(1)
-            clipped = gradient.clamp(-bounds, bounds)
+            lengths: Tensor = torch.linalg.vector_norm(inputs, dim=1, keepdim=True)
+            lengths = torch.hypot(lengths, self._one) if self._bias else lengths.clamp_(min=_TINY)
+            signed_norms = gradient * lengths
+            clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
             # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
-            if not math.isfinite(torch.dot(clipped.view(-1), squares).item()):
+            if not math.isfinite(torch.dot(clipped.view(-1), lengths.view(-1)).item()):
                 return self._general.clipped_sum(features, labels, sums, accumulate)
-            if accumulate:
-                sums[0].addmm_(clipped.t(), inputs)
-            else:
-                torch.mm(clipped.t(), inputs, out=sums[0])
+            write_product(sums[0], clipped.t(), inputs, accumulate)
             if self._bias:
-                torch.sum(clipped, 0, out=sums[1]) if not accumulate else sums[1].add_(clipped.sum())
-        return lambda: gradient.squeeze(1).abs() * squares.sqrt()
+                write_total(sums[1], clipped, accumulate)
+        return signed_norms.squeeze_(1).abs
 
     def close(self) -> None:
         """Nothing to take off."""

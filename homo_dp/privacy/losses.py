@@ -39,8 +39,9 @@ class _BinaryLogistic:
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype).reshape(-1), reduction="none")
 
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        _one_column(outputs, "binary_logistic")
-        return outputs.sigmoid().sub_(labels.reshape(outputs.shape))
+        if outputs.numel() != len(outputs):
+            _one_column(outputs, "binary_logistic")
+        return outputs.sigmoid().sub_(labels if labels.shape == outputs.shape else labels.reshape(outputs.shape))
 
 
 class _SoftmaxCrossEntropy:

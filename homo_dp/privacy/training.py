@@ -69,6 +69,7 @@ class PrivateTraining:
         self._physical_batch_size = physical_batch_size
         self.steps_done = 0
         self.applied_sigma = 0.0
+        self.noise_cpu_seconds = 0.0
         self._last_norms: list[Callable[[], Tensor]] = []
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._sum = torch.zeros(
@@ -93,6 +94,7 @@ class PrivateTraining:
                 self._step(vectors)
                 if after_step is not None:
                     after_step()
+            self.noise_cpu_seconds += vectors.producer_cpu_seconds
 
     def event(self, steps: int) -> Any:
         """The DpEvent of ``steps`` steps of this training."""
@@ -158,7 +160,8 @@ class PrivateTraining:
         self._add_noise(vectors)
         self._divide()
         for parameter, gradient in zip(self._parameters, self._sums, strict=True):
-            parameter.grad = gradient
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
         if self.after_noise is not None:
             self.after_noise()
         if self._on_step is not None:

@@ -1,0 +1,222 @@
+"""A private step against a plain torch step and stock Opacus: `python benchmarks/steps.py --model lr|mlp|cnn`.
+
+Prints one JSON line. All contenders run in one process on one thread, turn by turn, and each draws and gathers its own
+batches: plain torch by `torch.randint` and index-select, Opacus by its DPDataLoader, ours by secure Poisson sampling.
+Times are medians over the repeats; ratios are medians of the ratio of one repeat to plain in the same repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import opacus
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from homo_dp.privacy.engine import PrivacyEngine
+from homo_dp.privacy.losses import Loss, binary_logistic, softmax_cross_entropy
+from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.training import PrivateTraining
+
+ROWS, BATCH = 10_000, 256
+NOISE_MULTIPLIER, CLIP_NORM, LEARNING_RATE = 1.0, 1.0, 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its data shape, its losses (ours, torch) and the steps of a repeat (quick, slow contenders)."""
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    loss: Loss
+    criterion: Callable[[], nn.Module]
+    steps: tuple[int, int]
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        features = torch.randn(ROWS, *self.shape, generator=generator)
+        if self.loss is binary_logistic:
+            return features, (features[:, :1] > 0).float()
+        return features, torch.randint(0, 10, (ROWS,), generator=generator)
+
+
+def mnist_cnn() -> nn.Module:
+    """The network of Opacus' own MNIST example."""
+    first = [nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)]
+    second = [nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+TASKS = {
+    "lr": Task(lambda: nn.Linear(100, 1), (100,), binary_logistic, nn.BCEWithLogitsLoss, (400, 40)),
+    "mlp": Task(
+        lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)),
+        (784,),
+        softmax_cross_entropy,
+        nn.CrossEntropyLoss,
+        (60, 6),
+    ),
+    "cnn": Task(mnist_cnn, (1, 28, 28), softmax_cross_entropy, nn.CrossEntropyLoss, (8, 4)),
+}
+
+
+def plain_steps(task: Task, features: Tensor, labels: Tensor) -> Callable[[int], None]:
+    """Ordinary SGD with autograd."""
+    module, criterion = task.build(), task.criterion()
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            rows = torch.randint(0, ROWS, (BATCH,))
+            optimizer.zero_grad()
+            criterion(module(features.index_select(0, rows)), labels.index_select(0, rows)).backward()
+            optimizer.step()
+
+    return run
+
+
+def our_training(task: Task, features: Tensor, labels: Tensor) -> PrivateTraining:
+    """Private SGD with secure mode on."""
+    module = task.build()
+    return PrivacyEngine().private_training(
+        module,
+        torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
+        task.loss,
+        features,
+        labels,
+        sampler=PoissonSampler(ROWS, BATCH / ROWS),
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=CLIP_NORM,
+    )
+
+
+def opacus_steps(task: Task, features: Tensor, labels: Tensor, mode: str) -> Callable[[int], None]:
+    """Stock Opacus, which has no secure mode to turn on."""
+    module, criterion = task.build(), task.criterion()
+    made: Any = opacus.PrivacyEngine(accountant="rdp").make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
+        data_loader=DataLoader(TensorDataset(features, _labels_for(mode, labels)), batch_size=BATCH),
+        criterion=criterion,
+        noise_multiplier=NOISE_MULTIPLIER,
+        max_grad_norm=CLIP_NORM,
+        grad_sample_mode=mode,
+    )
+    private, optimizer, loader = made[0], made[1], made[-1]
+    loss = made[2] if mode == "ghost" else criterion
+    batches = _endless(loader)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            batch, answers = next(batches)
+            optimizer.zero_grad()
+            outputs = private(batch)
+            loss(outputs.squeeze(1) if outputs.shape[1] == 1 and mode == "ghost" else outputs, answers).backward()
+            optimizer.step()
+
+    return run
+
+
+def measure(model: str, repeats: int) -> dict[str, Any]:
+    """Run all contenders turn by turn and compare them."""
+    task = TASKS[model]
+    features, labels = task.data()
+    training = our_training(task, features, labels)
+    contenders: dict[str, tuple[Callable[[int], None], int]] = {
+        "plain": (plain_steps(task, features, labels), task.steps[0]),
+        "ours": (training.run, task.steps[0]),
+        "opacus_hooks": (opacus_steps(task, features, labels, "hooks"), task.steps[1]),
+        "opacus_ghost": (opacus_steps(task, features, labels, "ghost"), task.steps[1]),
+    }
+    for run, steps in contenders.values():
+        run(max(3, steps // 4))
+    training.noise_cpu_seconds = 0.0
+    done = training.steps_done
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(repeats):
+        for name, (run, steps) in contenders.items():
+            started = time.perf_counter()
+            run(steps)
+            seconds[name].append((time.perf_counter() - started) / steps)
+    noise = training.noise_cpu_seconds / (training.steps_done - done)
+    return _report(model, training, seconds, noise)
+
+
+def _report(model: str, training: PrivateTraining, seconds: dict[str, list[float]], noise: float) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "benchmark": "steps",
+        "model": model,
+        "grad_sample_mode": training.grad_sample_mode,
+        "secure_mode": training.noise.private,
+        "repeats": len(seconds["ours"]),
+        "ratio_plain": _ratio(seconds["ours"], seconds["plain"]),
+        "speedup_opacus": _ratio(seconds["opacus_hooks"], seconds["ours"]),
+        "speedup_ghost": _ratio(seconds["opacus_ghost"], seconds["ours"]),
+        "noise_cpu_ratio": round(noise / statistics.median(seconds["plain"]), 3),
+        "ms": {name: round(statistics.median(values) * 1e3, 4) for name, values in seconds.items()},
+    }
+    result["speedup_best_opacus"] = min(result["speedup_opacus"], result["speedup_ghost"])
+    peaks = {name: _peak_of(model, name) for name in ("plain", "ours")}
+    result["peak_memory_ratio"] = round(peaks["ours"] / peaks["plain"], 3)
+    result["peak_mib"] = {name: round(value / 1024, 1) for name, value in peaks.items()}
+    return result
+
+
+def peak(model: str, contender: str) -> int:
+    """Highest resident memory in KiB of this process after the steps of one contender; imports are the same for all."""
+    task = TASKS[model]
+    features, labels = task.data()
+    run = plain_steps(task, features, labels) if contender == "plain" else our_training(task, features, labels).run
+    run(task.steps[0])
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def _peak_of(model: str, contender: str) -> int:
+    command = [sys.executable, __file__, "--model", model, "--peak", contender]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
+
+
+def _labels_for(mode: str, labels: Tensor) -> Tensor:
+    return labels.squeeze(1) if labels.dim() == 2 and mode == "ghost" else labels
+
+
+def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", choices=sorted(TASKS), default="lr")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--peak", choices=["plain", "ours"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if arguments.peak:
+        print(peak(arguments.model, arguments.peak))
+    else:
+        print(json.dumps(measure(arguments.model, max(5, arguments.repeats))))
+
+
+if __name__ == "__main__":
+    main()
