@@ -1,9 +1,10 @@
 """`python -m homo_dp.keys`: make a key pair, and show the public line to exchange with the other side."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from homo_dp.cli import Parser, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m homo_dp.keys", description=__doc__)
+def _parser() -> Parser:
+    parser = Parser(prog="python -m homo_dp.keys", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     new = commands.add_parser("new", help="make NAME.key (private, mode 0600) and NAME.pub; print the public line")
     new.add_argument("name", metavar="NAME", help="id of the party, or `aggregator`")
@@ -42,15 +43,5 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _guarded() -> int:
-    try:
-        return main()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-
-
 if __name__ == "__main__":
-    sys.exit(_guarded())
+    run(main)

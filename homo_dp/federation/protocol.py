@@ -29,6 +29,15 @@ class Transport(Protocol):
         """Let go of connections and threads."""
 
 
+def superseded_by(kind: str) -> tuple[str, ...]:
+    """Kinds that a sender's earlier messages to the same recipient lose their point with, once this one is sent.
+
+    >>> superseded_by("weights")
+    ('weights',)
+    """
+    return ("finished", "weights", "status") if kind == "finished" else (kind,)
+
+
 class Inbox:
     """Remembers what was heard, so that a replayed or repeated message changes nothing.
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.messages import Message, check_id
+from homo_dp.federation.protocol import superseded_by
 from homo_dp.privacy.crash import crash_point
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
@@ -31,7 +32,6 @@ FIRST_PAUSE: Final = 0.002  # seconds
 LAST_PAUSE: Final = 0.25
 _GROWTH: Final = 1.1  # looking costs about a tenth of the time waited, in delay
 _NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
-_SUPERSEDES: Final = {"finished": ("finished", "weights", "status")}
 
 
 class _File(NamedTuple):
@@ -177,7 +177,7 @@ class DirectoryTransport:
         return path
 
     def _remove_superseded(self, folder: Path, message: Message, name: str) -> None:
-        kinds = _SUPERSEDES.get(message.kind, (message.kind,))
+        kinds = superseded_by(message.kind)
         for file in _scan(folder):
             older = file.sender == message.sender and file.kind in kinds and file.round <= message.round
             if older and file.name != name:

@@ -11,6 +11,7 @@ docs/transports.md shows the server's side.
 import asyncio
 import base64
 import contextlib
+import importlib.util
 import logging
 import queue
 import re
@@ -28,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from homo_dp.config.federation import NatsConfig
 from homo_dp.errors import InputError, MessageError
 from homo_dp.federation.messages import AGGREGATOR, Message, check_id
+from homo_dp.federation.protocol import superseded_by
 from homo_dp.privacy.crash import crash_point
 from homo_dp.transport.nats_names import Names
 from homo_dp.transport.nats_parts import Delivery, split
@@ -40,7 +42,6 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
-_SUPERSEDES: Final = {"finished": ("finished", "weights", "status")}
 _JWT: Final = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)")
 _SEED: Final = re.compile(r"\b(SU[A-Z2-7]{56})\b")
 
@@ -102,7 +103,7 @@ class NatsTransport:
         sealed = self._sealer.seal(message)
         older: list[str] = []
         if message.sender == AGGREGATOR:
-            kinds = _SUPERSEDES.get(message.kind, (message.kind,))
+            kinds = superseded_by(message.kind)
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
         parts = split(sealed.pieces, sealed.size, sealed.tag, PART_BYTES)
         subject = self._names.subject(message.sender, message.recipient, message.kind)
@@ -188,6 +189,8 @@ def _credentials(text: str, path: str) -> dict[str, Any]:
     if seed is None:
         raise InputError(f"transport.nats.credentials={path} holds no user seed (SU...): ask for a .creds file")
     if jwt is None:
+        if importlib.util.find_spec("nkeys") is None:
+            raise InputError(f"transport.nats.credentials={path} is a bare nkey: run `pip install nkeys` to use one")
         return {"nkeys_seed_str": seed[1]}
     # Two prefix bytes, 32 bytes of Ed25519 seed, two bytes of checksum.
     key = Ed25519PrivateKey.from_private_bytes(base64.b32decode(seed[1] + "=" * (-len(seed[1]) % 8))[2:34])

@@ -30,14 +30,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def party_permissions(prefix: str, party: str) -> dict[str, object]:
+def party_permissions(prefix: str, party: str) -> dict[str, dict[str, list[str]]]:
     """What docs/transports.md gives a party, and nothing more."""
     name = Names.token(party)
     publish = [f"{prefix}.*.from.{name}.>", f"$JS.API.CONSUMER.MSG.NEXT.*.to-{name}", f"$JS.ACK.*.to-{name}.>"]
     return {"publish": {"allow": publish}, "subscribe": {"allow": [f"_INBOX_{prefix}.{name}.>"]}}
 
 
-def aggregator_permissions(prefix: str) -> dict[str, object]:
+def aggregator_permissions(prefix: str) -> dict[str, dict[str, list[str]]]:
     """What docs/transports.md gives the aggregator."""
     api = ("STREAM.INFO.*", "STREAM.CREATE.*", "STREAM.PURGE.*", "CONSUMER.CREATE.>", "CONSUMER.DURABLE.CREATE.>")
     publish = [f"{prefix}.*.to.>", *(f"$JS.API.{name}" for name in api)]
@@ -59,7 +59,9 @@ class NatsServer:
         self.prefix = prefix
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
-        users = [{"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions(prefix)}]
+        users: list[dict[str, object]] = [
+            {"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions(prefix)}
+        ]
         for party in parties:
             users.append({"user": party, "password": f"pw-{party}", "permissions": party_permissions(prefix, party)})
         config = {

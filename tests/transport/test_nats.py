@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import datetime
+import importlib.util
 import json
 import logging
 import subprocess
@@ -391,6 +392,9 @@ def certificate(directory: Path, name: str, issuer: tuple[Any, Any] | None) -> t
     return made, key
 
 
+TLS_FILES = {"ca_file": "ca.pem", "cert_file": "party.pem", "key_file": "party-key.pem"}
+
+
 def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
     authority = certificate(tmp_path, "ca", None)
     certificate(tmp_path, "server", authority)
@@ -417,6 +421,37 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
                 NatsTransport(config, "demo", sealer("bank_a"), connect_timeout=0.5)
 
 
+def test_the_documented_server_config_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = certificate(tmp_path, "ca", None)
+    for name in ("server", "party"):
+        certificate(tmp_path, name, authority)
+    text = (Path(__file__).parents[2] / "docs" / "transports.md").read_text()
+    block = text.split("```conf\n")[1].split("```")[0]
+    server = NatsServer(tmp_path / "server", ["bank_a"])
+    block = block.replace("/etc/nats/", f"{tmp_path}/").replace("/var/lib/nats", str(tmp_path / "store"))
+    block = block.replace("0.0.0.0:4222", f"127.0.0.1:{server.port}").replace("50GB", "1GB")
+    (tmp_path / "server" / "server.conf").write_text(block)
+    for name in ("aggregator", "bank_a"):
+        monkeypatch.setenv(f"{name.upper()}_PASSWORD", f"pw-{name}")
+    wanted = [aggregator_permissions("homo_dp"), party_permissions("homo_dp", "bank_a")]
+    subjects = [subject for rights in wanted for side in rights.values() for subject in side["allow"]]
+    assert all(f'"{subject}"' in block for subject in subjects)
+    assert block.count('"homo_dp.') + block.count('"$JS.') + block.count('"_INBOX') == len(subjects)
+    tls = {name: str(tmp_path / file) for name, file in TLS_FILES.items()}
+    with server:
+        address = (f"tls://127.0.0.1:{server.port}",)
+        aggregator, party = (
+            NatsTransport(server.config(name, servers=address, tls=tls), "demo", sealer(name))
+            for name in (AGGREGATOR, "bank_a")
+        )
+        aggregator.send(weights())
+        party.send(update())
+        party.done(got(party))
+        aggregator.done(got(aggregator))
+        for end in (aggregator, party):
+            end.close()
+
+
 class Nkey:
     """An nkey as NATS writes it: base32 of a prefix, 32 bytes and a CRC-16."""
 
@@ -441,6 +476,13 @@ class Nkey:
         text = ".".join(base64.urlsafe_b64encode(json.dumps(field).encode()).decode().rstrip("=") for field in fields)
         signed = base64.urlsafe_b64encode(self.key.sign(text.encode())).decode().rstrip("=")
         return f"{text}.{signed}"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nkeys") is not None, reason="nkeys is installed")
+def test_a_bare_nkey_without_its_package_says_what_to_install(server: NatsServer, tmp_path: Path) -> None:
+    (tmp_path / "seed").write_text(Nkey(20 << 3).seed + "\n")
+    with pytest.raises(InputError, match="pip install nkeys"):
+        NatsTransport(server.config("bank_a", credentials=str(tmp_path / "seed")), "demo", sealer("bank_a"))
 
 
 def test_credentials_files_of_an_operator(tmp_path: Path) -> None:
