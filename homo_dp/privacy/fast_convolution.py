@@ -45,7 +45,8 @@ class FastConvolution(FastLayer):
             self._rows = self._inputs.new_empty(len(squares), self._module.weight.numel()) if held else None
             squares = self._weight_squares()
         if self._bias:
-            squares = squares + row_squares(self._gradient.sum((2, 3)))
+            self._shifts = self._gradient.sum((2, 3))
+            squares = squares + row_squares(self._shifts)
         return squares
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
@@ -55,7 +56,7 @@ class FastConvolution(FastLayer):
         elif self._weight:
             write_rows(sums[0], self._convolution_backward(scale_rows(self._gradient, factors), 1), accumulate)
         if self._bias:
-            write_rows(sums[-1], scale_rows(self._gradient, factors).sum((0, 2, 3)), accumulate)
+            write_rows(sums[-1], self._shifts.t().mv(factors), accumulate)
 
     def forget(self) -> None:
         del self._inputs, self._gradient

@@ -4,6 +4,7 @@ A step, in the order of ``PrivateTraining._step``: draw a Poisson batch, sum the
 to the sum, divide by the expected batch size, add what needs no privacy (weight decay, FedProx), step the optimiser.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ from homo_dp.privacy.sgd import step_optimizer
 from homo_dp.privacy.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
 
 _STEPS = "training.steps"
+_log = logging.getLogger(__name__)
 
 
 class PrivateTraining:
@@ -83,6 +85,7 @@ class PrivateTraining:
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
             module, loss, self.max_grad_norm, grad_sample_mode, features
         )
+        _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
 
     def run(self, steps: int, after_step: Callable[[], None] | None = None) -> None:
         """Take ``steps`` private steps; ``after_step`` is called after each, for example to move a schedule on."""

@@ -173,3 +173,17 @@ def test_the_optimiser_holds_exactly_what_is_trained() -> None:
         check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1, maximize=True))
     module.bias.requires_grad_(False)
     check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+def test_indices_stored_as_floats_are_probed_with_rows_of_the_table() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            vectors: Tensor = self.words(inputs.long()).sum(1)
+            return vectors
+
+    indices = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 4.0]])
+    probe_rows(Words(), size_of_outputs, indices, torch.zeros(3))
