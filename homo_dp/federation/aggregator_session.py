@@ -82,6 +82,7 @@ class AggregatorSession:
         crash_point("aggregator.before_plan")
         self.state.save(self.aggregator, self.plan, self.rows)
         crash_point("aggregator.after_plan")
+        self.lobby.opened()
 
     def resume(self, tensors: Weights, facts: Facts) -> None:
         """Go on from the state of a killed or stopped aggregator."""

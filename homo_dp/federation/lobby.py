@@ -38,6 +38,7 @@ class Lobby:
         self.say = say
         self.rows: dict[str, int | None] = {}
         self.refusals: dict[str, str] = {}
+        self._held: list[Message] = []  # joins, which must come again if we are killed before the plan is kept
 
     def open(self, rules: SessionRules) -> None:
         """Wait until all parties joined, or ``round_timeout`` is over and at least ``min_parties`` did."""
@@ -52,10 +53,19 @@ class Lobby:
                 started = time.monotonic()
                 continue
             message = self.transport.receive(timeout=left)
-            if message is not None:
-                if message.kind == "join" and self.join(message):
-                    self.tell(message.sender, 0, "waiting")
+            if message is None:
+                continue
+            if message.kind == "join" and self.join(message):
+                self.tell(message.sender, 0, "waiting")
+                self._held.append(message)
+            else:
                 self.transport.done(message)
+
+    def opened(self) -> None:
+        """The plan is on disk: those who joined need not say so again."""
+        for message in self._held:
+            self.transport.done(message)
+        self._held = []
 
     def join(self, message: Message) -> bool:
         """Let a party in, unless its ledger is behind what it showed before."""

@@ -25,7 +25,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.outbox import Outbox
 
 log = logging.getLogger(__name__)
-JOIN_AGAIN = 60.0  # seconds of silence after which a party says once more that it is there
+JOIN_AGAIN = 20.0  # seconds of silence after which a party says once more that it is there
 
 
 @dataclass

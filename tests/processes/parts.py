@@ -13,7 +13,10 @@ import yaml
 
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.transport.keys import new_key_pair, write_key_pair
+from tests.processes.zygote import Forked, Zygote
 from tests.transport.nats_server import NatsServer
+
+Running = subprocess.Popen[bytes] | Forked
 
 PARTIES = ("party_1", "party_2", "party_3")
 RUN = "run-1"
@@ -23,10 +26,14 @@ DATA = Path(__file__).parents[2] / "data"
 class Cluster:
     """The files of one aggregator and three parties below ``folder``, and the processes that run from them."""
 
-    def __init__(self, folder: Path, nats: NatsServer | None = None, rounds: int = 3) -> None:
+    def __init__(
+        self, folder: Path, nats: NatsServer | None = None, rounds: int = 3, zygote: Zygote | None = None
+    ) -> None:
         self.folder = folder
         self.nats = nats
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.zygote = zygote
+        self.rounds = rounds
+        self.processes: dict[str, Running] = {}
         folder.mkdir(parents=True, exist_ok=True)
         pairs = {name: new_key_pair(name) for name in (AGGREGATOR, *PARTIES)}
         for pair in pairs.values():
@@ -75,18 +82,21 @@ class Cluster:
         """Change keys of one process's config."""
         self.configs[name] = {**self.configs[name], section: {**self.configs[name].get(section, {}), **values}}
 
-    def start(self, name: str, crash_at: str | None = None, arguments: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    def start(self, name: str, crash_at: str | None = None, arguments: Sequence[str] = ()) -> Running:
         """Start (or start again) one process; its output is appended to ``<name>.log``."""
-        path = self.folder / f"{name}.yaml"
+        path, log = self.folder / f"{name}.yaml", self.folder / f"{name}.log"
         path.write_text(yaml.safe_dump(self.configs[name]))
         module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
+        options = ["--config", str(path), *arguments]
+        if self.zygote is not None:
+            self.processes[name] = self.zygote.start(module, options, log, crash_at)
+            return self.processes[name]
         environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
         environment |= {"OMP_NUM_THREADS": "1"} | ({"HOMO_DP_CRASH_AT": crash_at} if crash_at else {})
-        command = [sys.executable, "-m", module, "--config", str(path), *arguments]
-        with open(self.folder / f"{name}.log", "ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.folder)
-        self.processes[name] = process
-        return process
+        with open(log, "ab") as file:
+            command = [sys.executable, "-m", module, *options]
+            self.processes[name] = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=self.folder)
+        return self.processes[name]
 
     def start_all(self, crash_at: Mapping[str, str] | None = None) -> None:
         for name in (AGGREGATOR, *PARTIES):
@@ -100,7 +110,7 @@ class Cluster:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"{name} does not end:\n{self.log(name)[-3000:]}") from None
-        return {name: process.returncode for name, process in self.processes.items()}
+        return {name: int(process.wait()) for name, process in self.processes.items()}
 
     def stop(self) -> None:
         """Kill what still runs."""

@@ -1,0 +1,110 @@
+"""Kill -9 at many points of a run of ten rounds, on both transports; the run ends, and no spend is hidden."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from homo_dp.federation.ids import AGGREGATOR
+from tests.processes.parts import PARTIES, Cluster
+from tests.processes.surviving import Victim, check_survivors, random_times, survive
+from tests.processes.zygote import Zygote
+from tests.transport.nats_server import NatsServer
+
+pytestmark = pytest.mark.faults
+ROUNDS = 10
+
+AGGREGATOR_POINTS = [
+    "aggregator.joined",
+    "aggregator.joined:2",
+    "aggregator.before_plan",
+    "aggregator_state.before_write",
+    "aggregator_state.before_rename",
+    "aggregator.after_plan",
+    "aggregator.before_broadcast",
+    "aggregator.mid_broadcast",
+    "aggregator.mid_broadcast:2",
+    "aggregator.after_broadcast",
+    "heads.before_rename",
+    "aggregator.received",
+    "aggregator.received:2",
+    "aggregator.received:3",
+    "aggregator.before_save",
+    "aggregator_state.before_fsync",
+    "aggregator_state.after_rename",
+    "aggregator_state.after_sync",
+    "aggregator.after_save",
+    "aggregator.after_done",
+    "aggregator.received:5",
+    "aggregator.before_finished",
+    "aggregator.mid_finished",
+    "aggregator.after_finished",
+    "aggregator.written",
+]
+PARTY_POINTS = [
+    "party.joined",
+    "party.received",
+    "party.before_plan",
+    "party_plan.before_rename",
+    "party.after_plan",
+    "party.before_handle",
+    "party.before_fit_state",
+    "fit_state.before_fsync",
+    "fit_state.before_rename",
+    "fit_state.after_sync",
+    "outbox.before_write",
+    "outbox.before_rename",
+    "outbox.after_rename",
+    "outbox.after_put",
+    "ledger.before_commit",
+    "ledger.after_commit",
+    "ledger.charged",
+    "outbox.after_charge",
+    "party.after_handle",
+    "party.after_send",
+    "party.after_done",
+    "party.received:4",
+    "ledger.after_commit:2",
+    "party.before_final",
+    "party_final.before_rename",
+    "party.after_final",
+    "party.written",
+]
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as parent:
+        yield parent
+
+
+@pytest.fixture(params=["directory", "nats"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, zygote: Zygote) -> Iterator[Cluster]:
+    if request.param == "directory":
+        with Cluster(tmp_path, rounds=ROUNDS, zygote=zygote) as made:
+            yield made
+        return
+    with NatsServer(tmp_path / "nats", PARTIES) as server, Cluster(tmp_path, server, ROUNDS, zygote) as made:
+        yield made
+
+
+def test_an_aggregator_killed_at_every_step_publishes_the_model(cluster: Cluster) -> None:
+    victim = Victim(AGGREGATOR, list(AGGREGATOR_POINTS))
+    survive(cluster, [victim])
+    assert victim.unused == []
+    check_survivors(cluster)
+
+
+def test_a_party_killed_at_every_step_stays_within_its_budget(cluster: Cluster) -> None:
+    victim = Victim(PARTIES[0], list(PARTY_POINTS))
+    survive(cluster, [victim])
+    assert victim.unused == []
+    check_survivors(cluster)
+
+
+def test_everybody_killed_at_random_times(cluster: Cluster) -> None:
+    names = (AGGREGATOR, *PARTIES)
+    victims = [Victim(name, random_times(seed, 6, 1.5)) for seed, name in enumerate(names)]
+    survive(cluster, victims)
+    assert sum(len(victim.killed_at) for victim in victims) >= 10
+    check_survivors(cluster)
