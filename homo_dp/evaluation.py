@@ -11,6 +11,7 @@ from homo_dp.data.rows import Table
 from homo_dp.models.task import Task
 
 CHUNK_ROWS = 65_536
+MOST_ROWS_FOR_AUC = 200_000  # beyond, sorting them every round costs more than a round of training
 
 
 def outputs_of(model: nn.Module, features: Tensor) -> Tensor:
@@ -29,15 +30,28 @@ def score_tables(model: nn.Module, tables: Sequence[Table]) -> tuple[Tensor, Ten
     return torch.cat(outputs), torch.cat(labels)
 
 
-def loss_and_accuracy(model: nn.Module, task: Task, tables: Sequence[Table]) -> tuple[float | None, float | None]:
-    """Mean loss and accuracy (None for regression): the two numbers that every round reports."""
+def round_metrics(model: nn.Module, task: Task, tables: Sequence[Table]) -> dict[str, float | None]:
+    """What every round reports of the test rows: loss, accuracy, AUC; None where there is none."""
     if not tables:
-        return None, None
+        return {"test_loss": None, "test_acc": None, "test_auc": None}
     outputs, labels = score_tables(model, tables)
-    loss = float(task.loss(outputs, labels).mean())
-    if task.kind == "regression":
-        return loss, None
-    return loss, float((task.predictions(outputs) == labels.long()).double().mean())
+    accuracy = area = None
+    if task.kind != "regression":
+        accuracy = float((task.predictions(outputs) == labels.long()).double().mean())
+        area = area_under_curve(task, outputs, labels) if len(labels) <= MOST_ROWS_FOR_AUC else None
+    return {"test_loss": float(task.loss(outputs, labels).mean()), "test_acc": accuracy, "test_auc": area}
+
+
+def area_under_curve(task: Task, outputs: Tensor, labels: Tensor) -> float | None:
+    """AUC of two classes; of more, the mean of each class against the rest."""
+    from homo_dp.models.metrics import auc
+
+    truth, scores = labels.long().cpu().numpy(), task.probabilities(outputs.double()).cpu().numpy()
+    if task.kind == "binary":
+        return auc(truth, scores)
+    found = [auc((truth == index).astype("int64"), scores[:, index]) for index in range(len(task.classes))]
+    areas = [area for area in found if area is not None]
+    return sum(areas) / len(areas) if areas else None
 
 
 def load_into(module: nn.Module, weights: Mapping[str, Tensor]) -> None:

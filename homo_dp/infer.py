@@ -29,7 +29,9 @@ EXAMPLES = """examples:
       --data patients.csv
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,indicatorFileName=out/test_indicator.json
       without --data: data.test_file of --config, or the embedded test rows
-  python -m homo_dp.infer --params modelFileName=out/model.safetensors,predict.threshold=0.3 --data patients.parquet"""
+  python -m homo_dp.infer --params modelFileName=out/model.safetensors,predict.threshold=0.3 --data patients.parquet
+  python -m homo_dp.infer --params modelFileName=models:/screening/1 --data patients.csv
+      a model that training registered in MLflow (tracking.model_name=screening)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,9 +57,11 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     from homo_dp.models.files import load_model
     from homo_dp.models.metrics import evaluate
     from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
+    from homo_dp.tracking.model_log import model_file
     from homo_dp.tracking.predictions import PredictionWriter
 
-    model = load_model(config.output.modelFileName, trust_factory)
+    with model_file(config.output.modelFileName, config.tracking.uri) as source:
+        model = load_model(source, trust_factory)
     encoding = Encoding.from_json(model.card.encoding)
     model.check_encoding(encoding.input_shape, encoding.classes)
     threshold = _threshold(config, model)

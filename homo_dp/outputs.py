@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from homo_dp import __version__
 from homo_dp.config.load import dump_yaml
 from homo_dp.evaluation import outputs_of, score_tables
+from homo_dp.federation.build import run_budget
 from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.simulation import Outcome
+from homo_dp.round_numbers import GradientNorms
+from homo_dp.simulation import USERS, Outcome
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
+from homo_dp.tracking.ledger_extract import ledger_summary
 from homo_dp.tracking.predictions import PredictionWriter
 
 
@@ -33,7 +38,7 @@ def companion(indicator_file: str, ending: str) -> Path:
     return path.with_name(f"{path.stem}_{ending}")
 
 
-def write_outputs(outcome: Outcome, ledger: Ledger | None) -> Written:
+def write_outputs(outcome: Outcome, ledger: Ledger | None, norms: GradientNorms | None = None) -> Written:
     """Write everything that a training leaves, each file whole or not at all."""
     config = outcome.config
     output = config.output
@@ -44,13 +49,20 @@ def write_outputs(outcome: Outcome, ledger: Ledger | None) -> Written:
         "model": Path(output.modelFileName),
         "config": companion(output.indicatorFileName, "config.yaml"),
     }
+    rows = [] if ledger is None else ledger.rows()
     indicators = _indicators(outcome)
     _write_predictions(outcome, files["predictions"])
     save_model(files["model"], outcome.weights, _card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
     if ledger is not None:
         files["ledger"] = companion(output.indicatorFileName, "ledger.json")
-        write_json(files["ledger"], ledger.extract(outcome.run), "ledger extract")
+        extract = [row.to_dict() for row in rows if row.run == outcome.run]
+        write_json(files["ledger"], extract, "ledger extract")
+        indicators["ledger"] = ledger_summary(ledger.path, rows, outcome.run, run_budget(config))
+    histogram = norms.histogram() if norms is not None else None
+    if histogram is not None:
+        files["gradient_norms"] = companion(output.indicatorFileName, "gradient_norms.json")
+        write_json(files["gradient_norms"], {"run": outcome.run, **histogram}, "gradient norms")
     write_indicators(files["indicators"], indicators)
     return Written(files, indicators)
 
@@ -71,10 +83,18 @@ def _indicators(outcome: Outcome) -> dict[str, Any]:
         parts["test_"],
         outcome.rounds,
         public_test=config.data.public_test,
-        parties=federation.parties,
-        declared_rows=config.data.rows,
+        parties=outcome.statement["parties"],
+        declared_rows=[*config.data.rows, *([USERS] if config.privacy.population is not None else [])],
     )
-    extra = {"run": outcome.run, "rounds_done": len(outcome.rounds), "interrupted": outcome.interrupted}
+    extra = {
+        "run": outcome.run,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": __version__,
+        "data": config.data.dataset,
+        "rounds_done": len(outcome.rounds),
+        "interrupted": outcome.interrupted,
+        "ledger": None,  # keeps its place before `privacy`
+    }
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.data.parties import Federation, Table, load_federation
-from homo_dp.evaluation import load_into, loss_and_accuracy
+from homo_dp.evaluation import load_into, round_metrics
 from homo_dp.federation.aggregator import RoundReport
 from homo_dp.federation.build import (
     build_aggregator,
@@ -24,10 +24,11 @@ from homo_dp.federation.build import (
 from homo_dp.federation.mechanism import PartyPlan, Weights
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.federation.rounds import RoundRules, run_rounds
-from homo_dp.federation.statement import epsilon_after, federation_epsilon, privacy_statement, quoted_observer
+from homo_dp.federation.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.round_numbers import GradientNorms, party_numbers, summed_up
 from homo_dp.tracking.predictions import prediction_columns
 from homo_dp.transport.memory import MemoryHub
 
@@ -78,6 +79,7 @@ class Simulation:
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.parties = {name: self._party(name) for name in self.federation.parties}
         self.rounds: list[RoundRow] = []
+        self.gradient_norms = GradientNorms()
 
     @property
     def plans(self) -> dict[str, PartyPlan]:
@@ -164,26 +166,17 @@ class Simulation:
 
     def _report(self, report: RoundReport) -> None:
         load_into(self.model.module, report.weights)
-        loss, accuracy = loss_and_accuracy(self.model.module, self.model.task, self.test_tables)
+        numbers = party_numbers(self.parties, report, self.private)
         row: RoundRow = {
             "round": report.round,
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
             if self.private
             else None,
-            "test_loss": loss,
-            "test_acc": accuracy,
+            **round_metrics(self.model.module, self.model.task, self.test_tables),
             "seconds": report.seconds,
+            **summed_up(numbers),
             **report.metrics,
         }
+        self.gradient_norms.look(self.parties)
         self.rounds.append(row)
-        self.on_round(row, self._party_numbers(report.round))
-
-    def _party_numbers(self, rounds: int) -> dict[str, dict[str, float]]:
-        """What each party's own history gets for a round: epsilon by both accountants and the sigma applied."""
-        numbers: dict[str, dict[str, float]] = {}
-        for name, party in self.parties.items():
-            spent = epsilon_after(party.plan, quoted_observer(self.plans), rounds) if self.private else None
-            values = {"epsilon_pld": spent.pld, "epsilon_rdp": spent.rdp} if spent else {}
-            values["applied_sigma"] = party.applied_sigma
-            numbers[name] = {key: value for key, value in values.items() if value is not None}
-        return numbers
+        self.on_round(row, numbers)

@@ -16,6 +16,7 @@ from homo_dp.cli import (
     screen_from_arguments,
 )
 from homo_dp.errors import ModelFileError
+from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
     from homo_dp.outputs import Written
     from homo_dp.simulation import Outcome, Simulation
-    from homo_dp.tracking.tracker import Tracker
 
 EXAMPLES = """examples:
   python -m homo_dp.train
@@ -53,30 +53,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train(config: Config, screen: Screen) -> int:
     """Run the simulation with progress and tracking, write its files, show the result."""
-    from homo_dp.outputs import write_outputs
-    from homo_dp.simulation import Simulation
+    tracker = open_tracker(config)
+    try:
+        return _train(config, screen, tracker)
+    except BaseException:
+        tracker.finish("FAILED", {}, {})
+        raise
 
-    tracker = _tracker(config)
+
+def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
+    from homo_dp.outputs import write_outputs
+    from homo_dp.user_simulation import build_simulation
+
     with screen.progress(config.train.rounds) as progress:
 
         def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
             progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
             tracker.log_round(row["round"], {k: v for k, v in row.items() if k != "round" and v is not None}, parties)
 
-        simulation = Simulation(config, on_round)
+        simulation = build_simulation(config, on_round)
         _start(tracker, config, simulation)
-        try:
-            outcome = simulation.run(_continued(config, simulation, screen))
-        except BaseException:
-            tracker.finish("FAILED", [], {})
-            raise
+        outcome = simulation.run(_continued(config, simulation, screen))
     if outcome.interrupted and not outcome.rounds:
-        tracker.finish("KILLED", [], {})
+        tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")
-    written = write_outputs(outcome, simulation.ledger)
+    written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
+    numbers = {k: v for k, v in written.indicators.items() if type(v) in (int, float)}
     status = "KILLED" if outcome.interrupted else "FINISHED"
-    tracker.finish(status, list(written.files.values()), {"statement": outcome.statement["statement"]})
-    _show(screen, outcome, written)
+    tracked = tracker.finish(status, written.files, {"statement": outcome.statement["statement"]}, numbers)
+    _show(screen, outcome, written, tracked)
     if outcome.interrupted:
         done = f"{len(outcome.rounds)} of {config.train.rounds} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
@@ -103,16 +108,6 @@ def _continued(config: Config, simulation: Simulation, screen: Screen) -> dict[s
     return {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}
 
 
-def _tracker(config: Config) -> Tracker:
-    if not config.tracking.enabled:
-        from homo_dp.tracking.tracker import NoTracker
-
-        return NoTracker()
-    from homo_dp.tracking.mlflow_tracker import MlflowTracker
-
-    return MlflowTracker(config.tracking.uri, config.tracking.experiment, config.tracking.run_name)
-
-
 def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
     from homo_dp import __version__
     from homo_dp.config.load import flatten
@@ -129,7 +124,7 @@ def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
     tracker.start(params, tags, list(simulation.parties))
 
 
-def _show(screen: Screen, outcome: Outcome, written: Written) -> None:
+def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
     statement, indicators = outcome.statement, written.indicators
     if not statement["private"]:
         screen.line("NOT PRIVATE: this run gives no differential-privacy guarantee")
@@ -145,7 +140,9 @@ def _show(screen: Screen, outcome: Outcome, written: Written) -> None:
         screen.line(note)
     for name, path in written.files.items():
         screen.line(f"{name}: {path}")
-    screen.summary(_summary(outcome, written))
+    if tracked is not None:
+        screen.line(f"MLflow run: {tracked} in {outcome.config.tracking.uri}")
+    screen.summary(_summary(outcome, written) | {"mlflow_run": tracked})
 
 
 def _summary(outcome: Outcome, written: Written) -> dict[str, Any]:

@@ -11,6 +11,10 @@ class TrackingConfig(Section):
     experiment: Text = key("homo_dp", "Name of the experiment.")
     run_name: Text | None = key(None, "Name of the run; null: made up.")
     model_name: Text | None = key(None, "Register the model under this name.")
+    plots: Flag = key(True, "Add plots and the privacy report to the run.")
+    private_metrics: Flag = key(
+        False, "Send loss, accuracy and AUC of private rows to a store that is not a file of this machine."
+    )
 
 
 class PredictConfig(Section):

@@ -1,126 +1,132 @@
-"""MLflow: one parent run per training, a child run per party, written by a thread of its own.
-
-The training thread only puts work on a queue; a store that is slow or down costs it nothing and is said once.
-"""
+"""MLflow: one parent run per training, a child run per party, sent by a process of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import queue
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
+from homo_dp.tracking.run_log import RunLog
+from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS
+from homo_dp.tracking.uris import is_local
 
 log = logging.getLogger(__name__)
 
-FINISH_SECONDS = 30.0
-PARAM_LENGTH = 6000
+TRAINING = "training"
+PRIVATE_PREFIXES = ("train_", "test_")
+LOCAL_FILES = (PREDICTIONS, NORMS)
 
 
 class MlflowTracker:
-    """Logs through a background thread; ``finish`` waits for it, for a limited time."""
+    """Tells a store about a training without ever waiting for it, except at the end, for a limited time.
 
-    def __init__(self, uri: str, experiment: str, run_name: str | None) -> None:
-        self.uri = uri
-        self.experiment = experiment
-        self.run_name = run_name
+    Guarantees:
+        - predictions and gradient norms go only to a store that is a file of this machine;
+        - so do numbers that were computed from private rows without noise, unless ``private_metrics`` lets them go.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        run_name: str | None = None,
+        *,
+        beside: str | Path = "out/indicator.json",
+        register: str | None = None,
+        public_test: bool = False,
+        private_metrics: bool = False,
+        pictures: bool = True,
+    ) -> None:
+        self.run_name, self.register, self.pictures = run_name, register, pictures
         self.run_id: str | None = None
-        self._children: dict[str, str] = {}
-        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue()
-        self._client: MlflowClient | None = None
-        self._warned = False
-        self._thread = threading.Thread(target=self._drain, name="mlflow", daemon=True)
-        self._thread.start()
+        self.local = is_local(uri)
+        self._hidden = () if self.local or private_metrics else PRIVATE_PREFIXES[: 1 if public_test else 2]
+        place = Path(beside)
+        self._log = RunLog(uri, experiment, place.with_name(f"{place.stem}_unsent"))
+        self._runs: list[str] = []
+        self._round, self._last = 0, dict[str, float]()
+        self._finished = False
 
     def start(self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str]) -> None:
-        self._work.put(lambda: self._start(params, tags, parties))
+        name = self.run_name or tags.get("run", TRAINING)
+        self._open(TRAINING, None, name, tags, params)
+        for party in parties:
+            self._open(f"party/{party}", TRAINING, f"{name}/{party}", dict(tags) | {"party": party}, {"party": party})
+        if self._hidden:
+            log.warning(
+                "tracking.uri is not on this machine: numbers that were computed from private rows stay out of it "
+                "(tracking.private_metrics: true sends them)"
+            )
 
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
-        moment = int(time.time() * 1000)
-        self._work.put(lambda: self._log_round(number, moment, metrics, parties))
+        self._round, self._last = number, dict(metrics)
+        found = {f"party/{party}": dict(values) for party, values in parties.items() if values}
+        self._log.add("metrics", step=number, runs={TRAINING: self._shown(metrics), **found})
 
-    def finish(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
-        self._work.put(lambda: self._finish(status, artifacts, tags))
-        self._work.put(None)
-        self._thread.join(FINISH_SECONDS)
-        if self._thread.is_alive():
-            self._warn(f"did not answer within {FINISH_SECONDS:g} s")
+    def finish(
+        self,
+        status: str,
+        files: Mapping[str, Path],
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float] | None = None,
+    ) -> str | None:
+        if self._finished:
+            return None
+        self._finished = True
+        if self._runs:
+            self._last_words(status, files, tags, metrics or {})
+        self._log.close()
+        self.run_id = self._log.runs.get(TRAINING)
+        return self.run_id
 
-    def _drain(self) -> None:
-        while (job := self._work.get()) is not None:
-            try:
-                job()
-            except Exception as error:
-                self._warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
-
-    def _warn(self, reason: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning("tracking.uri=%s: %s; training goes on without it", self.uri, reason)
-
-    def _start(self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str]) -> None:
-        with _quiet_logging():
-            from mlflow.tracking import MlflowClient
-
-            self._client = MlflowClient(self.uri)
-            experiment = self._client.get_experiment_by_name(self.experiment)
-            identifier = experiment.experiment_id if experiment else self._create_experiment(self._client)
-        run = self._client.create_run(identifier, run_name=self.run_name, tags=dict(tags))
-        self.run_id = run.info.run_id
-        from mlflow.entities import Param
-
-        self._client.log_batch(self.run_id, params=[Param(k, v[:PARAM_LENGTH]) for k, v in params.items()])
-        for party in parties:
-            child_tags = dict(tags) | {"mlflow.parentRunId": self.run_id, "party": party}
-            child = self._client.create_run(identifier, run_name=f"{self.run_name}/{party}", tags=child_tags)
-            self._children[party] = child.info.run_id
-
-    def _create_experiment(self, client: MlflowClient) -> str:
-        location = None
-        if self.uri.startswith("sqlite:///"):
-            location = (Path(self.uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts").as_uri()
-        return str(client.create_experiment(self.experiment, artifact_location=location))
-
-    def _log_round(
-        self, number: int, moment: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]
+    def _open(
+        self, key: str, parent: str | None, name: str, tags: Mapping[str, str], params: Mapping[str, str]
     ) -> None:
-        from mlflow.entities import Metric
+        self._log.add("run", key=key, parent=parent, name=name, tags=dict(tags))
+        self._log.add("params", key=key, params=dict(params))
+        self._runs.append(key)
 
-        client = self._required_client()
-        for run_id, values in ((self.run_id, metrics), *((self._children.get(p), v) for p, v in parties.items())):
-            if run_id and values:
-                client.log_batch(run_id, metrics=[Metric(k, v, moment, number) for k, v in values.items()])
+    def _last_words(
+        self, status: str, files: Mapping[str, Path], tags: Mapping[str, str], metrics: Mapping[str, float]
+    ) -> None:
+        news = {name: value for name, value in self._shown(metrics).items() if self._last.get(name) != value}
+        if news:
+            self._log.add("metrics", step=self._round, runs={TRAINING: news})
+        if tags:
+            self._log.add("tags", key=TRAINING, tags=dict(tags))
+        kept = self._keep(files)
+        for role, name in kept.items():
+            self._log.add("artifact", key=TRAINING, path=name, role=role)
+        if MODEL in kept:
+            self._log.add("model", key=TRAINING, path=kept[MODEL], register=self.register)
+        if self.pictures and INDICATORS in kept:
+            self._log.add("pictures", key=TRAINING, files=kept)
+        for key in reversed(self._runs):
+            self._log.add("end", key=key, status=status)
 
-    def _finish(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
-        client = self._required_client()
-        for key, value in tags.items():
-            client.set_tag(self.run_id, key, value)
-        for path in artifacts:
-            client.log_artifact(self.run_id, str(path))
-        for run_id in (*self._children.values(), self.run_id):
-            client.set_terminated(run_id, status)
+    def _keep(self, files: Mapping[str, Path]) -> dict[str, str]:
+        kept: dict[str, str] = {}
+        for role, path in files.items():
+            if not self.local and role in LOCAL_FILES:
+                continue
+            name = self._log.keep(self._may_leave(path) if role == INDICATORS and self._hidden else path)
+            if name is not None:
+                kept[role] = name
+        return kept
 
-    def _required_client(self) -> Any:
-        if self._client is None or self.run_id is None:
-            raise ConnectionError("the run was not created")
-        return self._client
+    def _may_leave(self, path: Path) -> Path:
+        """The indicators without what must stay on this machine, as a file of the same name."""
+        import json
 
+        from homo_dp.tracking.files import write_json
+        from homo_dp.tracking.indicators import published
 
-@contextlib.contextmanager
-def _quiet_logging() -> Any:
-    """Keep the messages of a new store's schema migration off the user's screen."""
-    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow.store.db.utils", "mlflow")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        folder = self._log.folder
+        if folder is None:
+            return path
+        copy = folder / "published" / path.name
+        write_json(copy, published(json.loads(path.read_text(encoding="utf-8"))), "published indicators")
+        return copy
+
+    def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {name: value for name, value in metrics.items() if not name.startswith(self._hidden)}

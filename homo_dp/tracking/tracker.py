@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from homo_dp.config.schema import Config
+
+PREDICTIONS, INDICATORS, MODEL, CONFIG, LEDGER, NORMS = (
+    "predictions",
+    "indicators",
+    "model",
+    "config",
+    "ledger",
+    "gradient_norms",
+)
 
 
 class Tracker(Protocol):
@@ -16,8 +28,17 @@ class Tracker(Protocol):
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
         """A round is over: the numbers of the whole run, and of each party."""
 
-    def finish(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None:
-        """The run is over (``FINISHED``, ``FAILED`` or ``KILLED``) and left these files."""
+    def finish(
+        self,
+        status: str,
+        files: Mapping[str, Path],
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float] | None = None,
+    ) -> str | None:
+        """The run is over (``FINISHED``, ``FAILED`` or ``KILLED``) and left these files, by what they are.
+
+        Returns where the run can be looked up, None if nowhere (yet). A second call does nothing.
+        """
 
 
 class NoTracker:
@@ -29,4 +50,28 @@ class NoTracker:
         self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]
     ) -> None: ...
 
-    def finish(self, status: str, artifacts: Sequence[Path], tags: Mapping[str, str]) -> None: ...
+    def finish(
+        self,
+        status: str,
+        files: Mapping[str, Path],
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float] | None = None,
+    ) -> str | None: ...
+
+
+def open_tracker(config: Config) -> Tracker:
+    """The tracker that a configuration asks for. Open it first: what it needs is then loaded beside our own imports."""
+    if not config.tracking.enabled:
+        return NoTracker()
+    from homo_dp.tracking.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(
+        config.tracking.uri,
+        config.tracking.experiment,
+        config.tracking.run_name,
+        beside=config.output.indicatorFileName,
+        register=config.tracking.model_name,
+        public_test=config.data.public_test,
+        private_metrics=config.tracking.private_metrics,
+        pictures=config.tracking.plots,
+    )

@@ -1,0 +1,89 @@
+"""The numbers of a round, for indicators and MLflow: how good, how private, how expensive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from homo_dp.federation.aggregator import RoundReport
+from homo_dp.federation.party import Party
+from homo_dp.federation.statement import epsilon_after, quoted_observer
+
+NORM_BINS = 30
+MOST_NORMS = 200_000
+
+Numbers = dict[str, float]
+
+
+def party_numbers(parties: Mapping[str, Party], report: RoundReport, private: bool) -> dict[str, Numbers]:
+    """What each party's own history gets: epsilon so far by both accountants, noise, clipping and bytes.
+
+    ``bytes`` counts the tensors that travelled to the party and, if it replied, back; it is left out where a cohort is
+    drawn, because it would say who, or how many, took part.
+    """
+    observer = quoted_observer({name: party.plan for name, party in parties.items()})
+    payload = sum(tensor.numel() * tensor.element_size() for tensor in report.weights.values())
+    everybody = set(parties) == {*report.replied, *report.missing}
+    numbers: dict[str, Numbers] = {}
+    for name, party in parties.items():
+        spent = epsilon_after(party.plan, observer, report.round) if private else None
+        values: dict[str, float | None] = {
+            "epsilon_pld": spent.pld if spent else None,
+            "epsilon_rdp": spent.rdp if spent else None,
+            "applied_sigma": party.applied_sigma,
+            "clip_norm": report.metrics.get("clip_norm", party.plan.clip_norm),
+            "bytes": payload * (2 if name in report.replied else 1) if everybody else None,
+        }
+        numbers[name] = {key: float(value) for key, value in values.items() if value is not None}
+    return numbers
+
+
+def summed_up(numbers: Mapping[str, Numbers]) -> Numbers:
+    """The round as a whole: the largest epsilon, sigma and clip norm over the parties, and all bytes.
+
+    >>> summed_up({"a": {"epsilon_rdp": 1.0, "bytes": 8.0}, "b": {"epsilon_rdp": 2.0, "bytes": 8.0}})
+    {'epsilon_rdp': 2.0, 'bytes': 16.0}
+    """
+    names = dict.fromkeys(name for values in numbers.values() for name in values)
+    found = {name: [values[name] for values in numbers.values() if name in values] for name in names}
+    return {name: sum(values) if name == "bytes" else max(values) for name, values in found.items()}
+
+
+class GradientNorms:
+    """Gradient norms before clipping, of the last batch of every round. LOCAL: they have no event."""
+
+    def __init__(self) -> None:
+        self._norms: dict[str, list[torch.Tensor]] = {}
+        self._clip_norm = 0.0
+        self._count = 0
+
+    def look(self, parties: Mapping[str, Party]) -> None:
+        """Take in what the mechanisms of all parties saw last."""
+        for name, party in parties.items():
+            seen = party.mechanism.local_norms() if self._count < MOST_NORMS else None
+            if seen is not None:
+                norms, self._clip_norm = seen[0].detach().float().cpu(), seen[1]
+                self._norms.setdefault(name, []).append(norms[torch.isfinite(norms)])
+                self._count += len(norms)
+
+    def histogram(self) -> dict[str, Any] | None:
+        """Counts per party in equal bins from 0 on, and the share above the clip norm; None if nothing was seen."""
+        norms = {name: torch.cat(parts) for name, parts in self._norms.items() if parts}
+        if not any(len(values) for values in norms.values()):
+            return None
+        top = max(2 * self._clip_norm, *(float(values.max()) for values in norms.values() if len(values)))
+        return {
+            "what": "gradient norms before clipping, last batch of every round",
+            "local_only": True,
+            "clip_norm": self._clip_norm,
+            "edges": torch.linspace(0.0, top, NORM_BINS + 1).tolist(),
+            "parties": {name: self._party(values, top) for name, values in norms.items()},
+        }
+
+    def _party(self, values: torch.Tensor, top: float) -> dict[str, Any]:
+        return {
+            "counts": [int(count) for count in torch.histc(values, NORM_BINS, 0.0, top)],
+            "fraction_clipped": float((values > self._clip_norm).double().mean()) if len(values) else 0.0,
+        }

@@ -1,0 +1,147 @@
+"""A run's rows of the ledger: the extract that goes with its outputs, what it adds up to, and whether it is genuine."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from homo_dp.privacy.accounting import Epsilon, rdp_epsilon
+from homo_dp.privacy.errors import LedgerError, PrivacyError
+from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
+from homo_dp.privacy.ledger_rows import row_hash
+from homo_dp.privacy.ledger_totals import epsilon_of
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budget) -> dict[str, Any]:
+    """Where the ledger ends now, and what each dataset of this run has given away in all runs.
+
+    ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``lifetime_spent`` is the
+    tighter figure of the lifetime filter, where there is a lifetime budget and so the figure was computed anyway.
+    """
+    scopes = dict.fromkeys((row.dataset, row.unit, row.relation) for row in rows if row.run == run)
+    return {
+        "file": path.name,
+        "releases": len(rows),
+        "head": rows[-1].hash if rows else None,
+        "datasets": [_dataset(rows, scope, run, budget) for scope in scopes],
+    }
+
+
+def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, budget: Budget) -> dict[str, Any]:
+    dataset, unit, relation = scope
+    own = [row for row in rows if (row.dataset, row.unit, row.relation) == scope]
+    last = {(row.run, row.party): row for row in own}.values()  # its epsilon is of the run so far
+    spent = None
+    if budget.lifetime_epsilon is not None and budget.lifetime_delta is not None:
+        spent = rdp_epsilon(Counter(row.event for row in own), budget.lifetime_delta)
+    return {
+        "dataset": dataset,
+        "unit": unit,
+        "relation": relation,
+        "releases": len(own),
+        "runs": len({row.run for row in own}),
+        "epsilon_this_run": max(row.epsilon for row in last if row.run == run),
+        "epsilon_sum": sum(row.epsilon for row in last),
+        "delta_sum": sum(row.delta for row in last),
+        "lifetime_spent": spent,
+        "lifetime_epsilon": budget.lifetime_epsilon,
+        "lifetime_delta": budget.lifetime_delta,
+    }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was checked about an extract, and what was found."""
+
+    good: bool
+    findings: tuple[str, ...]
+
+
+def verify_extract(rows: Rows, head: str | None = None, releases: int | None = None) -> Verdict:
+    """Check each row against its own hash, neighbours against each other, and the last against the anchored head.
+
+    An extract holds the rows of one run, so where other runs wrote in between there is a gap; a gap is reported, and
+    only the whole ledger can close it.
+    """
+    bad: list[str] = []
+    links = gaps = 0
+    for before, row in zip([None, *rows[:-1]], rows, strict=True):
+        if row_hash(_row_fields(row)) != row.get("hash"):
+            bad.append(f"row {row.get('row')} does not match its own hash: it was edited")
+        if before is None:
+            continue
+        if row.get("row") == before.get("row", 0) + 1:
+            links += 1
+            if row.get("previous_hash") != before.get("hash"):
+                bad.append(f"row {row.get('row')} does not follow row {before.get('row')}: a row was replaced")
+        elif row.get("row", 0) > before.get("row", 0):
+            gaps += 1
+        else:
+            bad.append(f"row {row.get('row')} stands after row {before.get('row')}: rows were reordered")
+    good = [f"{len(rows)} rows match their own hashes", f"{links} of them follow directly on the one before"]
+    if gaps:
+        good.append(f"{gaps} gaps where other runs wrote; the whole ledger closes them")
+    if head is not None and rows and rows[-1].get("row") == releases:
+        if rows[-1].get("hash") == head:
+            good.append("the last row is the head that the run recorded")
+        else:
+            bad.append("the last row is not the head that the run recorded")
+    return Verdict(not bad and bool(rows), tuple(bad or good))
+
+
+def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]]) -> Verdict:
+    """Add up the events of the extract again, by both accountants, and compare with what the statement says."""
+    found: list[str] = []
+    good = True
+    for party, stated in parties.items():
+        own = [row for row in rows if row.get("party") == party]
+        if not own:
+            continue
+        spent = recomputed(own)
+        for name, value, said in (
+            ("PLD", spent.pld, stated.get("epsilon_pld")),
+            ("RDP", spent.rdp, stated.get("epsilon_rdp")),
+        ):
+            same = value == said or (value is not None and said is not None and abs(value - said) <= 0.002 * said)
+            good &= same
+            shown = "none" if value is None else f"{value:.4g}"
+            found.append(
+                f"{party}: epsilon by {name} from the ledger is {shown}" + ("" if same else f", stated {said}")
+            )
+    return Verdict(good, tuple(found))
+
+
+def recomputed(rows: Rows) -> Epsilon:
+    """Epsilon of the events in these rows, at their own delta."""
+    counts = Counter(_event_text(row) for row in rows)
+    return epsilon_of(counts, float(rows[0]["delta"]))
+
+
+def verify_against(path: Path, rows: Rows) -> Verdict:
+    """Check the whole ledger, and that the extract's rows are in it."""
+    try:
+        with Ledger(path, read_only=True) as ledger:
+            head = ledger.verify()
+            known = {row.row: row.hash for row in ledger.rows()}
+    except (LedgerError, PrivacyError, OSError) as error:
+        return Verdict(False, (f"the ledger {path.name} is not whole: {error}",))
+    strangers = [row.get("row") for row in rows if known.get(int(row.get("row", -1))) != row.get("hash")]
+    if strangers:
+        return Verdict(False, (f"row {strangers[0]} of the extract is not in the ledger {path.name}",))
+    return Verdict(True, (f"the whole ledger {path.name} is intact: {head.count} rows, head {head.hash[:16]}",))
+
+
+def _row_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row as it was hashed: only its own columns, and the event as text."""
+    names = [field.name for field in fields(LedgerRow)]
+    return {name: row.get(name) for name in names} | {"event": _event_text(row)}
+
+
+def _event_text(row: Mapping[str, Any]) -> str:
+    return json.dumps(row.get("event"), sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,150 @@
+"""The files of one run, read back: found in a folder by what is in them, or fetched from MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from homo_dp.config.text import parse_yaml
+from homo_dp.errors import ConfigError, InputError
+from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
+
+LARGEST_FILE = 200 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its indicators, and as far as they are there its ledger rows, resolved config and gradient norms."""
+
+    indicators: Mapping[str, Any]
+    ledger: tuple[Mapping[str, Any], ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    norms: Mapping[str, Any] | None = None
+    folder: Path = Path()
+
+    @property
+    def run(self) -> str:
+        return str(self.indicators.get("run", "unnamed run"))
+
+    @property
+    def privacy(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.indicators["privacy"]
+        return found
+
+    @property
+    def rounds(self) -> list[Mapping[str, Any]]:
+        return list(self.indicators["rounds"])
+
+    @property
+    def local(self) -> bool:
+        """Whether it holds values that were computed from private rows without noise."""
+        return bool(self.indicators.get("local_only")) or self.norms is not None
+
+    def published(self) -> Record:
+        """The part that may leave the place where the rows are."""
+        from homo_dp.tracking.indicators import published
+
+        return replace(self, indicators=published(self.indicators), norms=None)
+
+
+def read_record(files: Mapping[str, Path]) -> Record:
+    """A record from files whose roles are known."""
+    read = {role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, CONFIG, NORMS)}
+    return Record(
+        read[INDICATORS],
+        tuple(read.get(LEDGER) or ()),
+        read.get(CONFIG) or {},
+        read.get(NORMS),
+        files[INDICATORS].parent,
+    )
+
+
+def find_record(place: Path) -> Record:
+    """The record of the one run whose outputs are in a folder, whatever their names; or beside an indicators file."""
+    folder = place if place.is_dir() else place.parent
+    found = {path: _read(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    trainings = {
+        path: value for path, value in found.items() if _is_indicators(value) and (place.is_dir() or path == place)
+    }
+    if not trainings:
+        raise InputError(f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its folder")
+    if len(trainings) > 1:
+        names = ", ".join(path.name for path in trainings)
+        raise InputError(f"{place}: holds the indicators of several trainings ({names}); give one of these files")
+    path, indicators = trainings.popitem()
+    run = indicators.get("run")
+    extracts = [value for value in found.values() if _is_extract(value) and value[0].get("run") == run]
+    norms = [value for value in found.values() if _is_norms(value) and value.get("run") == run]
+    return Record(
+        indicators,
+        tuple(extracts[0]) if extracts else (),
+        _config(found, path),
+        norms[0] if norms else None,
+        folder,
+    )
+
+
+@contextlib.contextmanager
+def fetched(run_id: str, uri: str) -> Iterator[Record]:
+    """The record of a run in MLflow, by its id; its files are there while the block runs."""
+    from homo_dp.tracking.sender import set_defaults
+
+    set_defaults()
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            client = MlflowClient(uri)
+            for name in [item.path for item in client.list_artifacts(run_id) if not item.is_dir]:
+                if name.endswith((".json", ".yaml")):
+                    client.download_artifacts(run_id, name, folder)
+        except (MlflowException, OSError) as error:
+            text = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"{run_id}: is no folder, and no run that --uri {uri} has ({text}); give an output folder or a run id"
+            ) from error
+        yield find_record(Path(folder))
+
+
+def _read(path: Path) -> Any:
+    """JSON or YAML in a file; None for anything else."""
+    with contextlib.suppress(OSError, ValueError, RecursionError, ConfigError):
+        if path.stat().st_size > LARGEST_FILE:
+            return None
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        with path.open("rb") as file:
+            if file.read(64).lstrip()[:1] not in (b"{", b"["):
+                return None
+        return json.loads(path.read_text(encoding="utf-8"))
+    return None
+
+
+def _is_indicators(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("privacy"), dict):
+        return False
+    return "mechanism" in value["privacy"] and isinstance(value.get("rounds"), list) and "run" in value
+
+
+def _is_extract(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(r, dict) and "previous_hash" in r for r in value)
+
+
+def _is_norms(value: Any) -> bool:
+    return isinstance(value, dict) and {"edges", "clip_norm", "parties"} <= set(value)
+
+
+def _config(found: Mapping[Path, Any], indicators: Path) -> Mapping[str, Any]:
+    """The resolved config: the one named after the indicators, else the only one there is."""
+    sections = {"model", "data", "privacy", "train"}
+    configs = {path: value for path, value in found.items() if isinstance(value, dict) and sections <= set(value)}
+    named = [value for path, value in configs.items() if path.stem == f"{indicators.stem}_config"]
+    if named:
+        return named[0]
+    return next(iter(configs.values())) if len(configs) == 1 else {}

@@ -1,0 +1,112 @@
+"""The words of a privacy report: what is guaranteed to whom, what was released, and what the guarantee does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNITS = {
+    "record": "one record (one row of one party's table)",
+    "user": "one user (all rows of one person within one party)",
+}
+RELATIONS = {
+    "add_or_remove_one": "a table with that unit against the same table without it (add or remove one)",
+    "replace_one": "a table with that unit against the same table with another in its place (replace one)",
+}
+OBSERVERS = {
+    "aggregator": "the aggregator, who sees every message of every party, and everybody who sees the model",
+    "model_reader": (
+        "people who see only the published model. The aggregator is NOT covered: it sees what the parties send before "
+        "noise is added, and the parties chose to trust it"
+    ),
+}
+
+
+def guarantee(privacy: Mapping[str, Any]) -> str:
+    """The guarantee in one paragraph."""
+    if not privacy.get("private"):
+        return (
+            "This run gives NO differential-privacy guarantee. Whoever sees the model or the messages may learn about "
+            "single records."
+        )
+    unit = UNITS.get(str(privacy.get("unit")), str(privacy.get("unit")))
+    relation = RELATIONS.get(str(privacy.get("neighbouring_relation")), str(privacy.get("neighbouring_relation")))
+    observer = OBSERVERS.get(str(privacy.get("quoted_observer")), "those who see the model")
+    epsilon = privacy.get("epsilon")
+    figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g}"
+    return (
+        f"Protected is {unit}. Compared is {relation}. Between the two, the probability of anything that {observer} "
+        f"can see or compute from what they see differs by at most a factor e^epsilon, up to delta: {figure}, "
+        f"delta {privacy.get('delta', 0):g}."
+    )
+
+
+def event_words(event: Mapping[str, Any]) -> str:
+    """An event of the ledger in words.
+
+    >>> event_words({"type": "GaussianDpEvent", "noise_multiplier": 2.0})
+    'Gaussian noise of 2 times the largest contribution'
+    """
+    match event.get("type"):
+        case "SelfComposedDpEvent":
+            return f"{event['count']} times: {event_words(event['event'])}"
+        case "ComposedDpEvent":
+            return "; and ".join(event_words(inner) for inner in event["events"]) or "nothing"
+        case "PoissonSampledDpEvent":
+            rate = event["sampling_probability"]
+            return f"each unit drawn with probability {rate:.4g}, then {event_words(event['event'])}"
+        case "SampledWithoutReplacementDpEvent":
+            drawn, total = event["sample_size"], event["source_dataset_size"]
+            return f"{drawn} of {total} units drawn, then {event_words(event['event'])}"
+        case "GaussianDpEvent":
+            return f"Gaussian noise of {event['noise_multiplier']:.4g} times the largest contribution"
+        case "NoOpDpEvent":
+            return "nothing"
+        case name:
+            return str(name)
+
+
+def limits(privacy: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """What the guarantee does not cover, for this run."""
+    if not privacy.get("private"):
+        return ["There is no guarantee whose limits could be named: see above."]
+    unit = str(privacy.get("unit"))
+    found = [
+        str(privacy.get("note") or "The largest epsilon over the parties holds only if every person is in one party."),
+        f"It is about one {unit}. A group of k {unit}s is protected k times less (epsilon grows about k-fold).",
+        "It bounds what can be learned from somebody's presence in the data. What the model learns about everybody, "
+        "for example that a symptom goes with an illness, can still be used against a person.",
+        "It covers this run. Runs on the same data add up: see the budget, and the ledger of each party.",
+        "Choosing columns, bounds, the architecture or other settings by looking at private rows is not in the figure, "
+        "nor is choosing this run among several because its private test rows looked best.",
+        "Column bounds, levels, classes and the number of parties are taken as public declarations.",
+        "Metrics of private rows, predictions and gradient norms were computed without noise. They are not covered and "
+        "must stay where the rows are.",
+        "Time, memory and network traffic of the computation are not covered.",
+    ]
+    if privacy.get("quoted_observer") == "model_reader":
+        found.insert(0, "The aggregator is trusted: towards it there is no guarantee.")
+    if not privacy.get("secure_mode"):
+        found.insert(0, "Secure mode was off: noise came from an ordinary generator and could be predicted.")
+    if "public by this file" in str(privacy.get("rows")):
+        found.append(
+            "Row counts were not declared (data.rows) but counted; sample rate, steps and noise disclose them."
+        )
+    lifetime = (config.get("privacy") or {}).get("lifetime_epsilon") if isinstance(config, Mapping) else None
+    if lifetime is None:
+        found.append("No lifetime budget was set (privacy.lifetime_epsilon): nothing stops further runs on these data.")
+    return found
+
+
+def observers(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Who sees what, and what epsilon holds towards them."""
+    names = {
+        "aggregator": "the aggregator (sees every message of every party)",
+        "model_reader": "a reader of the published model",
+    }
+    found = privacy.get("observers") or {}
+    return [(names.get(name, name), _epsilon(value.get("epsilon"))) for name, value in found.items()]
+
+
+def _epsilon(value: float | None) -> str:
+    return "no guarantee" if value is None else f"epsilon {value:.4g}"

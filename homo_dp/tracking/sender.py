@@ -1,0 +1,148 @@
+"""Sends spools to their MLflow stores: ``python -m homo_dp.tracking.sender FOLDER...``.
+
+Every run starts one for itself and goes on without it. By hand it sends what earlier runs could not:
+``python -m homo_dp.tracking.sender out/indicator_unsent``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from homo_dp.tracking.spool import CLOSE, LINES, State, discard, is_alive, locked, opening, read_lines, unsent
+from homo_dp.tracking.store import Store, one_line
+
+POLL_SECONDS = 0.05
+LONGEST_PAUSE = 5.0
+FOLLOW = "--follow"
+# A tracking server that is down should be noticed in seconds, not in MLflow's four minutes of retries.
+DEFAULTS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MPLBACKEND": "agg",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Send the spools named on the command line; 0 if all of them were sent."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    set_defaults()
+    if given[:1] == [FOLLOW]:
+        return _follow(Path(given[1]))
+    if not given or given[0].startswith("-"):
+        print(__doc__)
+        return 0 if given[:1] in (["--help"], ["-h"]) else 2
+    sent = [_send_by_hand(folder) for name in given for folder in _spools(Path(name))]
+    if not sent:
+        print("nothing to send")
+    return 0 if all(sent) else 1
+
+
+def set_defaults() -> None:
+    """Set what our calls of MLflow need, unless the user's environment says otherwise; before importing it."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+
+
+def send(folder: Path, alive: Callable[[], bool]) -> bool:
+    """Send a spool until it is closed (or its writer is gone), trying again while the writer lives."""
+    state, store, first = State.load(folder), None, opening(folder)
+    pause, failed_at = 0.1, -math.inf
+    while True:
+        lines = read_lines(folder, state.offset)
+        closed = bool(lines) and lines[-1][0]["op"] == CLOSE
+        over = closed or not alive()
+        if over and state.error is not None and time.monotonic() - failed_at < 2 * LONGEST_PAUSE:
+            return False
+        try:
+            if store is None:
+                store = Store(folder, first["uri"], first["experiment"], state)
+                _prepare()
+            store.apply(lines)
+            if over:
+                store.end_all("FAILED", int(time.time() * 1000))
+                state.done, state.error = True, None
+                state.save(folder)
+                return True
+            state.error, pause = None, 0.1
+            time.sleep(POLL_SECONDS)
+        except Exception as error:  # whatever the store does, the lines stay
+            logging.getLogger(__name__).warning("%s", one_line(error))
+            state.error, failed_at = one_line(error), time.monotonic()
+            state.save(folder)
+            _wait(pause, folder, state.offset, alive)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _follow(folder: Path) -> int:
+    """Send a run's spool while the run goes on, then what earlier runs left."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training; its end comes as a line
+    writer = opening(folder)["pid"]
+    with locked(folder) as mine:
+        if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
+            return 1
+        _tell(State.load(folder))
+    for other in unsent(folder.parent):
+        if other != folder:
+            _send_left_behind(other)
+    discard(folder)
+    return 0
+
+
+def _tell(state: State) -> None:
+    """Say to the training process, if it still listens, where its run is."""
+    with contextlib.suppress(OSError):
+        print(json.dumps({"runs": state.runs, "refused": state.refused}), flush=True)
+        sys.stdout.close()
+
+
+def _send_left_behind(folder: Path) -> bool:
+    with locked(folder) as mine:
+        sent = mine and send(folder, lambda: False)
+    if sent:
+        discard(folder)
+    return sent
+
+
+def _send_by_hand(folder: Path) -> bool:
+    state = State.load(folder)
+    state.error = None
+    state.save(folder)
+    sent = _send_left_behind(folder)
+    reason = "" if sent else f" ({State.load(folder).error or 'another process has it'})"
+    print(f"{folder}: {'sent' if sent else 'not sent'}{reason}")
+    return sent
+
+
+def _spools(path: Path) -> list[Path]:
+    return [path] if (path / LINES).is_file() else unsent(path)
+
+
+def _prepare() -> None:
+    """Import what the end of the run will need, while it trains."""
+    for name in ("mlflow.pyfunc", "matplotlib.figure", "homo_dp.tracking.ledger_extract"):
+        importlib.import_module(name)
+
+
+def _wait(seconds: float, folder: Path, offset: int, alive: Callable[[], bool]) -> None:
+    """Pause, but not past the end of the run."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and alive():
+        lines = read_lines(folder, offset)
+        if lines and lines[-1][0]["op"] == CLOSE:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""What a run has to tell MLflow, as lines in a file beside its outputs until the store has taken them.
+
+The training process only appends lines; another process (sender.py) reads them and talks to the store. So a store that
+is slow or down costs training nothing, and nothing is lost: what was not sent stays here and goes with the next run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+LINES, STATE, LOCK, LOG, FILES = "lines.jsonl", "state.json", "lock", "sender.log", "files"
+CLOSE = "close"
+
+Line = dict[str, Any]
+
+
+class Spool:
+    """Appends what a run tells, a line at a time; a full disk or a folder that is gone is the caller's warning."""
+
+    def __init__(self, folder: Path, uri: str, experiment: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
+        self._file = (folder / LINES).open("a", encoding="utf-8")
+        self.used = False
+        self._write({"op": "open", "uri": uri, "experiment": experiment, **_writer()})
+
+    def add(self, op: str, **fields: Any) -> None:
+        """Append one line; it is in the file when this returns."""
+        self.used = True
+        self._write({"op": op, "time": int(time.time() * 1000), **fields})
+
+    def keep(self, path: Path) -> str | None:
+        """Hold on to a file as it is now, although a later run may replace it; its name within the spool."""
+        if not path.is_file():
+            return None
+        (self.folder / FILES).mkdir(exist_ok=True)
+        kept = self.folder / FILES / path.name
+        kept.unlink(missing_ok=True)
+        try:
+            os.link(path, kept)  # outputs are replaced, never written into, so a second name is a copy
+        except OSError:
+            shutil.copy2(path, kept)
+        return f"{FILES}/{path.name}"
+
+    def close(self) -> None:
+        """Say that no more lines will come."""
+        if not self._file.closed:
+            self._write({"op": CLOSE, "time": int(time.time() * 1000)})
+            self._file.close()
+
+    def _write(self, line: Line) -> None:
+        self._file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
+        self._file.flush()
+
+
+@dataclass
+class State:
+    """How far a spool was sent; saved after every step, so that nothing is sent twice."""
+
+    offset: int = 0
+    experiment_id: str | None = None
+    runs: dict[str, str] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    error: str | None = None
+    refused: list[str] = field(default_factory=list)
+    done: bool = False
+
+    @staticmethod
+    def load(folder: Path) -> State:
+        """The state on disk, or a new one."""
+        try:
+            return State(**json.loads((folder / STATE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return State()
+
+    def save(self, folder: Path) -> None:
+        """Replace the state on disk."""
+        temporary = folder / f"{STATE}.tmp"
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        os.replace(temporary, folder / STATE)
+
+
+def read_lines(folder: Path, offset: int) -> list[tuple[Line, int]]:
+    """The whole lines from an offset on, each with the offset after it."""
+    found: list[tuple[Line, int]] = []
+    with (folder / LINES).open("rb") as file:
+        file.seek(offset)
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                break
+            offset += len(raw)
+            found.append((json.loads(raw), offset))
+    return found
+
+
+def opening(folder: Path) -> Line:
+    """The first line: which store and experiment, and who writes."""
+    with (folder / LINES).open("rb") as file:
+        line: Line = json.loads(file.readline())
+    return line
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a spool, so that only one process sends it; False if another does."""
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def unsent(parent: Path) -> list[Path]:
+    """Spools that runs left behind in a folder, oldest first; not those of runs that are still going on."""
+    try:
+        folders = [folder for folder in parent.iterdir() if (folder / LINES).is_file()]
+    except OSError:
+        return []
+    return sorted((folder for folder in folders if _left_behind(folder)), key=lambda folder: folder.name)
+
+
+def discard(folder: Path) -> None:
+    """Remove a spool that was sent, and the folder of spools with the last of them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _left_behind(folder: Path) -> bool:
+    try:
+        first = opening(folder)
+        with (folder / LINES).open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 200))
+            closed = f'{{"op": "{CLOSE}"'.encode() in file.read()
+    except (OSError, ValueError):
+        return False
+    return closed or (first.get("host") == socket.gethostname() and not is_alive(first.get("pid")))
+
+
+def is_alive(pid: Any) -> bool:
+    """Whether a process of this machine still runs."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _writer() -> Mapping[str, Any]:
+    return {"pid": os.getpid(), "host": socket.gethostname()}

@@ -1,0 +1,215 @@
+"""Puts the lines of a spool into an MLflow store: runs, parameters, metrics, files, models, pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from homo_dp.tracking.spool import Line, State
+from homo_dp.tracking.uris import artifact_location
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
+PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+SPOOL_TAG = "homo_dp.spool"
+# What a store answers to a line that it will never take, however often it is sent.
+REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
+
+Numbered = tuple[Line, int]
+
+
+class Store:
+    """One MLflow store and experiment, as seen by one spool."""
+
+    def __init__(self, folder: Path, uri: str, experiment: str, state: State) -> None:
+        self.folder, self.state = folder, state
+        with quiet():
+            from mlflow.tracking import MlflowClient
+
+            self.client: MlflowClient = MlflowClient(uri)
+            if state.experiment_id is None:
+                state.experiment_id = self._experiment(uri, experiment)
+                state.save(folder)
+        self._retried = bool(state.offset)
+        self._verbs: Mapping[str, Callable[[Line], None]] = {
+            "run": self._run,
+            "params": self._params,
+            "tags": self._tags,
+            "artifact": self._artifact,
+            "model": self._model,
+            "pictures": self._pictures,
+            "end": self._end,
+        }
+
+    def apply(self, lines: Iterable[Numbered]) -> None:
+        """Send lines in order and remember how far; raises where the store cannot be reached."""
+        waiting: list[Line] = []
+        for line, offset in lines:
+            if line["op"] == "metrics":
+                waiting.append(line)
+            else:
+                self._flush(waiting)
+                waiting = []
+                verb = self._verbs.get(line["op"])
+                if verb is not None:
+                    self._try(verb, line)
+            if not waiting:
+                self._reached(offset)
+        if waiting:
+            self._flush(waiting)
+            self._reached(offset)
+
+    def end_all(self, status: str, moment: int) -> None:
+        """End what a writer that is gone left open."""
+        for key in [key for key in self.state.runs if key not in self.state.ended]:
+            self._end({"key": key, "status": status, "time": moment})
+
+    def _reached(self, offset: int) -> None:
+        self.state.offset = offset
+        self.state.save(self.folder)
+
+    def _try(self, verb: Callable[[Any], None], argument: Any) -> None:
+        """Do one step; what the store will never take is noted and left out, so that the rest gets there."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            verb(argument)
+        except MlflowException as error:
+            self._retried = True
+            if error.error_code not in REFUSALS:
+                raise
+            self.state.refused.append(one_line(error))
+        except Exception:
+            self._retried = True
+            raise
+
+    def _flush(self, lines: list[Line]) -> None:
+        if lines:
+            self._try(self._metrics, lines)
+
+    def _experiment(self, uri: str, name: str) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self.client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self.client.create_experiment(name, artifact_location=artifact_location(uri)))
+        except MlflowException:
+            made = self.client.get_experiment_by_name(name)  # by another run, in between
+            if made is None:
+                raise
+            return str(made.experiment_id)
+
+    def _run(self, line: Line) -> None:
+        key = line["key"]
+        if key in self.state.runs:
+            return
+        mark = f"{self.folder.name}/{key}"
+        run_id = self._made_before(mark) if self._retried else None
+        if run_id is None:
+            tags = {name: str(value)[:TAG_LENGTH] for name, value in line["tags"].items()} | {SPOOL_TAG: mark}
+            if line.get("parent"):
+                tags["mlflow.parentRunId"] = self.state.runs[line["parent"]]
+            run = self.client.create_run(
+                self.state.experiment_id, start_time=line["time"], tags=tags, run_name=line["name"]
+            )
+            run_id = run.info.run_id
+        self.state.runs[key] = run_id
+
+    def _made_before(self, mark: str) -> str | None:
+        """A run that a lost answer was about."""
+        found = self.client.search_runs([self.state.experiment_id], f"tags.`{SPOOL_TAG}` = '{mark}'", max_results=1)
+        return str(found[0].info.run_id) if found else None
+
+    def _params(self, line: Line) -> None:
+        from mlflow.entities import Param
+
+        named = {_name(key): str(value)[:PARAM_LENGTH] for key, value in line["params"].items()}
+        params = [Param(key, value) for key, value in named.items()]
+        for part in _parts(params, PARAMS_AT_ONCE):
+            self.client.log_batch(self._id(line), params=part)
+
+    def _metrics(self, lines: list[Line]) -> None:
+        from mlflow.entities import Metric
+
+        by_run: dict[str, list[Any]] = {}
+        for line in lines:
+            for key, values in line["runs"].items():
+                found = [Metric(_name(name), float(v), line["time"], line["step"]) for name, v in values.items()]
+                by_run.setdefault(key, []).extend(found)
+        for key, metrics in by_run.items():
+            for part in _parts(metrics, METRICS_AT_ONCE):
+                self.client.log_batch(self.state.runs[key], metrics=part)
+
+    def _tags(self, line: Line) -> None:
+        from mlflow.entities import RunTag
+
+        tags = [RunTag(_name(name), str(value)[:TAG_LENGTH]) for name, value in line["tags"].items()]
+        self.client.log_batch(self._id(line), tags=tags)
+
+    def _artifact(self, line: Line) -> None:
+        self.client.log_artifact(self._id(line), str(self.folder / line["path"]), line.get("folder"))
+
+    def _model(self, line: Line) -> None:
+        from homo_dp.tracking.model_log import log_model
+
+        with quiet():
+            log_model(
+                self.client, self.state.experiment_id, self._id(line), self.folder / line["path"], line["register"]
+            )
+
+    def _pictures(self, line: Line) -> None:
+        from homo_dp.tracking.pictures import draw_pictures
+
+        try:
+            made = draw_pictures({role: self.folder / path for role, path in line["files"].items()}, self.folder)
+        except Exception as error:  # a picture that cannot be drawn must not keep the numbers back
+            logging.getLogger(__name__).exception("pictures")
+            self.state.refused.append(f"pictures: {one_line(error)}")
+            return
+        for path, folder in made:
+            self.client.log_artifact(self._id(line), str(path), folder)
+
+    def _end(self, line: Line) -> None:
+        self.client.set_terminated(self._id(line), line["status"], line["time"])
+        self.state.ended.append(line["key"])
+
+    def _id(self, line: Line) -> str:
+        return self.state.runs[line["key"]]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep a new store's messages about its tables out of the log."""
+    loggers = [logging.getLogger(name) for name in ("alembic", "mlflow.store.db.utils", "mlflow")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error, short enough to print."""
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:300]
+
+
+def _name(text: str) -> str:
+    """A name that MLflow takes: letters, digits and ``_-. :/`` only."""
+    return re.sub(r"[^\w\-. :/]", "_", text)[:KEY_LENGTH]
+
+
+def _parts(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
