@@ -22,6 +22,7 @@ from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.none import NoPrivacy
 from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
+from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
@@ -92,8 +93,9 @@ def build_fit(config: Config, model: BuiltModel, table: Table, facts: PartyFacts
     if table.labels is None:
         raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
     generator = torch.Generator().manual_seed(zlib.crc32(f"{config.train.seed}/{facts.name}".encode()))
-    labels = table.labels
-    return LocalFit(model.module, model.task.loss, table.features, labels, facts, config.train, generator)
+    device = torch_device(config.train.device)
+    module, features, labels = model.module.to(device), table.features.to(device), table.labels.to(device)
+    return LocalFit(module, model.task.loss, features, labels, facts, config.train, generator)
 
 
 def run_budget(config: Config) -> Budget:

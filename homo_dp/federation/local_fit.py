@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.config.schema import TrainConfig
+from homo_dp.federation.eager import keep_compiler_out
 from homo_dp.federation.mechanism import Mechanism, PartyFacts, Release, Weights
+from homo_dp.privacy.losses import per_sample
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 Steps = Callable[[int, Callable[[], None]], None]
@@ -107,14 +109,18 @@ class LocalFit:
         add_terms = self.after_gradient
         batches = self._batches()
         for _ in range(steps):
-            chosen = next(batches)
             self.optimizer.zero_grad()
-            outputs = self.model(self.features[chosen])
-            self.loss(outputs, self.labels[chosen]).mean().backward()  # type: ignore[no-untyped-call]
+            self._add_gradient(next(batches).to(self.features.device))
             if add_terms:
                 add_terms()
             self.optimizer.step()
             after_step()
+
+    def _add_gradient(self, batch: Tensor) -> None:
+        """The gradient of the batch's mean loss, over at most ``physical_batch_size`` rows at a time."""
+        for rows in torch.split(batch, self.train.physical_batch_size or len(batch)):
+            losses = per_sample(self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows))
+            (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
 
     def _batches(self) -> Iterator[Tensor]:
         """Shuffled epochs of fixed batches: for training that claims no amplification by sampling."""
@@ -128,6 +134,7 @@ class LocalFit:
 
 def build_optimizer(model: nn.Module, train: TrainConfig) -> torch.optim.Optimizer:
     """The local optimiser; weight decay is not given to it but added to the finished gradient."""
+    keep_compiler_out()
     parameters = [p for p in model.parameters() if p.requires_grad]
     if train.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=train.learning_rate)

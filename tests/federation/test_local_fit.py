@@ -76,3 +76,13 @@ def test_the_schedule_runs_over_all_rounds() -> None:
     for number in (1, 2):
         fit.fit(Recorder(), fit.weights(), number, {})
     assert fit.optimizer.param_groups[0]["lr"] == 0.5 / 7**0.5
+
+
+def test_a_physical_batch_bounds_the_rows_in_memory_and_changes_no_result() -> None:
+    sizes: list[int] = []
+    whole, pieces = make_fit(), make_fit(physical_batch_size=3)
+    pieces.model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    start = whole.weights()
+    expected, found = (fit.fit(Recorder(), start, 1, {}).tensors for fit in (whole, pieces))
+    assert sizes == [3, 1] * 3
+    assert all(torch.allclose(expected[name], found[name], atol=1e-6) for name in start)

@@ -87,7 +87,7 @@ class DpSgd(Mechanism):
         if self._training is None:
             raise ValueError("after_fit was called before before_fit: there is no private training")
         return Release(
-            self._training.weights(),
+            {name: weight.cpu() for name, weight in self._training.weights().items()},
             event=self._training.event(fit.facts.steps_per_round),
             sigma=self._training.applied_sigma,
             relation=self._training.sampler.relation,
