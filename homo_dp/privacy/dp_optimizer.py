@@ -92,6 +92,11 @@ class GhostLoss(DPLossFastGradientClipping):  # type: ignore[misc]
     """
 
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> "GhostTensor":
+        if self.module.max_grad_norm != self.optimizer.max_grad_norm:
+            raise PrivacyError(
+                f"max_grad_norm={self.module.max_grad_norm} of the module is not {self.optimizer.max_grad_norm} of the "
+                "optimizer; set both, or noise would not fit the clipping"
+            )
         plain = super().__call__(*args, shape=shape, **kwargs)
         outputs = args[0] if args else kwargs["input"]
         return GhostTensor.checked(plain, int(shape[0]) if shape is not None else len(outputs))

@@ -23,7 +23,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.fast_tape import tape_of
 from homo_dp.privacy.gradients import ExpandedWeights
-from homo_dp.privacy.loader import poisson_loader, poisson_sampler, steps_for, tensor_rows
+from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import MODES, probe_ghost
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, secure_noise
@@ -270,11 +270,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "the dataset changed: one engine accounts one dataset; make an engine a dataset", stacklevel=3
             )
         self.dataset = data_loader.dataset
-        rows = tensor_rows(data_loader.dataset)
-        if rows is not None and module is inner and len(rows.tensors) == 2:
-            probe_rows(module, size_of_outputs, rows.tensors[0], rows.tensors[1])
+        features = first_features(data_loader.dataset)
+        if features is not None and module is inner:
+            probe_rows(module, size_of_outputs, features, features)
             if mode == "ghost":
-                probe_ghost(module, rows.tensors[0])
+                probe_ghost(module, features)
 
     def _prepare_model(self, module: nn.Module, *, grad_sample_mode: str, **options: Any) -> Any:
         if not isinstance(module, AbstractGradSampleModule):

@@ -116,6 +116,14 @@ def tensor_rows(dataset: Dataset[Any]) -> TensorRows | None:
     return None
 
 
+def first_features(dataset: Dataset[Any], count: int = 4) -> Tensor | None:
+    """The features of a few rows, for probing a module; None where a row is not (features, label)."""
+    rows = [dataset[index] for index in range(min(count, len(dataset)))]  # type: ignore[arg-type]
+    if not all(isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], Tensor) for row in rows):
+        return None
+    return torch.stack([row[0] for row in rows]) if len({row[0].shape for row in rows}) == 1 else None
+
+
 def steps_for(epochs: int, data_loader: DataLoader[Any]) -> int:
     """Steps that ``epochs`` passes over the loader take."""
     if epochs < 1 or not math.isfinite(epochs):

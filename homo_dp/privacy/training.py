@@ -56,10 +56,10 @@ class PrivateTraining:
         after_noise: Callable[[], None] | None = None,
         on_step: Callable[[], None] | None = None,
     ) -> None:
-        self.noise_multiplier = check_noise_multiplier(noise_multiplier)
-        self.max_grad_norm = check_clip_norm(max_grad_norm, "max_grad_norm")
-        self.noise: NoiseSource = secure_noise() if noise is None else noise
-        self.sampler = sampler
+        self._noise_multiplier = check_noise_multiplier(noise_multiplier)
+        self._max_grad_norm = check_clip_norm(max_grad_norm, "max_grad_norm")
+        self._noise: NoiseSource = secure_noise() if noise is None else noise
+        self._sampler = sampler
         _check_rows(features, labels, sampler, physical_batch_size)
         check_module(module)
         check_optimizer(module, optimizer)
@@ -86,6 +86,26 @@ class PrivateTraining:
             module, loss, self.max_grad_norm, grad_sample_mode, features
         )
         _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise over clip norm; fixed, since the event of steps already taken names it."""
+        return self._noise_multiplier
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The clip norm; fixed, since clipping and noise must agree on it."""
+        return self._max_grad_norm
+
+    @property
+    def sampler(self) -> PoissonSampler:
+        """Who draws the batches; fixed, since the event names its rate."""
+        return self._sampler
+
+    @property
+    def noise(self) -> NoiseSource:
+        """Where noise and batches come from."""
+        return self._noise
 
     def run(self, steps: int, after_step: Callable[[], None] | None = None) -> None:
         """Take ``steps`` private steps; ``after_step`` is called after each, for example to move a schedule on."""

@@ -218,6 +218,14 @@ def test_ghost_clipping_of_a_loss_in_columns_keeps_the_bound_that_stock_opacus_l
     assert _attack(PrivacyEngine()) <= 1 + 1e-4
 
 
+def test_ghost_clipping_and_its_noise_cannot_be_given_different_bounds() -> None:
+    module, features, labels = _table()
+    wrapped, optimizer, criterion, _ = _private(module, features, labels, grad_sample_mode="ghost")
+    optimizer.max_grad_norm = 0.1
+    with pytest.raises(PrivacyError, match=r"max_grad_norm=1\.0 of the module is not 0\.1"):
+        criterion(wrapped(features), labels)
+
+
 def test_ghost_losses_stay_one_number_a_row_through_arithmetic() -> None:
     module, features, labels = _table()
     wrapped, _, criterion, _ = _private(module, features, labels, grad_sample_mode="ghost")
@@ -228,6 +236,19 @@ def test_ghost_losses_stay_one_number_a_row_through_arithmetic() -> None:
         loss * torch.ones(24, 1)
     with pytest.raises(PrivacyError, match="not one loss per row"):
         loss + torch.ones(24, 24)
+
+
+class _Listed(Dataset[tuple[Tensor, Tensor]]):
+    """A table behind code."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        self._rows = list(zip(features, labels, strict=True))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._rows[index]
 
 
 class _WeightOutsideItsLayer(nn.Module):
@@ -246,6 +267,15 @@ def test_ghost_clipping_of_a_weight_used_outside_its_layer_is_refused() -> None:
     _, features, labels = _table()
     with pytest.raises(PrivacyError, match="ghost does not see every gradient"):
         _private(_WeightOutsideItsLayer(), features, labels, grad_sample_mode="ghost")
+    with pytest.raises(PrivacyError, match="ghost does not see every gradient"):
+        PrivacyEngine().make_private(
+            module=(module := _WeightOutsideItsLayer()),
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(_Listed(features, labels), batch_size=4),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            grad_sample_mode="ghost",
+        )
 
 
 @pytest.mark.parametrize("mode", ["fast", "hooks", "functorch", "ew"])

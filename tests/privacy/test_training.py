@@ -294,6 +294,14 @@ def test_bad_values_are_refused_by_name(change: dict[str, Any], message: str) ->
         training(module, squared_error, features, labels, **change)
 
 
+@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm", "sampler", "noise"])
+def test_what_the_event_names_cannot_be_changed_later(name: str) -> None:
+    module, features, labels = _regression()
+    private = training(module, squared_error, features, labels)
+    with pytest.raises(AttributeError):
+        setattr(private, name, getattr(private, name))
+
+
 def test_a_sampler_of_another_table_is_refused() -> None:
     module, features, labels = _regression()
     with pytest.raises(PrivacyError, match=r"sampler\.population=31"):
