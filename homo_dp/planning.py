@@ -13,6 +13,7 @@ from homo_dp.federation.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.screen import Screen
+from homo_dp.user_simulation import planned_user_mechanism, simulates_users
 
 
 def show_plan(config: Config, screen: Screen) -> None:
@@ -36,6 +37,8 @@ def planned_mechanism(config: Config) -> Mechanism:
     shape, classes = public_shape(config)
     module = build_model(config.model, shape, classes, config.train.seed).module
     parameters = sum(parameter.numel() for parameter in module.parameters())
+    if simulates_users(config):
+        return planned_user_mechanism(config, parameters)
     return build_mechanism(config, federation_facts(config, public_rows(config), parameters), noise_source(config))
 
 
@@ -75,5 +78,6 @@ def _remaining(config: Config, name: str, plan: PartyPlan) -> float | None:
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(f"{config.data.dataset}/{name}", config.privacy.unit, plan.relation, budget.lifetime_delta)
+        data = config.data.dataset if simulates_users(config) else f"{config.data.dataset}/{name}"
+        spent = ledger.spent(data, config.privacy.unit, plan.relation, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)

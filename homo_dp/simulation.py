@@ -12,7 +12,7 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.evaluation import load_into, round_metrics
-from homo_dp.federation.aggregator import RoundReport
+from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.build import (
     build_aggregator,
     build_fit,
@@ -21,7 +21,7 @@ from homo_dp.federation.build import (
     noise_source,
     run_budget,
 )
-from homo_dp.federation.mechanism import PartyPlan, Weights
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.federation.rounds import RoundRules, run_rounds
 from homo_dp.federation.statement import federation_epsilon, privacy_statement, quoted_observer
@@ -35,6 +35,7 @@ from homo_dp.transport.memory import MemoryHub
 log = logging.getLogger(__name__)
 
 RoundRow = dict[str, Any]
+USERS = "users"  # all users of a run stand under one name: no output says who was in which cohort
 
 
 @dataclass
@@ -71,13 +72,11 @@ class Simulation:
         self.model = self._build()
         self._check_prediction_columns()
         self.noise = noise_source(config)
-        rows = {name: config.data.rows.get(name, len(data.train)) for name, data in self.federation.parties.items()}
-        parameters = sum(p.numel() for p in self.model.module.parameters())
-        self.facts = federation_facts(config, rows, parameters)
-        self.mechanism = build_mechanism(config, self.facts, self.noise)
+        self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
+        self.mechanism = self._mechanism()
         self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
-        self.parties = {name: self._party(name) for name in self.federation.parties}
+        self.parties = self._parties()
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
 
@@ -90,13 +89,9 @@ class Simulation:
         self._check_budget()
         weights = start or {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
         aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
-        hub = MemoryHub(self.mechanism.kinds)
-        for name, party in self.parties.items():
-            hub.register(name, party.handle)
-        rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
         interrupted = False
         try:
-            run_rounds(aggregator, hub.aggregator(), rules, self._report)
+            self._run_rounds(aggregator)
         except KeyboardInterrupt:
             interrupted = True
         return Outcome(
@@ -110,6 +105,13 @@ class Simulation:
             interrupted=interrupted,
         )
 
+    def _run_rounds(self, aggregator: Aggregator) -> None:
+        hub = MemoryHub(self.mechanism.kinds)
+        for name, party in self.parties.items():
+            hub.register(name, party.handle)
+        rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
+        run_rounds(aggregator, hub.aggregator(), rules, self._report)
+
     def _rounds_spent(self) -> int:
         """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""
         return max(len(self.rounds), *(party.rounds_done for party in self.parties.values()))
@@ -122,6 +124,11 @@ class Simulation:
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds."""
         sigmas = {name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()}
+        return self._statement(rounds_done, sigmas, declared_rows=set(self.config.data.rows) >= set(self.parties))
+
+    def _statement(
+        self, rounds_done: int, sigmas: Mapping[str, float | None], *, declared_rows: bool
+    ) -> dict[str, Any]:
         return privacy_statement(
             self.mechanism,
             self.plans,
@@ -129,7 +136,7 @@ class Simulation:
             sigmas,
             private=self.private,
             secure_mode=self.noise.secure,
-            declared_rows=set(self.config.data.rows) >= set(self.parties),
+            declared_rows=declared_rows,
         )
 
     def _check_prediction_columns(self) -> None:
@@ -142,6 +149,17 @@ class Simulation:
         bounds = config.data.target_bounds
         return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds)
 
+    def _facts(self, parameters: int) -> FederationFacts:
+        declared = self.config.data.rows
+        rows = {name: declared.get(name, len(data.train)) for name, data in self.federation.parties.items()}
+        return federation_facts(self.config, rows, parameters)
+
+    def _mechanism(self) -> Mechanism:
+        return build_mechanism(self.config, self.facts, self.noise)
+
+    def _parties(self) -> dict[str, Party]:
+        return {name: self._party(name) for name in self.federation.parties}
+
     def _party(self, name: str) -> Party:
         config, data = self.config, self.federation.parties[name]
         fit = build_fit(config, self._build(), data.train, self.facts.parties[name])
@@ -153,7 +171,7 @@ class Simulation:
             trust_aggregator=config.privacy.trust_aggregator,
             not_private=config.privacy.not_private,
         )
-        return Party(settings, fit, build_mechanism(config, self.facts, self.noise), self.ledger)
+        return Party(settings, fit, self._mechanism(), self.ledger)
 
     def _check_budget(self) -> None:
         for party in self.parties.values():

@@ -1,0 +1,181 @@
+"""Cross-device simulation in one process: users of a table are drawn in cohorts and trained together.
+
+Where the data have a user column, a user is all rows with one value there; else every party is one user.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.data.parties import load_federation
+from homo_dp.errors import ConfigError
+from homo_dp.federation.aggregator import Aggregator
+from homo_dp.federation.build import build_mechanism, mechanism_class, noise_source, run_budget
+from homo_dp.federation.cohorts import CohortTraining, cohort_training
+from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
+from homo_dp.federation.messages import AGGREGATOR
+from homo_dp.federation.party import Party
+from homo_dp.federation.users import Users
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.ledger import Charge
+from homo_dp.privacy.noise import NoiseSource
+from homo_dp.simulation import USERS, RoundRow, Simulation
+
+NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
+
+
+class UserSimulation(Simulation):
+    """One in-process run that hides whole users.
+
+    Guarantees:
+        - a round is on the ledger before its weights are used, and refused before it starts if it would not fit;
+        - where parties add the noise, every user is charged as if it took part in every round, so that the ledger's
+          extract tells nobody who did;
+        - cohorts are in no file, metric or message.
+    """
+
+    @functools.cached_property
+    def users(self) -> Users:
+        """The training rows, user by user."""
+        return Users.of_tables([party.train for party in self.federation.parties.values()])
+
+    @property
+    def user_mechanism(self) -> DpFedAvg:
+        """The mechanism, which works on sums over users."""
+        if not isinstance(self.mechanism, DpFedAvg):
+            raise ConfigError(f"privacy.mechanism={self.mechanism.name}: is not DP-FedAvg; users cannot be simulated")
+        return self.mechanism
+
+    @property
+    def plans(self) -> dict[str, PartyPlan]:
+        return {USERS: self.mechanism.plan(self.facts.parties[USERS])}
+
+    def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
+        """The privacy statement after some rounds, with one entry for all users."""
+        sigma = aggregator_sigma if self._by_aggregator else self._share_sigma
+        made = self._statement(rounds_done, {USERS: sigma}, declared_rows=self.config.privacy.population is not None)
+        return {**made, "note": NOTE}
+
+    def _facts(self, parameters: int) -> FederationFacts:
+        self._spent = 0
+        self._share_sigma: float | None = None
+        declared = self.config.privacy.population
+        if declared is not None and declared < len(self.users):
+            raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
+        return user_facts(self.config, declared or len(self.users), parameters)
+
+    def _mechanism(self) -> DpFedAvg:
+        made = user_mechanism(self.config, self.facts, self.noise)
+        trusted = self.config.privacy.trust_aggregator or self.config.privacy.not_private
+        if made.ledger_keeper == "aggregator" and not trusted:
+            raise PrivacyError(
+                "privacy.trust_aggregator=false: the aggregator adds the noise; write true, or see noise_at"
+            )
+        return made
+
+    def _parties(self) -> dict[str, Party]:
+        return {}
+
+    def _run_rounds(self, aggregator: Aggregator) -> None:
+        mechanism, training = self.user_mechanism, self._training()
+        while aggregator.round < self.config.train.rounds:
+            if not self._by_aggregator:
+                self._refuse_over_budget(aggregator.round + 1, 1)
+            aggregator.start_round()
+            total = training.run(mechanism, mechanism.draw(), aggregator.weights, aggregator.round)
+            self._spent = aggregator.round
+            if not self._by_aggregator and self.ledger is not None:
+                self._share_sigma = mechanism.numbers.share_sigma(total.clip_norm)
+                self.ledger.charge(self._charge(aggregator.round, self._share_sigma), run_budget(self.config))
+            self._report(aggregator.apply(mechanism.combine(total, aggregator.weights, aggregator.round)))
+
+    def _training(self) -> CohortTraining:
+        return cohort_training(self._build().module, self.model.task.loss, self.users, self.config.train)
+
+    def _rounds_spent(self) -> int:
+        return max(len(self.rounds), self._spent)
+
+    @property
+    def _by_aggregator(self) -> bool:
+        return self.mechanism.ledger_keeper == "aggregator"
+
+    def _check_budget(self) -> None:
+        self._refuse_over_budget(1, self.config.train.rounds)
+        if self.ledger is not None:
+            self.ledger.prepare(self._charge(1, self.plans[USERS].sigma), self.config.train.rounds)
+
+    def _refuse_over_budget(self, round_number: int, rounds: int) -> None:
+        if self.ledger is None:
+            return
+        planned = self._charge(round_number, self.plans[USERS].sigma)
+        refusal = self.ledger.would_exceed([(planned, rounds)], run_budget(self.config))
+        if refusal:
+            raise BudgetExceeded(refusal)
+
+    def _charge(self, round_number: int, sigma: float) -> Charge:
+        """A round on the ledger of the aggregator, or on the one that stands for all users' own."""
+        plan, paid = self.plans[USERS], self._by_aggregator
+        return Charge(
+            run=self.run_id,
+            dataset=self.config.data.dataset,
+            unit=self.mechanism.unit,
+            relation=plan.relation,
+            party=AGGREGATOR if paid else USERS,
+            round=round_number,
+            kind="model" if paid else "update",
+            event=plan.events["model_reader" if paid else "aggregator"],
+            delta=plan.delta,
+            sigma=sigma,
+            observer="model_reader" if paid else "aggregator",
+        )
+
+
+def build_simulation(
+    config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]
+) -> Simulation:
+    """The simulation that a config asks for: over users for DP-FedAvg, else over parties."""
+    return UserSimulation(config, on_round) if simulates_users(config) else Simulation(config, on_round)
+
+
+def simulates_users(config: Config) -> bool:
+    """Whether the mechanism is DP-FedAvg or one made from it."""
+    return issubclass(mechanism_class(config.privacy.mechanism), DpFedAvg)
+
+
+def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
+    """The public facts of a run over users: how many there are, and the probability of being in a round."""
+    privacy = config.privacy
+    rate = 1.0
+    if privacy.sampling != "everyone":
+        rate = privacy.sample_rate or (privacy.cohort_size or population) / population
+    facts = PartyFacts(USERS, population, config.train.rounds, steps_per_round=1, sample_rate=rate)
+    return FederationFacts({USERS: facts}, config.train.rounds, parameters)
+
+
+def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> DpFedAvg:
+    """The mechanism of a run over users, with the population of the facts."""
+    privacy = config.privacy.model_copy(update={"population": facts.parties[USERS].rows})
+    made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
+    if not isinstance(made, DpFedAvg):
+        raise ConfigError(f"privacy.mechanism={made.name}: is not DP-FedAvg; users cannot be simulated with it")
+    return made
+
+
+def planned_user_mechanism(config: Config, parameters: int) -> DpFedAvg:
+    """The mechanism for a dry run: from the declared population, or that of a bundled set."""
+    population = config.privacy.population or _public_population(config)
+    return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
+
+
+def _public_population(config: Config) -> int:
+    data = config.data
+    if data.embedded is not None and not data.files:
+        federation = load_federation(config)
+        return federation.users or len(federation.parties)
+    if data.one_table is not None or data.user_column is not None:
+        raise ConfigError("privacy.population: is not declared; a dry run reads no table, so declare the users")
+    return len(data.files)
