@@ -33,6 +33,7 @@ from homo_dp.privacy.events import DpEvent, compose, from_json, gaussian_multipl
 from homo_dp.privacy.fixed_size import fixed_size_rdp
 from homo_dp.privacy.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.pld_step import Mechanism
+from homo_dp.privacy.poisson_rdp import poisson_rdp
 
 __all__ = [
     "Epsilon",
@@ -231,6 +232,8 @@ def _rdp_vector(text: str) -> NDArray[np.float64]:
         if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
             rate = event.sample_size / event.source_dataset_size
             divergence = fixed_size_rdp(rate, gaussian_multiplier(event.event) or math.nan, ORDERS)
+        elif isinstance(event, dp_event.PoissonSampledDpEvent) and (noise := _noise_of_a_part(event)) is not None:
+            divergence = poisson_rdp(float(event.sampling_probability), noise, ORDERS)
         else:
             divergence = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp
         # the logarithms that are added up cancel to about 1e-14; without this a tiny rate could cost nothing
@@ -239,6 +242,11 @@ def _rdp_vector(text: str) -> NDArray[np.float64]:
     vector = np.minimum.accumulate(total[::-1])[::-1]
     vector.flags.writeable = False
     return vector
+
+
+def _noise_of_a_part(event: dp_event.PoissonSampledDpEvent) -> float | None:
+    """The noise multiplier of a Gaussian that sees some of the records, neither none nor all; None for all else."""
+    return gaussian_multiplier(event.event) if 0 < event.sampling_probability < 1 else None
 
 
 class _KnownFailure(logging.Filter):
