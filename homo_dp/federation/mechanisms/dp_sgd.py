@@ -6,6 +6,7 @@ follow.
 
 from __future__ import annotations
 
+import functools
 import math
 
 from torch import Tensor
@@ -35,7 +36,7 @@ class DpSgd(Mechanism):
         privacy = self.config.privacy
         check_delta(privacy.delta, party.rows)
         sampler = PoissonSampler(party.rows, party.sample_rate)
-        multiplier = self._noise_multiplier(party, sampler)
+        multiplier = self._noise_multiplier(party)
         event = sampler.event(multiplier, party.steps_per_round)
         return PartyPlan(
             noise_multiplier=multiplier,
@@ -49,14 +50,14 @@ class DpSgd(Mechanism):
             noise_to_signal=multiplier * math.sqrt(self.facts.parameters) / sampler.expected_size,
         )
 
-    def _noise_multiplier(self, party: PartyFacts, sampler: PoissonSampler) -> float:
+    def _noise_multiplier(self, party: PartyFacts) -> float:
         privacy = self.config.privacy
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         if privacy.target_epsilon is None:
             raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
         steps = party.rounds * party.steps_per_round
-        return calibrate(lambda z: sampler.event(z, steps), privacy.target_epsilon, privacy.delta)
+        return _calibrated(party.sample_rate, steps, privacy.target_epsilon, privacy.delta)
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
@@ -92,3 +93,10 @@ class DpSgd(Mechanism):
             sigma=self._training.applied_sigma,
             relation=self._training.sampler.relation,
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _calibrated(sample_rate: float, steps: int, target_epsilon: float, delta: float) -> float:
+    """The noise multiplier for a target: the event knows no other facts of a party, so equal parties share it."""
+    sampler = PoissonSampler(1, sample_rate)
+    return calibrate(lambda z: sampler.event(z, steps), target_epsilon, delta)
