@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,8 +38,13 @@ def companion(indicator_file: str, ending: str) -> Path:
     return path.with_name(f"{path.stem}_{ending}")
 
 
-def write_outputs(outcome: Outcome, ledger: Ledger | None, norms: GradientNorms | None = None) -> Written:
-    """Write everything that a training leaves, each file whole or not at all."""
+def write_outputs(
+    outcome: Outcome,
+    ledger: Ledger | None,
+    norms: GradientNorms | None = None,
+    begin: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> Written:
+    """Write everything that a training leaves, each file whole or not at all; ``begin`` hears what plots need first."""
     config = outcome.config
     output = config.output
     outcome.load_weights()
@@ -50,16 +55,23 @@ def write_outputs(outcome: Outcome, ledger: Ledger | None, norms: GradientNorms 
         "config": companion(output.indicatorFileName, "config.yaml"),
     }
     rows = [] if ledger is None else ledger.rows()
-    indicators = _indicators(outcome)
+    extract = [row.to_dict() for row in rows if row.run == outcome.run]
+    summary = None if ledger is None else ledger_summary(ledger.path, rows, outcome.run, run_budget(config))
+    histogram = norms.histogram() if norms is not None else None
+    begin(
+        {
+            "indicators": {"privacy": outcome.statement, "rounds": outcome.rounds, "ledger": summary},
+            "ledger": [{key: row[key] for key in ("party", "round", "epsilon", "epsilon_rdp")} for row in extract],
+            "norms": histogram,
+        }
+    )
+    indicators = _indicators(outcome, summary)
     _write_predictions(outcome, files["predictions"])
     save_model(files["model"], outcome.weights, _card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
     if ledger is not None:
         files["ledger"] = companion(output.indicatorFileName, "ledger.json")
-        extract = [row.to_dict() for row in rows if row.run == outcome.run]
         write_json(files["ledger"], extract, "ledger extract")
-        indicators["ledger"] = ledger_summary(ledger.path, rows, outcome.run, run_budget(config))
-    histogram = norms.histogram() if norms is not None else None
     if histogram is not None:
         files["gradient_norms"] = companion(output.indicatorFileName, "gradient_norms.json")
         write_json(files["gradient_norms"], {"run": outcome.run, **histogram}, "gradient norms")
@@ -67,7 +79,7 @@ def write_outputs(outcome: Outcome, ledger: Ledger | None, norms: GradientNorms 
     return Written(files, indicators)
 
 
-def _indicators(outcome: Outcome) -> dict[str, Any]:
+def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
     config, federation, threshold = outcome.config, outcome.federation, outcome.config.predict.threshold
     module, task = outcome.model.module, outcome.model.task
     parts: dict[str, dict[str, Any]] = {}
@@ -91,9 +103,10 @@ def _indicators(outcome: Outcome) -> dict[str, Any]:
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": __version__,
         "data": config.data.dataset,
+        "model": config.model.factory or config.model.name,
         "rounds_done": len(outcome.rounds),
         "interrupted": outcome.interrupted,
-        "ledger": None,  # keeps its place before `privacy`
+        "ledger": ledger,
     }
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
 

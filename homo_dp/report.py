@@ -66,17 +66,20 @@ def _findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...
     """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
     if not record.ledger:
         return ()
-    from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon
-    from homo_dp.tracking.pictures import extract_checks
+    from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon, verify_extract
 
-    verdicts = [verify_epsilon(record.ledger, record.privacy.get("parties") or {})]
+    summary = record.indicators.get("ledger") or {}
+    verdicts = [
+        verify_extract(record.ledger, summary.get("head"), summary.get("releases")),
+        verify_epsilon(record.ledger, record.privacy.get("parties") or {}),
+    ]
     whole = _whole_ledger(record, ledger)
     if whole is not None:
         verdicts.append(verify_against(whole, record.ledger))
     found = [(verdict.good, text) for verdict in verdicts for text in verdict.findings]
     if whole is None:
         found.append((True, "the whole ledger is not at hand (--ledger): only this run's rows were checked"))
-    return (*extract_checks(record), *found)
+    return tuple(found)
 
 
 def _whole_ledger(record: Record, given: str | None) -> Path | None:

@@ -77,7 +77,7 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")
-    written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
+    written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms, tracker.draw)
     numbers = {k: v for k, v in written.indicators.items() if type(v) in (int, float)}
     status = "KILLED" if outcome.interrupted else "FINISHED"
     tracked = tracker.finish(status, written.files, {"statement": outcome.statement["statement"]}, numbers)

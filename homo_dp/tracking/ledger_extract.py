@@ -29,6 +29,7 @@ def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budg
         "file": path.name,
         "releases": len(rows),
         "head": rows[-1].hash if rows else None,
+        "checked": True,  # reading the rows checks every one of them, their order and the head
         "datasets": [_dataset(rows, scope, run, budget) for scope in scopes],
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from homo_dp.tracking.run_log import RunLog
 from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS
@@ -62,6 +63,14 @@ class MlflowTracker:
         self._round, self._last = number, dict(metrics)
         found = {f"party/{party}": dict(values) for party, values in parties.items() if values}
         self._log.add("metrics", step=number, runs={TRAINING: self._shown(metrics), **found})
+
+    def draw(self, record: Mapping[str, Any]) -> None:
+        if not self.pictures or not self._runs:
+            return
+        rounds = [self._shown(row) for row in record["indicators"]["rounds"]]
+        indicators = {**record["indicators"], "rounds": rounds}
+        norms = record.get("norms") if self.local else None
+        self._log.add("draw", record={**record, "indicators": indicators, "norms": norms})
 
     def finish(
         self,
@@ -128,5 +137,5 @@ class MlflowTracker:
         write_json(copy, published(json.loads(path.read_text(encoding="utf-8"))), "published indicators")
         return copy
 
-    def _shown(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _shown(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in metrics.items() if not name.startswith(self._hidden)}

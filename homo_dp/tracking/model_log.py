@@ -60,6 +60,17 @@ def save_pyfunc(path: Path, folder: Path, model_id: str | None = None, run_id: s
     )
 
 
+def warm_up() -> None:
+    """Let MLflow read, before it matters, what it needs to know about the installed packages to save a model."""
+    import mlflow.pyfunc
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "data").touch()
+        mlflow.pyfunc.save_model(
+            f"{folder}/model", loader_module=LOADER, data_path=f"{folder}/data", pip_requirements=[REQUIREMENTS[0]]
+        )
+
+
 @contextlib.contextmanager
 def model_file(name: str, uri: str) -> Iterator[str]:
     """The path of a model file: the path itself, or a copy of what an address such as ``models:/name/1`` holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from homo_dp.tracking.plots import (
     accuracy_against_epsilon,
@@ -14,6 +15,8 @@ from homo_dp.tracking.plots import (
 )
 from homo_dp.tracking.record import Record, read_record
 from homo_dp.tracking.report import Checks, report_page
+
+PLOTS = "plots"
 
 
 def plots_of(record: Record) -> dict[str, bytes]:
@@ -30,27 +33,30 @@ def plots_of(record: Record) -> dict[str, bytes]:
     return {name: data for name, data in drawn.items() if data is not None}
 
 
-def extract_checks(record: Record) -> tuple[tuple[bool, str], ...]:
-    """Check the ledger extract by itself: hashes, order, head."""
-    if not record.ledger:
-        return ()
-    from homo_dp.tracking.ledger_extract import verify_extract
-
+def checked_by_the_run(record: Record) -> tuple[tuple[bool, str], ...]:
+    """What the run itself found about its ledger when it ended."""
     summary = record.indicators.get("ledger") or {}
-    verdict = verify_extract(record.ledger, summary.get("head"), summary.get("releases"))
-    return tuple((verdict.good, text) for text in verdict.findings)
+    if not summary.get("checked"):
+        return ()
+    words = f"the run checked the whole ledger at its end: {summary['releases']} rows, head {summary['head'][:16]}"
+    return ((True, f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its events"),)
+
+
+def begin_pictures(record: Mapping[str, Any], folder: Path) -> None:
+    """Draw the plots into a folder of pictures, from the numbers alone, while the run still writes its files."""
+    drawn = plots_of(Record(record["indicators"], tuple(record["ledger"]), norms=record["norms"]))
+    (folder / PLOTS).mkdir(exist_ok=True)
+    for name, data in drawn.items():
+        (folder / PLOTS / f"{name}.png").write_bytes(data)
 
 
 def draw_pictures(files: Mapping[str, Path], folder: Path) -> list[tuple[Path, str | None]]:
-    """Write plots and report into a folder; each file with the artifact folder it belongs into."""
+    """Write report, and plots unless they are there; each file with the artifact folder it belongs into."""
     record = read_record(files)
-    plots = plots_of(record)
-    made: list[tuple[Path, str | None]] = []
-    for name, data in plots.items():
-        path = folder / f"{name}.png"
-        path.write_bytes(data)
-        made.append((path, "plots"))
+    if not (folder / PLOTS).is_dir():
+        begin_pictures({"indicators": record.indicators, "ledger": record.ledger, "norms": record.norms}, folder)
+    plots = sorted((folder / PLOTS).glob("*.png"))
     path = folder / "report.html"
-    path.write_text(report_page(record, Checks(extract_checks(record), plots)), encoding="utf-8")
-    made.append((path, None))
-    return made
+    checks = Checks(checked_by_the_run(record), {plot.stem: plot.read_bytes() for plot in plots})
+    path.write_text(report_page(record, checks), encoding="utf-8")
+    return [*((plot, PLOTS) for plot in plots), (path, None)]

@@ -6,7 +6,8 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,17 @@ class Record:
 
     indicators: Mapping[str, Any]
     ledger: tuple[Mapping[str, Any], ...] = ()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config_text: str = ""
     norms: Mapping[str, Any] | None = None
     folder: Path = Path()
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved configuration; empty if there is none."""
+        with contextlib.suppress(ConfigError):
+            found = parse_yaml(self.config_text, "config")
+            return found if isinstance(found, dict) else {}
+        return {}
 
     @property
     def run(self) -> str:
@@ -54,14 +63,9 @@ class Record:
 
 def read_record(files: Mapping[str, Path]) -> Record:
     """A record from files whose roles are known."""
-    read = {role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, CONFIG, NORMS)}
-    return Record(
-        read[INDICATORS],
-        tuple(read.get(LEDGER) or ()),
-        read.get(CONFIG) or {},
-        read.get(NORMS),
-        files[INDICATORS].parent,
-    )
+    read = {role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, NORMS)}
+    text = files[CONFIG].read_text(encoding="utf-8") if CONFIG in files else ""
+    return Record(read[INDICATORS], tuple(read.get(LEDGER) or ()), text, read.get(NORMS), files[INDICATORS].parent)
 
 
 def find_record(place: Path) -> Record:
@@ -140,11 +144,10 @@ def _is_norms(value: Any) -> bool:
     return isinstance(value, dict) and {"edges", "clip_norm", "parties"} <= set(value)
 
 
-def _config(found: Mapping[Path, Any], indicators: Path) -> Mapping[str, Any]:
+def _config(found: Mapping[Path, Any], indicators: Path) -> str:
     """The resolved config: the one named after the indicators, else the only one there is."""
     sections = {"model", "data", "privacy", "train"}
-    configs = {path: value for path, value in found.items() if isinstance(value, dict) and sections <= set(value)}
-    named = [value for path, value in configs.items() if path.stem == f"{indicators.stem}_config"]
-    if named:
-        return named[0]
-    return next(iter(configs.values())) if len(configs) == 1 else {}
+    configs = [path for path, value in found.items() if isinstance(value, dict) and sections <= set(value)]
+    named = [path for path in configs if path.stem == f"{indicators.stem}_config"]
+    chosen = named or configs
+    return chosen[0].read_text(encoding="utf-8") if len(chosen) == 1 else ""

@@ -58,7 +58,7 @@ def report_page(record: Record, checks: Checks) -> str:
         _pictures(record, checks),
         _quality(record),
         tag("h2", "Limits of the guarantee"),
-        listed(limits(record.privacy, record.config)),
+        listed(limits(record.privacy, _lifetime(record))),
         _config(record),
     )
 
@@ -78,8 +78,7 @@ def _local_note(record: Record) -> Html:
 
 
 def _trained(record: Record) -> Html:
-    config, indicators = record.config, record.indicators
-    model = config.get("model") or {}
+    indicators = record.indicators
     parties = list(record.privacy.get("parties") or {})
     rows = [party.get("rows") for party in (record.privacy.get("parties") or {}).values()]
     known = [count for count in rows if count is not None]
@@ -87,7 +86,7 @@ def _trained(record: Record) -> Html:
         ("run", record.run),
         ("finished", indicators.get("finished")),
         ("software", f"homo_dp {indicators.get('version', 'unknown')}"),
-        ("model", model.get("factory") or model.get("name")),
+        ("model", indicators.get("model")),
         ("data", indicators.get("data")),
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
         ("training rows", sum(known) if known and len(known) == len(rows) else "not in this report"),
@@ -212,11 +211,13 @@ def _quality(record: Record) -> Html:
 
 
 def _config(record: Record) -> Html:
-    if not record.config:
-        return Html("")
-    from homo_dp.config.text import to_yaml
+    return folded("Resolved configuration", tag("pre", record.config_text)) if record.config_text else Html("")
 
-    return folded("Resolved configuration", tag("pre", to_yaml(dict(record.config))))
+
+def _lifetime(record: Record) -> float | None:
+    """The lifetime budget of the data, if one was set."""
+    limits = [each.get("lifetime_epsilon") for each in (record.indicators.get("ledger") or {}).get("datasets") or ()]
+    return next((limit for limit in limits if limit is not None), None)
 
 
 def _local_badge() -> Html:

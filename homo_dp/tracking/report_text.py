@@ -66,7 +66,7 @@ def event_words(event: Mapping[str, Any]) -> str:
             return str(name)
 
 
-def limits(privacy: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[str]:
     """What the guarantee does not cover, for this run."""
     if not privacy.get("private"):
         return ["There is no guarantee whose limits could be named: see above."]
@@ -92,8 +92,7 @@ def limits(privacy: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
         found.append(
             "Row counts were not declared (data.rows) but counted; sample rate, steps and noise disclose them."
         )
-    lifetime = (config.get("privacy") or {}).get("lifetime_epsilon") if isinstance(config, Mapping) else None
-    if lifetime is None:
+    if lifetime_epsilon is None:
         found.append("No lifetime budget was set (privacy.lifetime_epsilon): nothing stops further runs on these data.")
     return found
 

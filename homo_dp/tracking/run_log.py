@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import secrets
+import select
 import subprocess
 import sys
 import time
@@ -33,7 +35,7 @@ class RunLog:
         self.runs: Mapping[str, str] = {}
         self._seconds = LOCAL_SECONDS if is_local(uri) else REMOTE_SECONDS
         self._spool: Spool | None = None
-        self._sender: subprocess.Popen[str] | None = None
+        self._sender: subprocess.Popen[bytes] | None = None
         self._warned = False
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
         try:
@@ -81,20 +83,19 @@ class RunLog:
             self._warn(f"refused a part of the run ({reason})")
         return True
 
-    def _why(self, folder: Path, sender: subprocess.Popen[str] | None) -> str:
+    def _why(self, folder: Path, sender: subprocess.Popen[bytes] | None) -> str:
         kept = f"the run is kept in {self.unsent} and goes with the next run, or with python -m homo_dp.tracking.sender"
-        if sender is not None and sender.poll() is None:
+        if sender is not None and sender.poll() is None and State.load(folder).error is None:
             return f"is slow; what it has not taken yet is being sent in the background; {kept} {self.unsent}"
         return f"{State.load(folder).error or 'cannot be reached'}; {kept} {self.unsent}"
 
-    def _start(self, folder: Path) -> subprocess.Popen[str]:
+    def _start(self, folder: Path) -> subprocess.Popen[bytes]:
         with (folder / LOG).open("w") as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", "homo_dp.tracking.sender", "--follow", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                text=True,
                 start_new_session=True,
             )
 
@@ -104,19 +105,26 @@ class RunLog:
             log.warning("tracking.uri=%s: %s", self.uri, " ".join(reason.split()))
 
 
-def _answer(sender: subprocess.Popen[str] | None, seconds: float) -> dict[str, Any] | None:
+def _answer(sender: subprocess.Popen[bytes] | None, seconds: float) -> dict[str, Any] | None:
     """What the sender says at its end: the ids of the runs; None if it was not done in time."""
     if sender is None:
         return None
-    try:
-        text, _ = sender.communicate(timeout=seconds)
+    text, end = b"", time.monotonic() + seconds
+    pipe = sender.stdout
+    while pipe is not None and (left := end - time.monotonic()) > 0:
+        if not select.select([pipe], [], [], left)[0]:
+            break
+        part = os.read(pipe.fileno(), 1 << 16)
+        text += part
+        if not part:
+            break
+    with contextlib.suppress(ValueError):
         told: dict[str, Any] = json.loads(text)
         return told
-    except (subprocess.TimeoutExpired, ValueError, OSError):
-        return None
+    return None
 
 
-def _stop(sender: subprocess.Popen[str] | None) -> None:
+def _stop(sender: subprocess.Popen[bytes] | None) -> None:
     if sender is not None:
         sender.terminate()
         sender.communicate()

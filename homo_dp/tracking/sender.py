@@ -7,7 +7,6 @@ Every run starts one for itself and goes on without it. By hand it sends what ea
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import logging
 import math
@@ -24,6 +23,7 @@ from homo_dp.tracking.store import Store, one_line
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 5.0
 FOLLOW = "--follow"
+ANSWER = 1  # the file number on which a run hears from its sender
 # A tracking server that is down should be noticed in seconds, not in MLflow's four minutes of retries.
 DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -78,10 +78,21 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever the store does, the lines stay
             logging.getLogger(__name__).warning("%s", one_line(error))
-            state.error, failed_at = one_line(error), time.monotonic()
+            state.error, failed_at = explain(error), time.monotonic()
             state.save(folder)
             _wait(pause, folder, state.offset, alive)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def explain(error: BaseException) -> str:
+    """Why a store could not be used, in a few words.
+
+    >>> explain(ConnectionError("HTTPConnectionPool(host='a'): Max retries exceeded with url: /api"))
+    'does not answer'
+    """
+    text = one_line(error)
+    silent = ("Max retries exceeded", "Connection refused", "timed out", "Failed to resolve")
+    return "does not answer" if any(mark in text for mark in silent) else text
 
 
 def _follow(folder: Path) -> int:
@@ -92,18 +103,18 @@ def _follow(folder: Path) -> int:
         if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
             return 1
         _tell(State.load(folder))
+    discard(folder)
     for other in unsent(folder.parent):
         if other != folder:
             _send_left_behind(other)
-    discard(folder)
     return 0
 
 
 def _tell(state: State) -> None:
-    """Say to the training process, if it still listens, where its run is."""
+    """Say to the training process, if it still listens, where its run is; it does not wait for what follows."""
     with contextlib.suppress(OSError):
-        print(json.dumps({"runs": state.runs, "refused": state.refused}), flush=True)
-        sys.stdout.close()
+        os.write(ANSWER, json.dumps({"runs": state.runs, "refused": state.refused}).encode())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), ANSWER)
 
 
 def _send_left_behind(folder: Path) -> bool:
@@ -130,8 +141,11 @@ def _spools(path: Path) -> list[Path]:
 
 def _prepare() -> None:
     """Import what the end of the run will need, while it trains."""
-    for name in ("mlflow.pyfunc", "matplotlib.figure", "homo_dp.tracking.ledger_extract"):
-        importlib.import_module(name)
+    from homo_dp.tracking.model_log import warm_up
+    from homo_dp.tracking.plots import learning_curves
+
+    warm_up()
+    learning_curves([{"round": 1, "test_loss": 1.0}])
 
 
 def _wait(seconds: float, folder: Path, offset: int, alive: Callable[[], bool]) -> None:

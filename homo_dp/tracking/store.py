@@ -43,6 +43,7 @@ class Store:
             "tags": self._tags,
             "artifact": self._artifact,
             "model": self._model,
+            "draw": self._draw,
             "pictures": self._pictures,
             "end": self._end,
         }
@@ -165,17 +166,26 @@ class Store:
                 self.client, self.state.experiment_id, self._id(line), self.folder / line["path"], line["register"]
             )
 
+    def _draw(self, line: Line) -> None:
+        from homo_dp.tracking.pictures import begin_pictures
+
+        self._drawn(begin_pictures, line["record"], self.folder)
+
     def _pictures(self, line: Line) -> None:
         from homo_dp.tracking.pictures import draw_pictures
 
+        files = {role: self.folder / path for role, path in line["files"].items()}
+        for path, folder in self._drawn(draw_pictures, files, self.folder) or ():
+            self.client.log_artifact(self._id(line), str(path), folder)
+
+    def _drawn(self, draw: Callable[..., Any], *arguments: Any) -> Any:
+        """Draw; a picture that cannot be drawn is noted and must not keep the numbers back."""
         try:
-            made = draw_pictures({role: self.folder / path for role, path in line["files"].items()}, self.folder)
-        except Exception as error:  # a picture that cannot be drawn must not keep the numbers back
+            return draw(*arguments)
+        except Exception as error:
             logging.getLogger(__name__).exception("pictures")
             self.state.refused.append(f"pictures: {one_line(error)}")
-            return
-        for path, folder in made:
-            self.client.log_artifact(self._id(line), str(path), folder)
+            return None
 
     def _end(self, line: Line) -> None:
         self.client.set_terminated(self._id(line), line["status"], line["time"])

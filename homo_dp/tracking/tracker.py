@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
@@ -28,6 +28,9 @@ class Tracker(Protocol):
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
         """A round is over: the numbers of the whole run, and of each party."""
 
+    def draw(self, record: Mapping[str, Any]) -> None:
+        """Training is over and its files are being written: plots of these numbers can be begun."""
+
     def finish(
         self,
         status: str,
@@ -49,6 +52,8 @@ class NoTracker:
     def log_round(
         self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]
     ) -> None: ...
+
+    def draw(self, record: Mapping[str, Any]) -> None: ...
 
     def finish(
         self,
