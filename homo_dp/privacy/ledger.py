@@ -17,7 +17,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,6 @@ from homo_dp.privacy import ledger_budget
 from homo_dp.privacy.accounting import Epsilon
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
-from homo_dp.privacy.events import to_json
 from homo_dp.privacy.ledger_chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
 from homo_dp.privacy.ledger_rows import Budget, Charge, LedgerRow, row_hash
 from homo_dp.privacy.ledger_store import Store
@@ -120,7 +119,7 @@ class Ledger:
                 self._catch_up(repair=False)
             if rounds > 0:
                 counts = self._totals.run(charge, charge.observer)
-                look_ahead(counts, to_json(charge.event), charge.delta, rounds)
+                look_ahead(counts, charge.event_text, charge.delta, rounds)
 
     def charged(self, run: str, party: str, round: int, kind: str) -> LedgerRow | None:
         """The row of a release, None if it was never charged."""
@@ -201,6 +200,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._store = Store(self.path, read_only=self.read_only)
         self._reached = GENESIS
+        self._counted = -1  # the version of the file whose rows were counted
         self._totals = Totals()
         self._plans: dict[tuple[str, str, str], Counter[str]] = {}
 
@@ -226,8 +226,13 @@ class Ledger:
 
     def _anchor(self, reached: Head) -> bool:
         """Whether the head has to be written; raises if rows are gone or it disagrees."""
-        if self._store.count() != reached.count:
-            raise LedgerError(f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify")
+        version = self._store.version()
+        if version != self._counted:  # counting takes longer the more rows there are; our own do not need it
+            if self._store.count() != reached.count:
+                raise LedgerError(
+                    f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify"
+                )
+            self._counted = version
         head = read_head(self.path)
         at_head = GENESIS.hash if head is None or head.count == 0 else self._store.hash_at(head.count)
         return check_head(reached, head, at_head, self.path)
@@ -239,6 +244,7 @@ class Ledger:
             for row in self._store.rows_after(0):
                 reached = follow(reached, row, self.path)
                 yield row
+            self._counted = -1
             self._anchor(reached)
 
     def _known(self, charge: Charge) -> LedgerRow | None:
@@ -255,13 +261,13 @@ class Ledger:
         return row
 
     def _checked(self, row: LedgerRow | None) -> LedgerRow | None:
-        if row is not None and row.hash != row_hash(asdict(row)):
+        if row is not None and row.hash != row_hash(vars(row)):
             raise LedgerError(f"ledger={self.path} row={row.row} was edited: it does not match its own hash")
         return row
 
     def _next_row(self, charge: Charge, budget: Budget) -> LedgerRow:
         """The row that this release would be; raises if it would pass the budget."""
-        event = to_json(charge.event)
+        event = charge.event_text
         spent = self._totals.epsilon_after(charge)
         self._refuse(ledger_budget.run_refusal(self._totals.run(charge) + Counter([event]), charge, budget))
         plan = self._plans.get(charge.scope, Counter([event]))
@@ -280,7 +286,7 @@ class Ledger:
             previous_hash=self._reached.hash,
             hash="",
         )
-        return replace(unhashed, hash=row_hash(asdict(unhashed)))
+        return replace(unhashed, hash=row_hash(vars(unhashed)))
 
     def _refuse(self, reason: str | None) -> None:
         if reason is not None:
@@ -289,7 +295,7 @@ class Ledger:
     def _remember(self, planned: list[tuple[Charge, int]]) -> None:
         plans: dict[tuple[str, str, str], Counter[str]] = {}
         for charge, count in planned:
-            plans.setdefault(charge.scope, Counter())[to_json(charge.event)] += count
+            plans.setdefault(charge.scope, Counter())[charge.event_text] += count
         for scope, plan in plans.items():
             if plan.total() >= self._plans.get(scope, Counter()).total():
                 self._plans[scope] = plan
@@ -314,7 +320,7 @@ def _columns(charge: Charge) -> dict[str, Any]:
         "party": charge.party,
         "round": charge.round,
         "kind": charge.kind,
-        "event": to_json(charge.event),
+        "event": charge.event_text,
         "delta": float(charge.delta),
         "sigma": float(charge.sigma),
         "observer": charge.observer,

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from homo_dp.privacy.events import to_json
 from homo_dp.privacy.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger_rows import Budget, Charge
 from homo_dp.privacy.ledger_totals import Totals, epsilon_of, known_epsilon
@@ -20,7 +19,7 @@ def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budge
     for charge, count in planned:
         run = charge.run, charge.party, charge.dataset, charge.unit, charge.relation, str(charge.delta)
         for known in (runs.setdefault(run, (charge, Counter())), scopes.setdefault(charge.scope, (charge, Counter()))):
-            known[1][to_json(charge.event)] += count
+            known[1][charge.event_text] += count
     reasons = [run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()]
     for charge, plan in scopes.values():
         order = lifetime_order(totals, charge, plan, budget)

@@ -29,7 +29,7 @@ def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
     """The head after ``row``; raises, naming the row, if it is not the unaltered next row."""
     if row.row != reached.count + 1:
         raise LedgerError(f"ledger={ledger} row={reached.count + 1} is missing (deleted); {_RESTORE}")
-    if row.hash != row_hash(asdict(row)):
+    if row.hash != row_hash(vars(row)):
         raise LedgerError(
             f"ledger={ledger} row={row.row} was edited or moved: it does not match its own hash; {_RESTORE}"
         )

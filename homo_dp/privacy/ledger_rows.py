@@ -1,9 +1,11 @@
 """What goes into a ledger (a charge), what it may cost (a budget), and what comes out (a row and its hash)."""
 
+import functools
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from homo_dp.privacy.errors import PrivacyError
@@ -49,7 +51,12 @@ class Charge:
             raise PrivacyError(f"round={self.round!r} must be a whole number >= 0")
         _check_number("delta", self.delta, 1.0)
         _check_number("sigma", self.sigma, math.inf)
-        to_json(self.event)  # refuses what the accountants do not know
+        self.event_text  # noqa: B018 (refuses what the accountants do not know)
+
+    @functools.cached_property
+    def event_text(self) -> str:
+        """The event as the ledger keeps it: canonical JSON."""
+        return to_json(self.event)
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -117,11 +124,11 @@ class LedgerRow:
 
     def to_dict(self) -> dict[str, Any]:
         """The row with plain, stable names, ready for JSON."""
-        fields = {name: _finite(value) for name, value in asdict(self).items()}
+        fields = {name: _finite(value) for name, value in vars(self).items()}
         return fields | {"event": json.loads(self.event), "epsilon": _finite(self.epsilon)}
 
 
-def row_hash(fields: dict[str, Any]) -> str:
+def row_hash(fields: Mapping[str, Any]) -> str:
     """SHA-256 of everything in a row but its own hash, the hash of the row before included."""
     content = {name: value for name, value in fields.items() if name != "hash"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)

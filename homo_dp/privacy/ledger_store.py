@@ -5,7 +5,7 @@ import functools
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 from homo_dp.privacy.crash import crash_point
@@ -86,6 +86,10 @@ class Store:
     def count(self) -> int:
         return int(self._database.execute("SELECT COUNT(*) FROM releases").fetchone()[0])
 
+    def version(self) -> int:
+        """A number that changes when another connection has committed; our own commits leave it as it is."""
+        return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+
     def rows_after(self, row: int) -> Iterator[LedgerRow]:
         for values in self._database.execute(_SELECT + "WHERE row > ? ORDER BY row", (row,)):
             yield LedgerRow(*values)
@@ -109,7 +113,7 @@ class Store:
         return found.fetchone() is not None
 
     def insert(self, row: LedgerRow) -> None:
-        self._database.execute(_INSERT, tuple(asdict(row).values()))
+        self._database.execute(_INSERT, tuple(vars(row).values()))
 
     def close(self) -> None:
         self._database.close()

@@ -8,7 +8,7 @@ from dp_accounting.dp_event import NoOpDpEvent, SelfComposedDpEvent
 
 from homo_dp.privacy.accounting import Epsilon, compose, epsilon, epsilon_curve
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.events import DpEvent, from_json, to_json
+from homo_dp.privacy.events import DpEvent, from_json
 from homo_dp.privacy.ledger_rows import Charge, LedgerRow
 
 __all__ = ["Totals", "epsilon_after", "epsilon_of", "event_of", "known_epsilon", "look_ahead"]
@@ -57,7 +57,7 @@ class Totals:
 
         Rounds repeat one mechanism: after n in a row the next n are computed at once, if nobody prepared them.
         """
-        event = to_json(charge.event)
+        event = charge.event_text
         before = self.run(charge, charge.observer)
         repeated = self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == event
         return epsilon_after(before, event, charge.delta, max(1, before[event]) if repeated else 1)
