@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from homo_dp.federation.aggregator import RoundReport
+from homo_dp.federation.mechanism import PartyPlan
 from homo_dp.federation.party import Party
 from homo_dp.federation.statement import epsilon_after, quoted_observer
 
@@ -17,23 +18,25 @@ MOST_NORMS = 200_000
 Numbers = dict[str, float]
 
 
-def party_numbers(parties: Mapping[str, Party], report: RoundReport, private: bool) -> dict[str, Numbers]:
+def party_numbers(
+    plans: Mapping[str, PartyPlan], sigmas: Mapping[str, float | None], report: RoundReport, private: bool
+) -> dict[str, Numbers]:
     """What each party's own history gets: epsilon so far by both accountants, noise, clipping and bytes.
 
     ``bytes`` counts the tensors that travelled to the party and, if it replied, back; it is left out where a cohort is
     drawn, because it would say who, or how many, took part.
     """
-    observer = quoted_observer({name: party.plan for name, party in parties.items()})
+    observer = quoted_observer(plans)
     payload = sum(tensor.numel() * tensor.element_size() for tensor in report.weights.values())
-    everybody = set(parties) == {*report.replied, *report.missing}
+    everybody = set(plans) == {*report.replied, *report.missing}
     numbers: dict[str, Numbers] = {}
-    for name, party in parties.items():
-        spent = epsilon_after(party.plan, observer, report.round) if private else None
+    for name, plan in plans.items():
+        spent = epsilon_after(plan, observer, report.round) if private else None
         values: dict[str, float | None] = {
             "epsilon_pld": spent.pld if spent else None,
             "epsilon_rdp": spent.rdp if spent else None,
-            "applied_sigma": party.applied_sigma,
-            "clip_norm": report.metrics.get("clip_norm", party.plan.clip_norm),
+            "applied_sigma": sigmas.get(name),
+            "clip_norm": report.metrics.get("clip_norm", plan.clip_norm),
             "bytes": payload * (2 if name in report.replied else 1) if everybody else None,
         }
         numbers[name] = {key: float(value) for key, value in values.items() if value is not None}

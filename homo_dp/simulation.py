@@ -184,7 +184,8 @@ class Simulation:
 
     def _report(self, report: RoundReport) -> None:
         load_into(self.model.module, report.weights)
-        numbers = party_numbers(self.parties, report, self.private)
+        sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
+        numbers = party_numbers(self.plans, sigmas, report, self.private)
         row: RoundRow = {
             "round": report.round,
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)

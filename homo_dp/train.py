@@ -121,7 +121,7 @@ def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
         "version": __version__,
         "data.name": config.data.dataset,
     }
-    tracker.start(params, tags, list(simulation.parties))
+    tracker.start(params, tags, list(simulation.plans))
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:

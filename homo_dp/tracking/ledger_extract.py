@@ -21,8 +21,8 @@ Rows = Sequence[Mapping[str, Any]]
 def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budget) -> dict[str, Any]:
     """Where the ledger ends now, and what each dataset of this run has given away in all runs.
 
-    ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``lifetime_spent`` is the
-    tighter figure of the lifetime filter, where there is a lifetime budget and so the figure was computed anyway.
+    ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``epsilon_together`` is
+    the tighter figure of one composition over all of them, by RDP, at ``delta``.
     """
     scopes = dict.fromkeys((row.dataset, row.unit, row.relation) for row in rows if row.run == run)
     return {
@@ -38,9 +38,7 @@ def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, b
     dataset, unit, relation = scope
     own = [row for row in rows if (row.dataset, row.unit, row.relation) == scope]
     last = {(row.run, row.party): row for row in own}.values()  # its epsilon is of the run so far
-    spent = None
-    if budget.lifetime_epsilon is not None and budget.lifetime_delta is not None:
-        spent = rdp_epsilon(Counter(row.event for row in own), budget.lifetime_delta)
+    delta = budget.lifetime_delta or max(row.delta for row in own)
     return {
         "dataset": dataset,
         "unit": unit,
@@ -50,9 +48,9 @@ def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, b
         "epsilon_this_run": max(row.epsilon for row in last if row.run == run),
         "epsilon_sum": sum(row.epsilon for row in last),
         "delta_sum": sum(row.delta for row in last),
-        "lifetime_spent": spent,
+        "epsilon_together": rdp_epsilon(Counter(row.event for row in own), delta),
+        "delta": delta,
         "lifetime_epsilon": budget.lifetime_epsilon,
-        "lifetime_delta": budget.lifetime_delta,
     }
 
 

@@ -112,8 +112,8 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]]) -> bytes | None:
         earlier = max(0.0, each["epsilon_sum"] - each["epsilon_this_run"])
         axis.barh(index, earlier, color=GREY, label="earlier runs, added up")
         axis.barh(index, each["epsilon_this_run"], left=earlier, color=COLOURS[0], label="this run")
-        if each.get("lifetime_spent") is not None:
-            axis.plot(each["lifetime_spent"], index, "D", color="black", label="all runs together (RDP)", zorder=3)
+        if each.get("epsilon_together") is not None:
+            axis.plot(each["epsilon_together"], index, "D", color="black", label="all runs together (RDP)", zorder=3)
         if each.get("lifetime_epsilon") is not None:
             ends = index - 0.45, index + 0.45
             axis.vlines(each["lifetime_epsilon"], *ends, COLOURS[1], linewidth=3, label="lifetime limit")

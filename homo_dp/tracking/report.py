@@ -175,7 +175,8 @@ def _budget(record: Record, checks: Checks) -> Html:
         "releases": "releases",
         "epsilon_this_run": "epsilon, this run",
         "epsilon_sum": "epsilon, runs added up",
-        "lifetime_spent": "together (RDP)",
+        "epsilon_together": "all runs together (RDP)",
+        "delta": "at delta",
         "lifetime_epsilon": "lifetime limit",
     }
     rows = [[each.get(name) for name in names] for each in datasets]

@@ -86,6 +86,8 @@ class Store:
             if error.error_code not in REFUSALS:
                 raise
             self.state.refused.append(one_line(error))
+        except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:  # no later try would do better
+            self.state.refused.append(f"{type(error).__name__}: {one_line(error)}")
         except Exception:
             self._retried = True
             raise
@@ -146,6 +148,8 @@ class Store:
                 found = [Metric(_name(name), float(v), line["time"], line["step"]) for name, v in values.items()]
                 by_run.setdefault(key, []).extend(found)
         for key, metrics in by_run.items():
+            if key not in self.state.runs:
+                continue
             for part in _parts(metrics, METRICS_AT_ONCE):
                 self.client.log_batch(self.state.runs[key], metrics=part)
 
