@@ -177,8 +177,9 @@ class Simulation:
         for party in self.parties.values():
             if self.ledger is None or not party.charges_itself:
                 continue
-            releases = party.plan.releases_by(party.plan.rounds)
-            refusal = self.ledger.would_exceed([(party.planned_charge(1), releases)], party.settings.budget)
+            planned = party.planned_charge(1), party.plan.releases_by(party.plan.rounds)
+            self.ledger.prepare(*planned)
+            refusal = self.ledger.would_exceed([planned], party.settings.budget)
             if refusal:
                 raise BudgetExceeded(refusal)
 
