@@ -110,9 +110,10 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]]) -> bytes | None:
     figure, (axis,) = new_figure(height=1.9 + 0.42 * len(shown), left=0.27, below=0.95)
     for index, each in enumerate(shown):
         earlier = max(0.0, each["epsilon_sum"] - each["epsilon_this_run"])
-        axis.barh(index, earlier, color=GREY, label="earlier runs, added up")
+        if earlier:
+            axis.barh(index, earlier, color=GREY, label="earlier runs, added up")
         axis.barh(index, each["epsilon_this_run"], left=earlier, color=COLOURS[0], label="this run")
-        if each.get("epsilon_together") is not None:
+        if each.get("epsilon_together") is not None and each.get("runs", 1) > 1:
             axis.plot(each["epsilon_together"], index, "D", color="black", label="all runs together (RDP)", zorder=3)
         if each.get("lifetime_epsilon") is not None:
             ends = index - 0.45, index + 0.45

@@ -10,7 +10,7 @@ from typing import Any
 from homo_dp import __version__
 from homo_dp.tracking.record import Record
 from homo_dp.tracking.report_page import Html, facts, folded, listed, page, picture, table, tag
-from homo_dp.tracking.report_text import event_words, guarantee, limits, observers
+from homo_dp.tracking.report_text import event_words, guarantee, limits, observers, released_words, weakness
 
 PARTY_COLUMNS = {
     "rows": "rows",
@@ -42,12 +42,13 @@ def report_page(record: Record, checks: Checks) -> str:
     """The report as HTML."""
     private = bool(record.privacy.get("private"))
     badge = tag("span", "PRIVATE" if private else "NOT PRIVATE", class_="badge good" if private else "badge bad")
-    title = f"Privacy report: {record.run}"
+    title, weak = f"Privacy report: {record.run}", weakness(record.privacy)
     return page(
         title,
         tag("h1", title),
         tag("p", badge, f" written by homo_dp {__version__}", class_="meta"),
         tag("p", record.privacy.get("statement", ""), class_="box" if private else "box warn"),
+        tag("p", weak, class_="box warn") if weak else "",
         _local_note(record),
         _trained(record),
         _guarantee(record),
@@ -136,8 +137,8 @@ def _released(record: Record) -> Html:
         for key, rows in groups.items()
     ]
     header = ["who", "what", "rounds", "how it was made", "sigma"]
-    words = "Nothing else left a party: messages carry only the released tensors and public numbers."
-    return Html(heading + table(header, shown[:MOST_ROWS]) + tag("p", words, class_="meta"))
+    note = tag("p", released_words(record.privacy), class_="meta")
+    return Html(heading + table(header, shown[:MOST_ROWS]) + note)
 
 
 def _ledger(record: Record, checks: Checks) -> Html:

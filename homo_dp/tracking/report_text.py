@@ -15,11 +15,13 @@ RELATIONS = {
 }
 OBSERVERS = {
     "aggregator": "the aggregator, who sees every message of every party, and everybody who sees the model",
-    "model_reader": (
-        "people who see only the published model. The aggregator is NOT covered: it sees what the parties send before "
-        "noise is added, and the parties chose to trust it"
-    ),
+    "model_reader": "people who see only the published model",
 }
+TRUSTED = (
+    " The aggregator is NOT covered: it sees what the parties send before noise is added, and the parties chose to "
+    "trust it."
+)
+WEAK_EPSILON = 10.0
 
 
 def guarantee(privacy: Mapping[str, Any]) -> str:
@@ -37,8 +39,27 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
     return (
         f"Protected is {unit}. Compared is {relation}. Between the two, the probability of anything that {observer} "
         f"can see or compute from what they see differs by at most a factor e^epsilon, up to delta: {figure}, "
-        f"delta {privacy.get('delta', 0):g}."
+        f"delta {privacy.get('delta', 0):g}.{TRUSTED if privacy.get('quoted_observer') == 'model_reader' else ''}"
     )
+
+
+def weakness(privacy: Mapping[str, Any]) -> str | None:
+    """A warning where the guarantee is formal rather than strong."""
+    epsilon = privacy.get("epsilon")
+    if not privacy.get("private") or (epsilon is not None and epsilon <= WEAK_EPSILON):
+        return None
+    shown = "There is no finite epsilon" if epsilon is None else f"Epsilon {epsilon:.3g} is above {WEAK_EPSILON:g}"
+    return f"{shown}: in the worst case such a guarantee says little about what can be learned of one person."
+
+
+def released_words(privacy: Mapping[str, Any]) -> str:
+    """What else left a party, beside the releases on the ledger."""
+    if privacy.get("quoted_observer") == "model_reader":
+        return (
+            "Listed is what the aggregator published. The parties sent it their updates without enough noise of their "
+            "own: it is trusted with them."
+        )
+    return "Nothing else left a party: messages carry only the released tensors and public numbers."
 
 
 def event_words(event: Mapping[str, Any]) -> str:
@@ -49,7 +70,7 @@ def event_words(event: Mapping[str, Any]) -> str:
     """
     match event.get("type"):
         case "SelfComposedDpEvent":
-            return f"{event['count']} times: {event_words(event['event'])}"
+            return (f"{event['count']} times: " if event["count"] > 1 else "") + event_words(event["event"])
         case "ComposedDpEvent":
             return "; and ".join(event_words(inner) for inner in event["events"]) or "nothing"
         case "PoissonSampledDpEvent":
