@@ -37,7 +37,10 @@ def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module,
                 f"model.factory={path}: returned {type(made).__name__}; return a torch.nn.Module, or (module, loss) "
                 "with loss(outputs, labels) of shape (n,)"
             )
-        module = validate_private(module, architecture.fix)
+        try:
+            module = validate_private(module, architecture.fix)
+        except ValueError as error:
+            raise ConfigError(f"model.factory={path}: {_line(error)}") from error
         _check_outputs(path, module, architecture)
     return module, loss
 
@@ -74,7 +77,37 @@ def validate_private(module: nn.Module, fix: bool = False) -> nn.Module:
     """
     from homo_dp.privacy.validation import compatible_module  # imports Opacus, which a built-in model does not need
 
-    return compatible_module(module.train(), fix=fix)
+    _check_shared(module)
+    try:
+        return _with_one_name_each(compatible_module(module.train(), fix=fix))
+    except ValueError:
+        raise
+    except Exception as error:  # whatever copying and replacing the layers of somebody's code may raise
+        raise ConfigError(
+            f"the layers cannot be copied and replaced ({type(error).__name__}: {_line(error)}); define classes at "
+            "the top level of their file, or replace the layers yourself and leave model.fix out"
+        ) from error
+
+
+def _with_one_name_each(module: nn.Module) -> nn.Module:
+    """Opacus' recurrent layers register every weight twice, under torch's name too; keep the name that computes."""
+    from opacus.layers.param_rename import RenameParamsMixin
+
+    for layer in module.modules():
+        if isinstance(layer, RenameParamsMixin):
+            for name in layer.new_to_old:
+                layer._parameters.pop(name, None)
+            layer.old_to_new = layer.new_to_old = {}
+    return module
+
+
+def _check_shared(module: nn.Module) -> None:
+    """Refuse a weight that is used under two names: messages and model files hold each weight once."""
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        other = first.setdefault(id(parameter), name)
+        if other != name:
+            raise ConfigError(f"{other} and {name} are one shared weight; give each layer a weight of its own")
 
 
 def _arguments(path: str, function: Callable[..., Any], architecture: Architecture) -> dict[str, Any]:

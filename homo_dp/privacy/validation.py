@@ -39,7 +39,7 @@ def compatible_module(module: nn.Module, *, fix: bool = False) -> nn.Module:
     """Return a module that can be trained privately: the same one, or a repaired copy when ``fix`` is asked for.
 
     >>> compatible_module(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), fix=True)[1]
-    GroupNorm(4, 4, eps=1e-05, affine=True, bias=True)
+    GroupNorm(1, 4, eps=1e-05, affine=True, bias=True)
     """
     if fix:
         module = ModuleValidator.fix(_without_batch_norm(copy.deepcopy(module)))
@@ -154,7 +154,8 @@ def _all_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 
 def _without_batch_norm(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        groups = math.gcd(32, module.num_features)
+        # Opacus takes gcd(32, features) groups too, but on flat records such a group may be one value, which it zeroes.
+        groups = 1 if isinstance(module, nn.BatchNorm1d) else math.gcd(32, module.num_features)
         return nn.GroupNorm(groups, module.num_features, eps=module.eps, affine=module.affine)
     for name, child in module.named_children():
         setattr(module, name, _without_batch_norm(child))

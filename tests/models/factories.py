@@ -27,6 +27,42 @@ def batch_norm_without_weights(input_shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
 
 
+class Sequences(nn.Module):
+    """Records read as sequences: the kind of layer that the validator replaces by one of Opacus'."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(1, 4, batch_first=True)
+        self.output = nn.Linear(4, outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        answer: Tensor = self.output(self.recurrent(rows.unsqueeze(2))[0][:, -1])
+        return answer
+
+
+def recurrent(outputs: int) -> nn.Module:
+    return Sequences(outputs)
+
+
+def local_class(outputs: int) -> nn.Module:
+    class Local(Sequences):
+        pass
+
+    return Local(outputs)
+
+
+def shared() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Linear(3, 1))
+    module[2].weight = module[0].weight
+    return module
+
+
+def with_buffer() -> nn.Module:
+    module = nn.Linear(3, 1)
+    module.register_buffer("seen", torch.zeros(3))
+    return module
+
+
 def number() -> int:
     return 3
 

@@ -47,6 +47,20 @@ def test_layers_that_mix_records_are_refused_or_replaced(function: str) -> None:
     assert fixed.architecture.fix
 
 
+def test_a_replaced_batch_norm_keeps_what_it_normalises() -> None:
+    fixed = built("batch_norm", fix=True).module
+    assert not torch.allclose(fixed(torch.tensor([[1.0, 2.0, 3.0]])), fixed(torch.tensor([[-3.0, 0.0, 1.0]])))
+
+
+def test_a_replaced_recurrent_layer_has_one_name_for_each_weight_and_the_same_first_weights() -> None:
+    with pytest.raises(ConfigError, match=r"model\.factory=factories:recurrent: .*LSTM.*model\.fix=true"):
+        built("recurrent")
+    first, again = (built("recurrent", fix=True).module for _ in range(2))
+    assert set(first.state_dict()) == {name for name, _ in first.named_parameters()}
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    again.load_state_dict(first.state_dict())
+
+
 def test_validation_leaves_a_good_model_alone() -> None:
     module = nn.Linear(2, 1)
     assert validate_private(module) is module
@@ -61,6 +75,10 @@ def test_validation_leaves_a_good_model_alone() -> None:
         ("raises", {}, "failed with RuntimeError: two lines"),
         ("wrong_width", {}, r"outputs of shape \(2, 7\), not \(2, 1\)"),
         ("wrong_input", {}, r"fails on records of shape \(3,\)"),
+        ("shared", {}, "0.weight and 2.weight are one shared weight"),
+        ("with_buffer", {}, "buffer seen .* may hold data"),
+        ("with_buffer", {"fix": True}, "buffer seen .* may hold data"),
+        ("local_class", {"fix": True}, "cannot be copied and replaced .* define classes at the top level"),
         ("absent", {}, "has no function absent"),
         ("NOT_A_FUNCTION", {}, "has no function"),
     ],
