@@ -16,9 +16,9 @@ from homo_dp.data.public_encoding import public_encoding, public_table
 from homo_dp.errors import ConfigError, ModelFileError
 from homo_dp.evaluation import load_into, round_metrics, score_tables
 from homo_dp.federation.aggregator import Aggregator, RoundReport
-from homo_dp.federation.aggregator_session import AggregatorSession, RoundRow, RunState
+from homo_dp.federation.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.build import build_aggregator, build_mechanism, mechanism_class, noise_source
-from homo_dp.federation.checkpoint import RunFolder
+from homo_dp.federation.checkpoint import Row, RunFolder
 from homo_dp.federation.heads import HeadBook
 from homo_dp.federation.lobby import Lobby, SessionRules
 from homo_dp.federation.mechanism import Weights
@@ -62,7 +62,7 @@ class AggregatorProcess:
         folder = RunFolder(config.federation.state_dir, self.run_id)
         state = RunState(folder.path)
         saved = state.load()
-        plan = None if saved is None else self._same_plan(saved[1]["plan"])
+        plan = None if saved is None else self._same_plan(saved.plan)
         transport = open_transport(config, self.sealer)
         session = None
         try:
@@ -75,7 +75,7 @@ class AggregatorProcess:
             aggregator = self._aggregator(plan)
             with self.screen.progress(config.train.rounds) as progress:
 
-                def report(found: RoundReport, row: RoundRow) -> RoundRow:
+                def report(found: RoundReport, row: Row) -> Row:
                     row = {**row, **self._measured(aggregator.weights)}
                     progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=len(found.replied))
                     numbers = {key: float(row[key]) for key in row if isinstance(row[key], int | float)}
@@ -87,7 +87,7 @@ class AggregatorProcess:
                 if saved is None:
                     session.begin()
                 else:
-                    session.resume(*saved)
+                    session.resume(saved)
                     done = aggregator.round
                     self.screen.line(f"run {self.run_id}: continues after round {done} of {config.train.rounds}")
                     progress.advance(done)

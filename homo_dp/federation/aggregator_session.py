@@ -9,12 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.aggregator import Aggregator, RoundReport
-from homo_dp.federation.checkpoint import Facts, aggregator_tensors, read_state, restore_aggregator, write_state
+from homo_dp.federation.checkpoint import (
+    Facts,
+    Row,
+    RowLog,
+    aggregator_tensors,
+    read_state,
+    restore_aggregator,
+    write_state,
+)
 from homo_dp.federation.lobby import Lobby, SessionRules
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import Message
@@ -23,27 +32,47 @@ from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
-RoundRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a killed or stopped aggregator left."""
+
+    plan: Plan
+    tensors: Weights
+    facts: Facts
+    rows: list[Row]
 
 
 class RunState:
-    """The one file from which an aggregator goes on."""
+    """The files from which an aggregator goes on: the plan, its state after the last round, and the rows so far."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "state.safetensors"
+        self._plan_path = folder / "plan.safetensors"
+        self._rows = RowLog(folder / "rounds.jsonl")
 
-    def load(self) -> tuple[Weights, Facts] | None:
-        """Tensors and facts of the last save."""
-        return read_state(self._path)
+    def load(self) -> Saved | None:
+        """What was kept; None if the run has not begun."""
+        plan, found = read_state(self._plan_path), read_state(self._path)
+        if found is None or plan is None:
+            return None
+        tensors, facts = found
+        return Saved(plan[1]["plan"], tensors, facts, self._rows.load(int(facts["round"])))
 
-    def save(
-        self, aggregator: Aggregator, plan: Plan, rows: list[RoundRow], weights: Weights | None = None, **facts: Any
-    ) -> None:
+    def begin(self, aggregator: Aggregator, plan: Plan) -> None:
+        """Keep the plan of a new run."""
+        write_state(self._plan_path, {}, {"plan": plan}, point="aggregator_plan")
+        self.save(aggregator)
+
+    def add_row(self, row: Row) -> None:
+        """Keep the report of a round, just before its state."""
+        self._rows.append(row)
+
+    def save(self, aggregator: Aggregator, weights: Weights | None = None, **facts: Any) -> None:
         """Keep everything after a round (or, with ``weights`` that wait for their charge, just before its end)."""
-        tensors = aggregator_tensors(aggregator, weights)
-        sigma = aggregator.applied_sigma
-        facts = {"round": aggregator.round, "plan": plan, "rows": rows, "applied_sigma": sigma, **facts}
-        write_state(self._path, tensors, facts, point="aggregator_state")
+        facts = {"round": aggregator.round, "applied_sigma": aggregator.applied_sigma, **facts}
+        write_state(self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state")
 
 
 class AggregatorSession:
@@ -62,7 +91,7 @@ class AggregatorSession:
         lobby: Lobby,
         rules: SessionRules,
         state: RunState,
-        report: Callable[[RoundReport, RoundRow], RoundRow],
+        report: Callable[[RoundReport, Row], Row],
     ) -> None:
         self.aggregator = aggregator
         self.plan = plan
@@ -70,7 +99,7 @@ class AggregatorSession:
         self.rules = rules
         self.state = state
         self.report = report
-        self.rows: list[RoundRow] = []
+        self.rows: list[Row] = []
         self._absent: set[str] = set()
         self._refused: dict[str, str] = {}
         self._held: list[Message] = []
@@ -80,15 +109,15 @@ class AggregatorSession:
         """A new run: keep the plan and send it to everybody on the list, so that who comes late finds it."""
         self._absent = set(self.lobby.parties) - set(self.lobby.rows)
         crash_point("aggregator.before_plan")
-        self.state.save(self.aggregator, self.plan, self.rows)
+        self.state.begin(self.aggregator, self.plan)
         crash_point("aggregator.after_plan")
         self.lobby.opened()
 
-    def resume(self, tensors: Weights, facts: Facts) -> None:
+    def resume(self, saved: Saved) -> None:
         """Go on from the state of a killed or stopped aggregator."""
-        restore_aggregator(self.aggregator, tensors, int(facts["round"]))
+        facts, self.rows = saved.facts, saved.rows
+        restore_aggregator(self.aggregator, saved.tensors, int(facts["round"]))
         self.aggregator.applied_sigma = facts["applied_sigma"]
-        self.rows = list(facts["rows"])
         self._absent = set(self.rows[-1]["missing"]) if self.rows else set()
         waiting = facts.get("charge")
         if waiting is not None:  # killed between keeping the weights and charging for them
@@ -220,7 +249,8 @@ class AggregatorSession:
         }
         self.rows.append(self.report(report, row))
         crash_point("aggregator.before_save")
-        self.state.save(self.aggregator, self.plan, self.rows)
+        self.state.add_row(self.rows[-1])
+        self.state.save(self.aggregator)
         crash_point("aggregator.after_save")
         for message in self._held:
             self.lobby.transport.done(message)
@@ -231,5 +261,5 @@ class AggregatorSession:
         missing = list(self.aggregator.waiting_for)
         replied = [party for party in self.aggregator.cohort if party not in missing]
         charge = {"event": to_json(event), "sigma": sigma, "replied": replied, "missing": missing}
-        self.state.save(self.aggregator, self.plan, self.rows, weights, charge=charge)
+        self.state.save(self.aggregator, weights, charge=charge)
         crash_point("aggregator.before_charge")

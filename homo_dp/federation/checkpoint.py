@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,10 +21,12 @@ from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.tensor_body import write_body
 from homo_dp.privacy.crash import crash_point
-from homo_dp.privacy.durable import remove_file, sync_directory
+from homo_dp.privacy.durable import sync_directory
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 
+log = logging.getLogger(__name__)
 Facts = dict[str, Any]
+Row = dict[str, Any]
 
 
 class RunFolder:
@@ -48,8 +51,10 @@ class RunFolder:
         os.close(self._lock)
 
 
-def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: str) -> None:
-    """Replace ``path`` in one step by tensors and facts; on disk when this returns. ``point`` names the crash points.
+def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: str, sync: bool = True) -> None:
+    """Replace ``path`` in one step by tensors and facts; ``point`` names the crash points.
+
+    With ``sync`` it is on disk when this returns; without, a killed process has kept it but a power cut may lose it.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +67,7 @@ def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: 
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with explained(path):
-        _replace(path, [memoryview(len(text).to_bytes(8, "little") + text), *pieces], point)
+        _replace(path, [memoryview(len(text).to_bytes(8, "little") + text), *pieces], point, sync)
 
 
 def read_state(path: Path) -> tuple[Weights, Facts] | None:
@@ -115,6 +120,8 @@ def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: i
 class FitStates:
     """A party's optimiser after each round it fitted, written before that round is charged.
 
+    It is worth some accuracy and no privacy, so a power cut may take the last one; the party then goes on without.
+
     Guarantees:
         - ``load(before)`` is the state after the last round before ``before`` that was kept and not discarded;
         - rounds that were fitted but never charged are discarded at a start, so nothing of them can leave later.
@@ -129,36 +136,76 @@ class FitStates:
             names = [path.name for path in self._folder.glob("fit-*.safetensors")]
         return sorted(int(name[4:-12]) for name in names)
 
-    def save(self, round_number: int, fit: LocalFit, mechanism: Mechanism, facts: Facts) -> None:
+    def save(self, round_number: int, fit: LocalFit, mechanism: Mechanism) -> None:
         """Keep the state after a round."""
         tensors = {
             **below("optimizer", pack_optimizer(fit.optimizer)),
             **below("mechanism", mechanism.state()),
             "generator": fit.generator.get_state(),
         }
-        facts = {"steps_done": fit.steps_done, **facts}
-        write_state(self._path(round_number), tensors, facts, point="fit_state")
+        facts = {"steps_done": fit.steps_done}
+        write_state(self._path(round_number), tensors, facts, point="fit_state", sync=False)
 
-    def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> Facts:
-        """Put fit and mechanism where they were before a round; the facts kept with it, none before the first."""
+    def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> int:
+        """Put fit and mechanism where they were before a round; the round they are then after, 0 before the first."""
         known = [number for number in self.rounds() if number < before]
-        found = read_state(self._path(known[-1])) if known else None
+        if not known:
+            return 0
+        try:
+            found = read_state(self._path(known[-1]))
+        except InputError as error:
+            log.warning("the optimiser starts afresh: %s", error)
+            return known[-1]
         if found is None:
-            return {}
+            return 0
         tensors, facts = found
         unpack_optimizer(fit.optimizer, part(tensors, "optimizer"))
         mechanism.restore(part(tensors, "mechanism"))
         fit.generator.set_state(tensors["generator"])
         fit.steps_done = int(facts["steps_done"])
-        return facts
+        return known[-1]
 
     def discard(self, round_number: int) -> None:
         """Forget the state after a round."""
         with explained(self._folder):
-            remove_file(self._path(round_number))
+            self._path(round_number).unlink(missing_ok=True)
 
     def _path(self, round_number: int) -> Path:
         return self._folder / f"fit-{round_number}.safetensors"
+
+
+class RowLog:
+    """What is reported of each round, one JSON line each: a file that only grows, so that long runs stay cheap.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = RowLog(Path(folder) / "rounds.jsonl")
+    ...     log.append({"round": 1, "seconds": 0.5})
+    ...     log.append({"round": 2, "seconds": 0.4})
+    ...     log.load(1)
+    [{'round': 1, 'seconds': 0.5}]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, row: Row) -> None:
+        """Add the row of a round."""
+        with explained(self._path), open(self._path, "ab") as file:
+            file.write(b"\n" + json.dumps(row, allow_nan=False).encode())
+
+    def load(self, last: int) -> list[Row]:
+        """The rows up to a round, the newest of each; a line that a crash cut short is left out."""
+        if not self._path.exists():
+            return []
+        found: dict[int, Row] = {}
+        with explained(self._path):
+            lines = self._path.read_bytes().split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                row = json.loads(line)
+                found[int(row["round"])] = row
+        return [found[number] for number in sorted(found) if number <= last]
 
 
 @contextlib.contextmanager
@@ -173,7 +220,7 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _replace(path: Path, pieces: list[memoryview], point: str) -> None:
+def _replace(path: Path, pieces: list[memoryview], point: str, sync: bool) -> None:
     temporary = path.with_name(path.name + ".tmp")
     try:
         crash_point(point + ".before_write")
@@ -184,7 +231,8 @@ def _replace(path: Path, pieces: list[memoryview], point: str) -> None:
                 while left:
                     left = left[file.write(left) :]
             crash_point(point + ".before_fsync")
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         crash_point(point + ".before_rename")
         os.replace(temporary, path)
     except OSError:
@@ -192,5 +240,6 @@ def _replace(path: Path, pieces: list[memoryview], point: str) -> None:
             temporary.unlink()
         raise
     crash_point(point + ".after_rename")
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
     crash_point(point + ".after_sync")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from homo_dp.errors import MessageError, TransportError
-from homo_dp.federation.checkpoint import FitStates, RunFolder, read_state, write_state
+from homo_dp.errors import InputError, MessageError, TransportError
+from homo_dp.federation.checkpoint import FitStates, RowLog, RunFolder, read_state, write_state
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.party import Party
@@ -25,6 +25,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.outbox import Outbox
 
 log = logging.getLogger(__name__)
+_EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party says once more that it is there
 
 
@@ -57,6 +58,7 @@ class PartySession:
         self.transport = transport
         self.outbox = Outbox(folder.path / "outbox")
         self.states = FitStates(folder.path)
+        self._rows = RowLog(folder.path / "rounds.jsonl")
         self.party: Party | None = None
         self._plan_file = folder.path / "plan.safetensors"
         self._final_file = folder.path / "final.safetensors"
@@ -132,11 +134,8 @@ class PartySession:
             return
         try:
             self._start(plan)
-        except PlanRefused as refusal:
-            self._send("refused", 0, {"reason": refusal.reason})
-            raise
-        except BudgetExceeded:
-            self._send("refused", 0, {"reason": "budget"})
+        except (PrivacyError, InputError) as refusal:
+            self._send("refused", 0, {"reason": _reason(refusal)})
             raise
         crash_point("party.before_plan")
         write_state(self._plan_file, {}, {"plan": plan}, point="party_plan")
@@ -151,7 +150,8 @@ class PartySession:
                 if self.duty.ledger.charged(self.duty.run, self.duty.name, number, "update") is None:
                     self.states.discard(number)
         self.party, self._plan = party, plan
-        self._load(1 << 60)
+        self._load(_EVERY)
+        self.duty.rows[:] = self._rows.load(_EVERY)
 
     def _take_weights(self, message: Message) -> None:
         party = self._required()
@@ -162,7 +162,7 @@ class PartySession:
         crash_point("party.before_handle")
         try:
             answer = self._answered(party, message)
-        except (BudgetExceeded, PrivacyError) as refusal:
+        except (PrivacyError, MessageError) as refusal:
             self._send("refused", message.round, {"reason": _reason(refusal)})
             raise
         crash_point("party.after_handle")
@@ -188,8 +188,9 @@ class PartySession:
         self._required().handle(message)
         self._measure(message.round, dict(message.tensors))
         crash_point("party.before_final")
-        write_state(self._final_file, message.tensors, {"rows": self.duty.rows}, point="party_final")
+        write_state(self._final_file, message.tensors, {}, point="party_final")
         crash_point("party.after_final")
+        self._tidy(_EVERY)
         self._final = dict(message.tensors)
 
     def _take_status(self, message: Message) -> None:
@@ -206,17 +207,13 @@ class PartySession:
     def _keep_fit(self, number: int) -> None:
         party = self._required()
         crash_point("party.before_fit_state")
-        self.states.save(number, party.fit, party.mechanism, {"rows": self.duty.rows})
+        self.states.save(number, party.fit, party.mechanism)
 
     def _load(self, before: int) -> None:
         """Put optimiser and mechanism where they were after the last kept round before ``before``."""
         party = self._required()
-        facts = self.states.load(before, party.fit, party.mechanism)
-        kept = [number for number in self.states.rounds() if number < before]
-        self._fitted = kept[-1] if kept else 0
+        self._fitted = self.states.load(before, party.fit, party.mechanism)
         party.rounds_done = self._fitted
-        if facts:
-            self.duty.rows[:] = facts["rows"]
 
     def _tidy(self, number: int) -> None:
         """Forget messages and states of rounds that the aggregator has left behind."""
@@ -232,6 +229,7 @@ class PartySession:
         known = {row["round"] for row in self.duty.rows}
         if number > 0 and number not in known:
             self.duty.rows.append({"round": number, **self.duty.measure(number, weights)})
+            self._rows.append(self.duty.rows[-1])
 
     def _is_charged(self, number: int) -> bool:
         ledger = self.duty.ledger
@@ -259,6 +257,8 @@ class PartySession:
 
 
 def _reason(refusal: Exception) -> str:
-    if isinstance(refusal, BudgetExceeded):
-        return "budget"
-    return "ledger" if isinstance(refusal, LedgerError) else "privacy"
+    """The word that the aggregator is told; the sentence stays here."""
+    if isinstance(refusal, PlanRefused):
+        return refusal.reason
+    kinds = {BudgetExceeded: "budget", LedgerError: "ledger", PrivacyError: "privacy", MessageError: "weights"}
+    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "data")
