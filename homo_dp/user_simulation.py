@@ -104,9 +104,9 @@ class UserSimulation(Simulation):
         return self.mechanism.ledger_keeper == "aggregator"
 
     def _check_budget(self) -> None:
-        self._refuse_over_budget(1, self.config.train.rounds)
         if self.ledger is not None:
             self.ledger.prepare(self._charge(1, self.plans[USERS].sigma), self.config.train.rounds)
+        self._refuse_over_budget(1, self.config.train.rounds)
 
     def _refuse_over_budget(self, round_number: int, rounds: int) -> None:
         if self.ledger is None:

@@ -1,0 +1,212 @@
+"""Runs over users as somebody starts them: recipes, files, both observers, and nothing about who was in a cohort."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from homo_dp import train
+from homo_dp.config.load import load_config
+from homo_dp.errors import ConfigError
+from homo_dp.outputs import write_outputs
+from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.simulation import Outcome, RoundRow
+from homo_dp.tracking.indicators import published
+from homo_dp.user_simulation import UserSimulation
+from tests.commands import Finished, run_command
+
+CONF = Path(__file__).parents[1] / "conf"
+PARTIES = {"privacy.noise_at": "parties", "privacy.sampling": "fixed"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def simulated(keys: dict[str, Any], recipe: str = "dp_fedavg.yaml") -> tuple[Outcome, list[RoundRow], UserSimulation]:
+    told: list[RoundRow] = []
+
+    def on_round(row: RoundRow, parties: Any) -> None:
+        assert set(parties) <= {"users"}  # nothing by user
+        told.append(row)
+
+    simulation = UserSimulation(load_config(CONF / recipe, {"train.rounds": 4, **keys}), on_round)
+    return simulation.run(), told, simulation
+
+
+def indicators(path: str = "out/indicator.json") -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(Path(path).read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("recipe", ["dp_fedavg.yaml", "dp_fedavg_adaptive.yaml"])
+def test_recipes(recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--config", str(CONF / recipe), "--params", "tracking.enabled=false"]
+    done: Finished = run_command(train.main, arguments, monkeypatch, capsys)
+    assert done.code == 0, done.err
+    found = indicators()
+    privacy = found["privacy"]
+    assert (privacy["unit"], privacy["mechanism"], privacy["private"]) == ("user", "dp_fedavg", True)
+    assert 3.98 <= privacy["epsilon"] <= 4.0
+    assert privacy["observers"]["aggregator"]["epsilon"] is None
+    assert privacy["observers"]["model_reader"]["epsilon"] == privacy["epsilon"] == found["rounds"][-1]["epsilon"]
+    assert found["test_acc"] > 0.9  # 0.93 without noise
+    assert all(row["clip_norm"] > 0 and row["applied_sigma"] > 0 for row in found["rounds"])
+    assert all(("unclipped_share" in row) is ("adaptive" in recipe) for row in found["rounds"])
+    rows = Ledger("ledger.sqlite").rows()
+    assert [(row.party, row.round, row.kind, row.observer, row.unit) for row in rows] == [
+        ("aggregator", number, "model", "model_reader", "user") for number in range(1, 51)
+    ]
+    assert [row.sigma for row in rows] == [row["applied_sigma"] for row in found["rounds"]]
+
+
+def test_dry_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for population in ("400", "null"):
+        arguments = [
+            "--config",
+            str(CONF / "dp_fedavg.yaml"),
+            "--dry-run",
+            "--params",
+            f"privacy.population={population}",
+        ]
+        done = run_command(train.main, arguments, monkeypatch, capsys)
+        assert done.code == 0
+        assert "readers of the model only" in done.out
+    assert not Path("ledger.sqlite").exists()
+
+
+def test_noise_at_parties_is_charged_for_every_user_and_gives_both_epsilons() -> None:
+    outcome, _, _ = simulated({**PARTIES, "privacy.trust_aggregator": False})
+    observers = outcome.statement["observers"]
+    assert (
+        observers["model_reader"]["epsilon"] < observers["aggregator"]["epsilon"] == outcome.statement["epsilon"] <= 4
+    )
+    rows = Ledger("ledger.sqlite").rows()
+    assert [(row.party, row.round, row.kind, row.observer) for row in rows] == [
+        ("users", number, "update", "aggregator") for number in range(1, 5)
+    ]
+    assert outcome.statement["parties"]["users"]["applied_sigma"] == rows[-1].sigma
+    assert rows[-1].epsilon == outcome.statement["epsilon"]
+
+
+def test_too_many_missing_parties_discard_every_round_and_charge_it(caplog: pytest.LogCaptureFixture) -> None:
+    keys = {**PARTIES, "privacy.population": 4000, "privacy.tolerated_dropouts": 20}  # nine of ten never reply
+    outcome, told, simulation = simulated(keys)
+    assert all(row["discarded"] == 1.0 for row in told)
+    assert "discarded" in caplog.text
+    assert len(Ledger("ledger.sqlite").rows()) == 4
+    first = simulation._build().module.state_dict()
+    assert all(torch.equal(first[name], tensor) for name, tensor in outcome.weights.items())
+    assert outcome.statement["epsilon"] > 0
+
+
+def table_of_users(path: Path) -> list[str]:
+    """A CSV of 30 users with names that occur nowhere else."""
+    names = [f"zebra{number:03d}x" for number in range(30)]
+    generator = torch.Generator().manual_seed(0)
+    lines = ["id,who,a,b,y"]
+    for row in range(300):
+        a, b = (2 * torch.rand(2, generator=generator) - 1).tolist()
+        lines.append(f"{row},{names[row % 30]},{a:.4f},{b:.4f},{int(a + b > 0)}")
+    path.write_text("\n".join(lines) + "\n")
+    return names
+
+
+@pytest.mark.parametrize("site", [{"privacy.noise_at": "server"}, PARTIES], ids=["server", "parties"])
+def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path) -> None:
+    names = table_of_users(tmp_path / "visits.csv")
+    keys = {
+        "data.embedded": None,
+        "data.files": "visits.csv",
+        "data.user_column": "who",
+        "data.columns.a.bounds": [-1, 1],
+        "data.columns.b.bounds": [-1, 1],
+        "privacy.population": None,
+        "privacy.cohort_size": 8,
+        **site,
+    }
+    outcome, told, simulation = simulated(keys)
+    written = write_outputs(outcome, simulation.ledger)
+    held_out = {name for name in names if name in written.files["predictions"].read_text()}
+    assert len(held_out) == 6  # whole users
+    public = json.dumps(published(indicators())).encode()
+    contents = [path.read_bytes() for path in written.files.values()] + [json.dumps(told).encode(), public]
+    contents.append(Path("ledger.sqlite").read_bytes())
+    assert not any(name.encode() in content for name in set(names) - held_out for content in contents)
+    # nor does any number of a round depend on the size of its cohort, but for its seconds
+    assert {key for row in told for key in row} <= {
+        *("round", "epsilon", "epsilon_pld", "epsilon_rdp", "seconds", "clip_norm", "applied_sigma"),
+        *(key for row in told for key in row if key.startswith("test_")),
+    }
+    assert "population" in outcome.statement
+    assert "privacy.parties.users.rows" in indicators()["local_only"]  # 24 users: counted, not declared
+
+
+def test_parties_are_users_where_there_is_no_user_column() -> None:
+    keys = {
+        "data.embedded": "digits",
+        "data.partition.parties": 60,
+        "privacy.population": 60,
+        "privacy.cohort_size": 30,
+        "privacy.noise_multiplier": 0.3,
+        "privacy.target_epsilon": None,
+        "train.learning_rate": 1.0,
+        "train.rounds": 15,
+    }
+    _, told, simulation = simulated(keys)
+    assert len(simulation.users) == 60
+    assert told[-1]["test_acc"] > 0.6
+
+
+def test_a_population_below_the_users_of_the_table_is_refused() -> None:
+    with pytest.raises(ConfigError, match="below the 400 users"):
+        simulated({"privacy.population": 399})
+
+
+def test_a_run_over_its_budget_is_refused_before_the_first_round() -> None:
+    keys = {"privacy.lifetime_epsilon": 3.0, "data.name": "visits"}
+    with pytest.raises(BudgetExceeded, match="lifetime_epsilon=3"):
+        simulated(keys)
+    assert Ledger("ledger.sqlite").rows() == []
+
+
+def test_a_second_run_uses_the_same_lifetime_budget() -> None:
+    keys = {"privacy.lifetime_epsilon": 6.0, "data.name": "visits"}
+    simulated(keys)
+    with pytest.raises(BudgetExceeded, match="over all runs"):
+        simulated(keys)
+
+
+def test_an_interrupted_run_counts_what_it_spent() -> None:
+    def stop(row: RoundRow, parties: Any) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    config = load_config(CONF / "dp_fedavg.yaml", {"train.rounds": 4})
+    outcome = UserSimulation(config, stop).run()
+    assert outcome.interrupted
+    assert len(outcome.rounds) == 2 == len(Ledger("ledger.sqlite").rows())
+    assert 0 < outcome.statement["epsilon"] < 4
+
+
+def test_seeded_noise_is_marked_and_repeats() -> None:
+    first, second = (simulated({"privacy.seeded_noise_for_tests": 5})[0] for _ in range(2))
+    assert not first.statement["private"]
+    assert first.statement["epsilon"] is None
+    assert all(torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+
+def test_a_mechanism_of_ones_own_is_one_file() -> None:
+    keys = {
+        "privacy.mechanism": "tests.own_user_mechanism:Louder",
+        "privacy.unit": "user",
+        "privacy.target_epsilon": None,
+        "privacy.noise_multiplier": 1.0,
+    }
+    outcome, _, _ = simulated(keys)
+    assert outcome.statement["mechanism"] == "louder"
+    assert outcome.statement["epsilon"] > 0
