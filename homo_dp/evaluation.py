@@ -10,15 +10,16 @@ from torch import Tensor, nn
 from homo_dp.data.rows import Table
 from homo_dp.models.task import Task
 
-CHUNK_ROWS = 65_536
+CHUNK_VALUES = 1 << 20  # features scored at a time: a layer of a network holds a multiple of them
 MOST_ROWS_FOR_AUC = 200_000  # beyond, sorting them every round costs more than a round of training
 
 
 def outputs_of(model: nn.Module, features: Tensor) -> Tensor:
-    """The model's raw outputs for all rows, without gradients."""
+    """The model's raw outputs for all rows, without gradients: computed where the model is, and on the CPU."""
     model.eval()
+    device = next(model.parameters()).device
     with torch.inference_mode():
-        parts = [model(chunk) for chunk in _chunks(features)]
+        parts = [model(chunk.to(device)).cpu() for chunk in _chunks(features)]
     model.train()
     return torch.cat(parts) if parts else torch.empty(0)
 
@@ -62,5 +63,6 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _chunks(features: Tensor) -> Iterator[Tensor]:
-    for start in range(0, len(features), CHUNK_ROWS):
-        yield features[start : start + CHUNK_ROWS]
+    size = max(1, CHUNK_VALUES // max(1, features[:1].numel()))
+    for start in range(0, len(features), size):
+        yield features[start : start + size]

@@ -54,6 +54,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
 
     from homo_dp.data.columns import Encoding
     from homo_dp.evaluation import outputs_of
+    from homo_dp.models.device import torch_device
     from homo_dp.models.files import load_model
     from homo_dp.models.metrics import evaluate
     from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
@@ -62,6 +63,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
 
     with model_file(config.output.modelFileName, config.tracking.uri) as source:
         model = load_model(source, trust_factory)
+    model.module.to(torch_device(config.train.device))
     encoding = Encoding.from_json(model.card.encoding)
     model.check_encoding(encoding.input_shape, encoding.classes)
     threshold = _threshold(config, model)

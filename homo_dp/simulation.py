@@ -25,6 +25,7 @@ from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, 
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.federation.rounds import RoundRules, run_rounds
 from homo_dp.federation.statement import federation_epsilon, privacy_statement, quoted_observer
+from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
@@ -70,6 +71,7 @@ class Simulation:
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.federation = load_federation(config)
         self.model = self._build()
+        self.model.module.to(torch_device(config.train.device))
         self._check_prediction_columns()
         self.noise = noise_source(config)
         self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
@@ -87,7 +89,7 @@ class Simulation:
     def run(self, start: Weights | None = None) -> Outcome:
         """Train; Ctrl-C ends early with the rounds that were finished."""
         self._check_budget()
-        weights = start or {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
+        weights = start or {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
         aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
         interrupted = False
         try:
