@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
 from homo_dp.data.columns import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
 from homo_dp.errors import ConfigError, ModelFileError
-from homo_dp.evaluation import load_into, round_metrics, score_tables
+from homo_dp.evaluation import load_into, no_metrics, round_metrics, score_tables
 from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.build import build_aggregator, build_mechanism, mechanism_class, noise_source
@@ -29,7 +27,6 @@ from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, load_model, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel, build_model
-from homo_dp.models.task import Task
 from homo_dp.outputs import companion
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.ledger import Ledger
@@ -166,7 +163,7 @@ class AggregatorProcess:
         self, aggregator: Aggregator, session: AggregatorSession, statement: Mapping[str, Any]
     ) -> dict[str, Any]:
         task, threshold = self.model.task, self.config.predict.threshold
-        test = _no_metrics(task, "test_")
+        test: Mapping[str, Any] = no_metrics(task, "test_")
         if self.test is not None:
             load_into(self.model.module, aggregator.final_weights)
             test = evaluate(task, *score_tables(self.model.module, [self.test]), "test_", threshold)
@@ -179,7 +176,7 @@ class AggregatorProcess:
             "refused": dict(session.lobby.refusals),
             "ledger_heads": heads,
         }
-        return build_indicators(_no_metrics(task, "train_"), test, statement, session.rows, [], extra)
+        return build_indicators(no_metrics(task, "train_"), test, statement, session.rows, [], extra)
 
     def _card(self, statement: Mapping[str, Any]) -> ModelCard:
         return ModelCard(
@@ -204,9 +201,3 @@ class AggregatorProcess:
             self.screen.line(f"{name}: {path}")
         shown = {"run": self.run_id, "rounds_done": len(session.rows), "privacy": statement}
         self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})
-
-
-def _no_metrics(task: Task, prefix: str) -> dict[str, Any]:
-    """The names of the indicators, all null: the aggregator has no rows to compute them from."""
-    shape = (0, max(1, len(task.classes))) if len(task.classes) > 2 else (0, 1)
-    return dict.fromkeys(evaluate(task, torch.zeros(shape), torch.zeros(0).long(), prefix))

@@ -10,7 +10,7 @@ from typing import Any
 
 from homo_dp import __version__
 from homo_dp.config.load import dump_yaml
-from homo_dp.evaluation import outputs_of, score_tables
+from homo_dp.evaluation import no_metrics, outputs_of, score_tables
 from homo_dp.federation.build import run_budget
 from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, save_model
@@ -66,7 +66,8 @@ def write_outputs(
         }
     )
     indicators = _indicators(outcome, summary)
-    _write_predictions(outcome, files["predictions"])
+    if not _write_predictions(outcome, files["predictions"]):
+        del files["predictions"]
     save_model(files["model"], outcome.weights, _card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
     if ledger is not None:
@@ -88,8 +89,7 @@ def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str,
         "test_": [party.test for party in federation.parties.values() if party.test is not None and len(party.test)],
     }
     for name, found in tables.items():
-        outputs, labels = score_tables(module, found)
-        parts[name] = evaluate(task, outputs, labels, name, threshold)
+        parts[name] = evaluate(task, *score_tables(module, found), name, threshold) if found else no_metrics(task, name)
     local_only = local_only_names(
         parts["train_"],
         parts["test_"],
@@ -111,15 +111,19 @@ def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str,
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
 
 
-def _write_predictions(outcome: Outcome, path: Path) -> None:
+def _write_predictions(outcome: Outcome, path: Path) -> bool:
+    """Whether there were test rows to predict."""
     federation, task = outcome.federation, outcome.model.task
     tests = {name: party.test for name, party in federation.parties.items() if party.test is not None}
     frames = {name: table.frame for name, table in tests.items() if table.frame is not None}
+    if not frames:
+        return False
     columns = [str(name) for name in next(iter(frames.values())).columns]
     threshold = outcome.config.predict.threshold
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
         for name, frame in frames.items():
             writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
+    return True
 
 
 def _card(outcome: Outcome) -> ModelCard:
