@@ -169,9 +169,8 @@ class FixedFunction(FastLayer):
 
 def row_squares(rows: Tensor) -> Tensor:
     """Sum of squares of each row (first dimension)."""
-    flat = rows.flatten(1)
-    squares: Tensor = torch.linalg.vecdot(flat, flat)
-    return squares
+    norms: Tensor = torch.linalg.vector_norm(rows if rows.dim() == 2 else rows.flatten(1), dim=1)
+    return norms.square_()
 
 
 def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:

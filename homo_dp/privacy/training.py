@@ -72,6 +72,7 @@ class PrivateTraining:
         self.steps_done = 0
         self.applied_sigma = 0.0
         self.noise_cpu_seconds = 0.0
+        self._batch: Tensor | None = None
         self._last_norms: list[Callable[[], Tensor]] = []
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._sum = torch.zeros(
@@ -202,18 +203,24 @@ class PrivateTraining:
             return
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
-            features, labels = self._features.index_select(0, piece), self._labels.index_select(0, piece)
+            features, labels = self._gather(piece), self._labels.index_select(0, piece)
             self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0))
         if not all_finite(self._sum):
             raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
 
+    def _gather(self, rows: Tensor) -> Tensor:
+        # One buffer for all batches: memory that is given back and asked for again every step costs page faults.
+        if self._batch is None or len(self._batch) < len(rows):
+            self._batch = self._features.new_empty((len(rows) + len(rows) // 8, *self._features.shape[1:]))
+        return torch.index_select(self._features, 0, rows, out=self._batch[: len(rows)])
+
     def _add_noise(self, vectors: NoiseVectors) -> None:
-        sigma = self.noise_multiplier * self.max_grad_norm
+        sigma = self._noise_multiplier * self._max_grad_norm
         self._sum.add_(vectors.next().to(self._sum.device), alpha=sigma)
         self.applied_sigma = sigma
 
     def _divide(self) -> None:
-        self._sum.div_(self.sampler.expected_size)
+        self._sum.mul_(1.0 / self._sampler.expected_size)
 
 
 def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
