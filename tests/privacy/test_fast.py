@@ -23,6 +23,9 @@ from homo_dp.privacy.sgd import is_plain_sgd, step_optimizer
 from tests.privacy.training_parts import flat, middle_norm, reference_sum, step_sum, training
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
+
+
 class Tempered(nn.Module):
     """An activation that the package has never heard of."""
 
