@@ -1,5 +1,7 @@
 # make train   runs the main job on the embedded data set
 # make test    runs every check: ruff, mypy, import-linter, pytest
+# make test-faults      kills aggregator and parties at every step of a run, on both transports
+# make demo-federation  starts an aggregator and three parties as processes, with fresh keys
 # Both make a .venv unless a virtual environment is active, and then use that.
 
 ifdef VIRTUAL_ENV
@@ -11,7 +13,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: train test lint install bench clean help
+.PHONY: train test test-faults demo-federation lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -34,6 +36,12 @@ lint: $(INSTALLED)
 
 test: lint
 	$(PYTHON) -m pytest -n 2 -m "not faults and not ui"
+
+test-faults: $(INSTALLED)
+	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py
+
+demo-federation: $(INSTALLED)
+	$(PYTHON) pipelines/demo_federation.py
 
 clean:
 	rm -rf out mlflow.db mlartifacts ledger.sqlite ledger.sqlite.head
