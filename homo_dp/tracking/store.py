@@ -116,6 +116,7 @@ class Store:
             return
         mark = f"{self.folder.name}/{key}"
         run_id = self._made_before(mark) if self._retried else None
+        run_id = run_id or self._reopened(line.get("existing"))
         if run_id is None:
             tags = {name: str(value)[:TAG_LENGTH] for name, value in line["tags"].items()} | {SPOOL_TAG: mark}
             if line.get("parent"):
@@ -125,6 +126,20 @@ class Store:
             )
             run_id = run.info.run_id
         self.state.runs[key] = run_id
+
+    def _reopened(self, run_id: str | None) -> str | None:
+        """A run of before that goes on; None if the store does not have it any more."""
+        from mlflow.exceptions import MlflowException
+
+        if run_id is None:
+            return None
+        try:
+            self.client.update_run(run_id, status="RUNNING")
+        except MlflowException as error:
+            if error.error_code not in REFUSALS:
+                raise
+            return None
+        return run_id
 
     def _made_before(self, mark: str) -> str | None:
         """A run that a lost answer was about."""

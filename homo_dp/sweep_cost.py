@@ -1,0 +1,54 @@
+"""What a sweep cost: all its cells together, because whoever picks the best one has looked at all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WORDS = (
+    "choosing a cell by its result on private rows costs the epsilon of all cells together; its own epsilon holds only "
+    "for a cell that was fixed before looking, or chosen on public rows"
+)
+
+
+@dataclass(frozen=True)
+class Price:
+    """Epsilon of a whole sweep about the dataset that gave away most, and what to say about it."""
+
+    epsilon: float | None
+    words: tuple[str, ...]
+
+
+def price(results: Sequence[Mapping[str, Any]]) -> Price:
+    """Add up the releases of all cells, by RDP, from their ledger extracts."""
+    private = [result for result in results if result.get("private")]
+    if not private:
+        said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
+        return Price(None, (said,) if results else ())
+    from homo_dp.privacy.accounting import rdp_epsilon
+
+    spent: dict[str, Counter[str]] = {}
+    delta = 0.0
+    for result in private:
+        for row in _extract(result):
+            event = json.dumps(row["event"], sort_keys=True, separators=(",", ":"))
+            spent.setdefault(row["dataset"], Counter())[event] += 1
+            delta = max(delta, float(row["delta"]))
+    if not spent:
+        return Price(None, (WORDS,))
+    totals = {dataset: rdp_epsilon(events, delta) for dataset, events in spent.items()}
+    worst = max(totals, key=lambda dataset: totals[dataset])
+    total = f"all {len(private)} runs together: epsilon {totals[worst]:.4g} at delta {delta:g} by RDP (dataset {worst})"
+    return Price(totals[worst], (total, WORDS))
+
+
+def _extract(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    try:
+        rows: list[Mapping[str, Any]] = json.loads(Path(result["files"]["ledger"]).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError):
+        return ()
+    return rows
