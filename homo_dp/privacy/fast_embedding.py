@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.fast_layers import FastLayer, row_squares, scale_rows
+from homo_dp.privacy.gram_norms import lookup_squares
 
 
 class FastEmbedding(FastLayer):
@@ -29,8 +30,7 @@ class FastEmbedding(FastLayer):
     def squared_norms(self) -> Tensor:
         if self._indices.shape[1] == 1:
             return row_squares(self._gradient)
-        same = self._indices.unsqueeze(1) == self._indices.unsqueeze(2)
-        return ((self._gradient @ self._gradient.mT) * same).sum((1, 2)).clamp_(min=0.0)
+        return lookup_squares(self._indices, self._gradient)
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         if not accumulate:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from homo_dp.privacy.gram_norms import outer_squares, total_squares
+
 
 class FastLayer(ABC):
     """One layer of a tape; every method runs without autograd unless it says otherwise."""
@@ -72,14 +74,8 @@ class FastLinear(FastLayer):
 
     def _squared_norms_of_sequences(self) -> Tensor:
         inputs, gradient = self._inputs.flatten(1, -2), self._gradient.flatten(1, -2)
-        squares = row_squares(gradient.sum(1)) if self._bias else gradient.new_zeros(len(gradient))
-        if not self._weight:
-            return squares
-        if inputs.shape[1] ** 2 <= self._module.weight.numel():
-            # |sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t): Li et al. 2022, "ghost clipping", section 4
-            grams = (inputs @ inputs.mT) * (gradient @ gradient.mT)
-            return squares + grams.sum((1, 2)).clamp_(min=0.0)
-        return squares + row_squares(gradient.mT @ inputs)
+        squares = total_squares(gradient) if self._bias else gradient.new_zeros(len(gradient))
+        return squares + outer_squares(inputs, gradient) if self._weight else squares
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         gradient = scale_rows(self._gradient, factors).flatten(0, -2)

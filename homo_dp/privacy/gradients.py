@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import clip_factors
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gram_norms import GHOST_NORMS
 from homo_dp.privacy.losses import Loss, per_sample
 
 # torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
@@ -103,6 +104,7 @@ class GhostGradients:
         self._wrapped: Any = GradSampleModuleFastGradientClipping(
             module, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
+        self._wrapped.NORM_SAMPLERS = GHOST_NORMS
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def clipped_sum(
