@@ -26,6 +26,7 @@ def add_secure_noise(optimizer: Any) -> None:
     multiplier = getattr(optimizer, "_adjusted_noise_multiplier", optimizer.noise_multiplier)
     sigma = float(multiplier * optimizer.max_grad_norm)
     source: NoiseSource = optimizer.noise_source
+    _check_trained(optimizer)
     for parameter in optimizer.params:
         _check_processed_flag(parameter.summed_grad)
         if not bool(parameter.summed_grad.isfinite().all()):
@@ -73,11 +74,33 @@ class SecurePerLayerOptimizer(DPPerLayerOptimizer):  # type: ignore[misc]
 
 
 class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[misc]
-    """The same for ghost clipping, which clips before the optimiser sees anything; a sum with NaN is refused."""
+    """The same for ghost clipping, which clips before the optimiser sees anything; a sum with NaN is refused.
+
+    Guarantees:
+        - only gradients as the backward pass of a GhostTensor left them are stepped: others were never clipped.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
         super().__init__(optimizer, secure_mode=False, **options)
         _take_source(self, noise)
+        self._clipped: list[tuple[Any, int]] = []
+
+    def note_clipped(self) -> None:
+        """The gradients are clipped now."""
+        self._clipped = [_seen(parameter.grad) for parameter in self.params]
+
+    def accumulate(self) -> None:
+        found = [_seen(parameter.grad) for parameter in self.params]
+        same = len(found) == len(self._clipped)
+        for (gradient, version), (clipped, clipped_version) in zip(found, self._clipped, strict=False):
+            same = same and gradient is clipped and version == clipped_version
+        self._clipped = []
+        if not same:
+            raise PrivacyError(
+                "grad_sample_mode=ghost: these gradients are not clipped; call backward() once, on the loss of the "
+                "criterion that make_private returned, and on nothing else"
+            )
+        super().accumulate()
 
     def add_noise(self) -> None:
         add_secure_noise(self)
@@ -114,6 +137,10 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         checked = cls(plain.module, plain.optimizer, losses, plain.loss_reduction)
         checked.rows = rows
         return checked
+
+    def backward(self) -> None:
+        super().backward()
+        self.optimizer.note_clipped()
 
     def __mul__(self, other: Any) -> "GhostTensor":
         return GhostTensor.checked(super().__mul__(_plain(other)), self.rows)
@@ -157,10 +184,30 @@ def zero_rows_not_finite(optimizer: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise PrivacyError(
+            "grad_sample_mode=ghost: a penalty on the weights inside the loss would not be clipped; use weight_decay "
+            "of the optimizer, which is added after the noise"
+        )
     return value.loss_per_sample if isinstance(value, DPTensorFastGradientClipping) else value
+
+
+def _seen(gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
+    return gradient, -1 if gradient is None else gradient._version
+
+
+def _check_trained(optimizer: Any) -> None:
+    """Raise if other parameters are trainable than were clipped; drop gradients that nobody clipped."""
+    if [id(parameter) for parameter in optimizer.params] != optimizer.trained:
+        raise PrivacyError("the trainable parameters changed since make_private; call make_private again")
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                parameter.grad = None
 
 
 def _take_source(optimizer: Any, noise: NoiseSource) -> None:
     optimizer.noise_source = noise
     optimizer.secure_mode = noise.secure
     optimizer.applied_sigma = 0.0
+    optimizer.trained = [id(parameter) for parameter in optimizer.params]

@@ -94,8 +94,10 @@ class FastDPOptimizer(SecureDPOptimizer):
             sums = [torch.zeros_like(parameter) for parameter in self._source._tape.parameters]
             self._source.take_clipped_sum(self.max_grad_norm, sums)
             for parameter, index in zip(self.params, self._order, strict=True):
-                before = parameter.summed_grad
-                parameter.summed_grad = sums[index] if before is None else before + sums[index]
+                if parameter.summed_grad is None:
+                    parameter.summed_grad = sums[index]
+                else:  # in place: a sum that was released before zero_grad() keeps Opacus' mark, and is refused
+                    parameter.summed_grad += sums[index]
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         self.clip_and_accumulate()

@@ -1,5 +1,6 @@
 """The engine: Opacus loops in secure mode, in every grad-sample mode, at the rate that is accounted."""
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -249,6 +250,80 @@ class _Listed(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self._rows[index]
+
+
+def test_ghost_clipping_steps_only_what_it_clipped() -> None:
+    """A plain criterion leaves raw sums in ``p.grad``: stock Opacus takes them for clipped ones."""
+    module, features, labels = _table()
+    wrapped, optimizer, criterion, _ = _private(module, features, labels, grad_sample_mode="ghost")
+    _Error()(wrapped(features), labels).backward()
+    with pytest.raises(PrivacyError, match="not clipped"):
+        optimizer.step()
+    optimizer.zero_grad()
+    criterion(wrapped(features), labels).backward()
+    wrapped.disable_hooks()  # type: ignore[operator]
+    _Error()(wrapped(features), labels).backward()  # on top of the clipped ones
+    wrapped.enable_hooks()  # type: ignore[operator]
+    with pytest.raises(PrivacyError, match="not clipped"):
+        optimizer.step()
+    optimizer.zero_grad()
+    criterion(wrapped(features), labels).backward()
+    optimizer.step()
+    with pytest.raises(PrivacyError, match="not clipped"):
+        optimizer.step()
+
+
+def test_ghost_clipping_refuses_a_penalty_inside_the_loss() -> None:
+    module, features, labels = _table()
+    wrapped, _, criterion, _ = _private(module, features, labels, grad_sample_mode="ghost")
+    penalty = torch.stack([parameter.square().sum() for parameter in module.parameters()]).sum()
+    with pytest.raises(PrivacyError, match="use weight_decay"):
+        criterion(wrapped(features), labels) + penalty
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sum_is_released_once(mode: str) -> None:
+    """Without zero_grad() the next step would release the last sum again: twice the sensitivity, noise for one."""
+    module, features, labels = _table()
+    first = reference_sum(module, squared_error, features, labels, 1.0)
+    wrapped, optimizer, criterion, _ = _private(module, features, labels, grad_sample_mode=mode, lr=24e-4)
+    before = flat([parameter.detach().clone() for parameter in module.parameters()])
+    with contextlib.suppress(ValueError, RuntimeError):  # most refuse
+        for _ in range(2):  # steps so small that both have the same gradients
+            criterion(wrapped(features), labels).backward()
+            optimizer.step()
+    moved = (before - flat([parameter.detach() for parameter in module.parameters()])) * 1e4
+    assert float(moved.norm()) <= 2.2 * float(flat(first).norm())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_unfrozen_later_are_never_stepped_unclipped(mode: str) -> None:
+    _, features, labels = _table()
+    features[-1] *= 1000
+    sums = []
+    for rows in (23, 24):
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(5, 4), nn.LeakyReLU(), nn.Linear(4, 1))
+        module[0].requires_grad_(False)
+        parts = _private(module, features[:rows], labels[:rows], grad_sample_mode=mode)
+        module[0].requires_grad_(True)
+        try:
+            sums.append(_sum_of_epoch(module, parts))
+        except (ValueError, AttributeError):
+            return
+    assert float((sums[1] - sums[0]).norm()) <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_that_frozen_layers_already_had_are_dropped(mode: str) -> None:
+    module, features, labels = _table()
+    _Error()(module(features), labels).backward()
+    module[0].requires_grad_(False)  # type: ignore[index]
+    wrapped, optimizer, criterion, _ = _private(module, features, labels, grad_sample_mode=mode)
+    before = module[0].weight.detach().clone()  # type: ignore[index]
+    criterion(wrapped(features), labels).backward()
+    optimizer.step()
+    assert torch.equal(module[0].weight, before)  # type: ignore[index]
 
 
 class _WeightOutsideItsLayer(nn.Module):
