@@ -70,7 +70,12 @@ class Parser(argparse.ArgumentParser):
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = True) -> None:
     """Add the options of every command that reads a configuration."""
-    parser.add_argument("--config", metavar="FILE", help="YAML recipe, or a PrimiHub task file (default: the defaults)")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        action="append",
+        help="YAML recipe, or a PrimiHub task file (default: the defaults); may be repeated, later files win",
+    )
     parser.add_argument(
         "--cfg", metavar=("FILE", "KEY VALUE"), nargs="+", help="the same, followed by overrides as `key value` pairs"
     )

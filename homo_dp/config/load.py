@@ -1,12 +1,14 @@
-"""From a YAML file and overrides to one checked configuration, and back to text.
+"""From YAML files and overrides to one checked configuration, and back to text.
 
-Layers: the defaults of the schema, then the file, then the overrides. An override of one key of an exclusive pair
-(`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) replaces the other; both in one layer are wrong.
+Layers: the defaults of the schema, then the files in order, then the overrides. An override of one key of an exclusive
+pair (`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) replaces the other; both in one layer are
+wrong.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from pydantic import ValidationError
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import merge, put, split_key
-from homo_dp.config.primihub import check_files, is_task, translate
+from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Paths = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load_config(path: str | Path | None = None, overrides: Overrides = ()) -> Config:
-    """Read a YAML config (None: the defaults alone), put `overrides` (dotted key -> value) over it, check it.
+def load_config(path: Paths | None = None, overrides: Overrides = ()) -> Config:
+    """Read YAML configs (None: the defaults alone), put `overrides` (dotted key -> value) over them, check them.
 
     >>> load_config(None, {"privacy.noise_multiplier": 1.1}).privacy.target_epsilon is None
     True
@@ -40,18 +43,26 @@ def load_config(path: str | Path | None = None, overrides: Overrides = ()) -> Co
     return load(path, overrides).config
 
 
-def load(path: str | Path | None = None, overrides: Overrides = ()) -> Loaded:
+def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     """Like `load_config`, with the notes of a translation from another system."""
-    tree = {} if path is None else _read(Path(path))
-    task = translate(tree, f"--config {path}") if is_task(tree) else None
+    paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else (path or ())
+    layers: list[dict[str, Any]] = []
+    tasks: list[Task] = []
+    for each in paths:
+        tree = _read(Path(each))
+        if is_task(tree):
+            tasks.append(translate(tree, f"--config {each}"))
+            tree = tasks[-1].tree
+        layers.append(rename(tree))
     over: dict[str, Any] = {}
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
-    merged = merge(*rename_for_nbafl(rename(tree if task is None else task.tree), rename(over)))
-    if task is not None:
+    nothing: dict[str, Any] = {}
+    merged = reduce(merge, rename_for_nbafl(*layers, rename(over)), nothing)
+    for task in tasks:
         check_files(task, merged)
-    return Loaded(config_from(merged), tuple(task.notes) if task else ())
+    return Loaded(config_from(merged), tuple(note for task in tasks for note in task.notes))
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

@@ -84,10 +84,7 @@ def translate(tree: Mapping[str, Any], source: str) -> Task:
         task.notes.append("party_info: there is no task manager here; parties are found through transport")
     parts = component.get("role_params") if isinstance(component, Mapping) else None
     _translate_roles(roles, parts if isinstance(parts, Mapping) else {}, task, source)
-    task.notes.append(
-        "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
-        "data.columns or data.columns_from"
-    )
+    task.notes.append(_scaling_note(common))
     return task
 
 
@@ -125,6 +122,18 @@ def _translate_model(common: Mapping[str, Any], task: Task, source: str) -> None
         task.notes.append(f"{model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels")
     if "multiclass" in str(common.get("task_name")) or model == "HFL_CNN":
         task.notes.append("classes: the task does not list them; give data.classes=[...]")
+    if model == "HFL_linear_regression" or common.get("task") == "regression":
+        task.notes.append("label: a regression needs its public range; give data.target_bounds=[low, high]")
+
+
+def _scaling_note(common: Mapping[str, Any]) -> str:
+    if common.get("model") == "HFL_CNN":
+        return "images: .npz or IDX files; pixels are scaled by the public range data.image.scale, [0, 255] if left out"
+    return (
+        "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
+        "data.columns or data.columns_from; to draft them: python -m homo_dp.data describe FILE > columns.yaml, then "
+        "replace every bound by public knowledge and add --config columns.yaml"
+    )
 
 
 def _translate_parameter(name: str, value: Any, task: Task) -> None:

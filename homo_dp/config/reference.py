@@ -22,6 +22,7 @@ default, and `conf/homo_lr_dpsgd.yaml` spells the default recipe out. `--params 
 An unknown key is an error that names the nearest valid one. Relative paths start at the working directory.
 
 The order is: defaults, file, command line. What comes later wins. Null means not given, and then the default applies.
+`--config` may be repeated, and a later file goes over an earlier one: a recipe, then a file that describes the columns.
 
 ## Overrides
 
@@ -58,7 +59,7 @@ In the older `name:TYPE:is_array:value` form, and in PrimiHub task files, these 
 {primihub}
 
 A PrimiHub task file (JSON) can be given as `--config`; the files of its `data_set` names are given as
-`--params data.files.<client>=FILE`, and what has no counterpart is said on stderr.
+`--params data.files.<client>=FILE`, and what has no counterpart is said on stderr. Examples are in docs/primihub.md.
 """
 
 

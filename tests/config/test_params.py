@@ -148,7 +148,7 @@ def test_any_text_is_items_or_a_one_line_error(text: str) -> None:
 def test_old_form_keeps_any_path_without_comma(paths: list[str]) -> None:
     paths = [path.strip() or "x" for path in paths]
     names = ("predictFileName", "indicatorFileName", "modelFileName")
-    if any(path[0] in "'" or (" " in path and ("=" in path or ":" in path)) for path in paths):
+    if any(path[0] in "'" or " '" in path or (" " in path and ("=" in path or ":" in path)) for path in paths):
         return  # quoted, or a word after a space that is an item of its own
     text = ",".join(f"{name}:STRING:0:{path}" for name, path in zip(names, paths, strict=False))
     assert [value for _, value in parse_params([text]).items] == paths

@@ -95,6 +95,28 @@ def test_overrides_and_embedded_data(tmp_path: Path) -> None:
     assert load(_task(tmp_path), {"data.embedded": "breast_cancer"}).config.data.files == {}
 
 
+def test_a_second_file_describes_the_columns(tmp_path: Path) -> None:
+    columns = tmp_path / "columns.yaml"
+    columns.write_text("data: {columns: {x: {bounds: [0, 1]}}}\ntrain: {rounds: 3}\n", encoding="utf-8")
+    config = load([_task(tmp_path), columns], FILES).config
+    assert (config.data.columns["x"].bounds, config.train.rounds, config.train.batch_size) == ((0, 1), 3, 100)
+    assert config.data.files == {"Bob": "bob.csv", "Charlie": "charlie.csv"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": "HFL_CNN"}, "data.image.scale"),
+        ({"model": "HFL_CNN"}, "data.classes=[...]"),
+        ({"model": "HFL_linear_regression"}, "data.target_bounds=[low, high]"),
+        ({"model": "HFL_neural_network", "task": "regression"}, "data.target_bounds=[low, high]"),
+        ({}, "python -m homo_dp.data describe FILE > columns.yaml"),
+    ],
+)
+def test_what_the_task_does_not_say_is_asked_for(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    assert any(said in note for note in load(_task(tmp_path, **changes), FILES).notes)
+
+
 def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train_client1").write_text("id,y\n")
