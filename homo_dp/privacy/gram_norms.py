@@ -1,7 +1,7 @@
 """Norms of a record's gradient when it is a sum over positions, by Gram matrices: large terms may cancel in it.
 
-``|sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t)`` (Li et al. 2022, arXiv:2110.05679, section 4). Where the terms
-of a record cancel, rounding may leave zero of the sum of products while the gradient is hundreds of C. So a bound on
+``|sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t)`` (Li et al. 2022, arXiv:2110.05679, section 4). Where a
+record's terms cancel, rounding may leave zero of the sum of products while the gradient is hundreds of C. So a bound on
 that rounding is added: it is invisible next to terms that do not cancel, and clips those that do.
 """
 
