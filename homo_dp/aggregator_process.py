@@ -35,6 +35,8 @@ from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
+WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
+
 
 class AggregatorProcess:
     """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
@@ -176,7 +178,11 @@ class AggregatorProcess:
             "refused": dict(session.lobby.refusals),
             "ledger_heads": heads,
         }
-        return build_indicators(no_metrics(task, "train_"), test, statement, session.rows, [], extra)
+        rows = session.rows
+        if aggregator.mechanism.hides_cohort:  # a head counts the rounds that a party was in
+            rows = [{key: value for key, value in row.items() if key not in WHO} for row in rows]
+            extra["ledger_heads"] = {}
+        return build_indicators(no_metrics(task, "train_"), test, statement, rows, [], extra)
 
     def _card(self, statement: Mapping[str, Any]) -> ModelCard:
         return ModelCard(
@@ -190,12 +196,13 @@ class AggregatorProcess:
         )
 
     def _show(self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path]) -> None:
-        missed = dict.fromkeys(session.lobby.parties, 0)
-        for row in session.rows:
-            for name in row["missing"]:
-                missed[name] += 1
-        rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
-        self.screen.table("rounds", ["party", "replied", "missed"], rows)
+        if not session.aggregator.mechanism.hides_cohort:
+            missed = dict.fromkeys(session.lobby.parties, 0)
+            for row in session.rows:
+                for name in row["missing"]:
+                    missed[name] += 1
+            rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
+            self.screen.table("rounds", ["party", "replied", "missed"], rows)
         self.screen.line(str(statement["statement"]))
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")

@@ -150,6 +150,11 @@ class Mechanism(ABC):
         """Who charges: the party, or the aggregator where it is trusted with the noise."""
         return "party"
 
+    @property
+    def hides_cohort(self) -> bool:
+        """Whether who takes part in a round is drawn in secret, so that no output may say it."""
+        return False
+
     @abstractmethod
     def plan(self, party: PartyFacts) -> PartyPlan:
         """What this party's part in the run will release and cost; touches no data."""

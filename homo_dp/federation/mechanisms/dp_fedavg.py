@@ -106,6 +106,10 @@ class DpFedAvg(Mechanism):
         trusted = self.config.privacy.trust_aggregator or not self.noise_at_parties
         return "aggregator" if trusted else "party"
 
+    @property
+    def hides_cohort(self) -> bool:
+        return self.config.privacy.sampling != "everyone"
+
     def plan(self, party: PartyFacts) -> PartyPlan:
         numbers, privacy, clip_norm = self.numbers, self.config.privacy, self.first_clip_norm
         own = self.ledger_keeper == "party"
