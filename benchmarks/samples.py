@@ -1,0 +1,53 @@
+"""Made-up federations for benchmarks: tables of normal numbers in CSV files, and the config that trains on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+BOUNDS = (-4.0, 4.0)
+
+
+def write_table(path: Path, rows: int, features: int, seed: int = 0) -> None:
+    """A CSV table: id, x0, x1, ..., and a label y that a line through the features nearly tells."""
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((rows, features)).round(6)
+    score = values @ np.random.default_rng(0).standard_normal(features)
+    frame = pd.DataFrame(values, columns=names(features))
+    frame.insert(0, "id", np.arange(rows))
+    frame["y"] = (score + 3 * generator.standard_normal(rows) > 0).astype(int)
+    frame.to_csv(path, index=False)
+
+
+def write_job(folder: Path, rows: dict[str, int], features: int, rounds: int, **privacy: Any) -> Path:
+    """Tables for all parties and a config that runs DP-SGD on them with every output in the same folder; its path."""
+    files = {party: str(folder / f"{party}.csv") for party in rows}
+    for seed, (party, count) in enumerate(rows.items()):
+        write_table(Path(files[party]), count, features, seed)
+    config = {
+        "data": {
+            "name": "benchmark",
+            "files": files,
+            "columns": {name: {"bounds": list(BOUNDS)} for name in names(features)},
+        },
+        "privacy": {"target_epsilon": 4.0, "delta": 1e-5, "ledger": str(folder / "ledger.sqlite"), **privacy},
+        "train": {"rounds": rounds, "local_epochs": 1, "batch_size": 256, "learning_rate": 0.5},
+        "tracking": {"uri": f"sqlite:///{folder / 'mlflow.db'}"},
+        "output": {
+            "predictFileName": str(folder / "predict.csv"),
+            "indicatorFileName": str(folder / "indicator.json"),
+            "modelFileName": str(folder / "model.safetensors"),
+        },
+    }
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def names(features: int) -> list[str]:
+    """The feature columns."""
+    return [f"x{number}" for number in range(features)]

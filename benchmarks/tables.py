@@ -1,0 +1,110 @@
+"""From a CSV file to tensors, 30,000 rows x 100 columns, against `pandas.read_csv(engine="pyarrow")`, one thread.
+
+`python benchmarks/tables.py`; bar: `ratio` <= 1.5; exits 1 above it. Ours is everything that a run does with a file:
+the cells as text (predictions repeat them), and features and labels checked, clipped and scaled as one float32 tensor
+each. pandas gives a frame of numbers; `ratio_to_tensor` is against pandas followed by `torch.from_numpy` of its values
+as float32. Each ratio is a median over repeats in which all take turns; `cpu_ratio` is by CPU seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from samples import BOUNDS, names, write_table
+
+from homo_dp.data.columns import Encoding, Label, Numeric
+from homo_dp.data.readers import read_table
+
+BAR = 1.5
+
+
+def measure(rows: int, features: int, repeats: int) -> dict[str, Any]:
+    """Read one file by all readers in turn, after each has read it once."""
+    encoding = Encoding(tuple(Numeric(name, *BOUNDS) for name in names(features)), Label("y", (0, 1)), id="id")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        write_table(path, rows, features)
+        works: dict[str, Callable[[], object]] = {
+            "pandas": lambda: pd.read_csv(path, engine="pyarrow"),
+            "pandas_to_tensor": lambda: _pandas_to_tensor(path, features),
+            "read": lambda: read_table(path),
+            "ours": lambda: _ours(path, encoding),
+        }
+        wall, cpu = _timings(works, repeats)
+        megabytes = path.stat().st_size / 1e6
+    return {
+        "benchmark": "tables",
+        "rows": rows,
+        "features": features,
+        "megabytes": round(megabytes, 1),
+        "ratio": _ratio(wall["ours"], wall["pandas"]),
+        "bar": BAR,
+        "cpu_ratio": _ratio(cpu["ours"], cpu["pandas"]),
+        "ratio_to_tensor": _ratio(wall["ours"], wall["pandas_to_tensor"]),
+        "read_only_ratio": _ratio(wall["read"], wall["pandas"]),
+        "seconds": {name: round(statistics.median(values), 4) for name, values in wall.items()},
+        "cpu_seconds": {name: round(statistics.median(values), 4) for name, values in cpu.items()},
+        "repeats": repeats,
+    }
+
+
+def _ours(path: Path, encoding: Encoding) -> tuple[torch.Tensor, torch.Tensor]:
+    frame = read_table(path)
+    return encoding.encode(frame), encoding.encode_labels(frame)
+
+
+def _pandas_to_tensor(path: Path, features: int) -> torch.Tensor:
+    frame = pd.read_csv(path, engine="pyarrow")
+    return torch.from_numpy(np.ascontiguousarray(frame[names(features)].to_numpy(dtype=np.float32)))
+
+
+def _timings(
+    works: dict[str, Callable[[], object]], repeats: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    wall: dict[str, list[float]] = {name: [] for name in works}
+    cpu: dict[str, list[float]] = {name: [] for name in works}
+    for repeat in range(repeats + 1):
+        for name, work in works.items():
+            started = time.perf_counter(), time.process_time()
+            work()
+            if repeat:
+                wall[name].append(time.perf_counter() - started[0])
+                cpu[name].append(time.process_time() - started[1])
+    return wall, cpu
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=30_000)
+    parser.add_argument("--features", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=9)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    line = measure(given.rows, given.features, max(1, given.repeats))
+    print(json.dumps(line), flush=True)
+    return 0 if line["ratio"] <= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
