@@ -54,7 +54,7 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "nbafl": config.nbafl.model_dump(mode="json"),
         "data": {name: data[name] for name in DATA_KEYS},
         "encoding": encoding_digest(encoding),
-        "rows": dict(rows),
+        "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
     }
 
 
@@ -136,25 +136,36 @@ def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
 
 
 def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters: int) -> FederationFacts:
-    """The facts as a party knows them: its own rows, and those that others declared."""
-    declared = {other: count for other, count in plan["rows"].items() if count is not None and other != name}
-    parties = {other: party_facts(config, other, int(count)) for other, count in declared.items()}
-    parties[name] = party_facts(config, name, rows)
+    """The facts as a party knows them: its own rows, and those that others declared (its own count where they did not).
+
+    The smallest count is then never above the party's own, which is what noise may depend on.
+    """
+    counts = {other: rows if count is None else int(count) for other, count in plan["rows"].items()} | {name: rows}
+    parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
 
 
 def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
     """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
-    train = config.train
+    train, needs_rows = config.train, needs_declared_rows(config)
     parties = {}
-    for name, rows in plan["rows"].items():
+    for name, rows in sorted(plan["rows"].items()):
         if rows is not None:
             parties[name] = party_facts(config, name, rows)
-        elif train.weighting == "rows":
-            raise DataError(f"train.weighting=rows: the rows of {name} are not declared; set data.rows.{name} there")
+        elif needs_rows is not None:
+            raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
     return FederationFacts(parties=parties, rounds=train.rounds, parameters=parameters)
+
+
+def needs_declared_rows(config: Config) -> str | None:
+    """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
+    if config.train.weighting == "rows":
+        return "train.weighting=rows"
+    if config.privacy.mechanism == "nbafl" and config.nbafl.min_dataset_size is None:
+        return "nbafl.min_dataset_size=null"
+    return None
 
 
 def _check_code(own: Config, plan: Plan) -> None:

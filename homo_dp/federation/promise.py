@@ -19,7 +19,7 @@ def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, round
     """The ``privacy`` part of the aggregator's indicators, after ``rounds_done`` rounds."""
     mechanism, rows = aggregator.mechanism, plan["rows"]
     private = config.private and mechanism.private
-    if mechanism.ledger_keeper == "party" and any(count is None for count in rows.values()):
+    if mechanism.unit == "record" and any(count is None for count in rows.values()):
         return _without_rows(config, aggregator, plan, private)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     statement = privacy_statement(

@@ -157,10 +157,12 @@ def test_facts_hold_what_was_declared_and_nothing_else() -> None:
     plan, agreed = plan_of(), agree(config(), plan_of())
     known = facts_for_party(agreed, plan, "b", 60, 31)
     assert {name: facts.rows for name, facts in known.parties.items()} == {"a": 100, "b": 60}
-    alone = facts_for_party(agreed, plan, "a", 100, 31)
-    assert set(alone.parties) == {"a"}
+    alone = facts_for_party(agreed, plan, "a", 70, 31)
+    assert alone.smallest_rows == 70
     with pytest.raises(DataError, match=r"data\.rows\.b"):
         facts_for_aggregator(config(train__weighting="rows"), plan, 31)
+    with pytest.raises(DataError, match=r"nbafl\.min_dataset_size"):
+        facts_for_aggregator(config(privacy__mechanism="nbafl"), plan, 31)
 
 
 def test_a_changed_job_is_named_by_its_key() -> None:
