@@ -111,11 +111,11 @@ def release_names(mechanism: Mechanism | type[Mechanism]) -> tuple[str, ...]:
 
 
 def check_price(own: Config, plan: PartyPlan) -> None:
-    """Refuse a calibrated plan that costs more than the party's cap, towards any observer it promises something."""
+    """Refuse a calibrated plan that costs more than the party's cap, towards any observer that it does not trust."""
     cap = epsilon_cap(own)
     if cap is None:
         return
-    for observer in OBSERVERS:
+    for observer in OBSERVERS[1:] if plan.trusts_aggregator else OBSERVERS:
         spent = epsilon_after(plan, observer, plan.rounds)
         if spent is not None and spent.quoted > cap * (1 + _SLACK):
             raise PlanRefused(
