@@ -22,7 +22,6 @@ from homo_dp.privacy.losses import (
 from homo_dp.privacy.sgd import is_plain_sgd, step_optimizer
 from tests.privacy.training_parts import flat, middle_norm, reference_sum, step_sum, training
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
@@ -270,3 +269,28 @@ def test_plain_sgd_is_told_from_sgd_that_does_more() -> None:
     step_optimizer(watched, [weight], [weight.grad])
     assert calls == [1]
     assert weight.tolist() == pytest.approx([0.9] * 3)
+
+
+@pytest.mark.parametrize("activation", [nn.ELU, nn.ReLU, nn.LeakyReLU])
+def test_activations_in_place_are_those_of_a_copy(activation: Callable[..., nn.Module]) -> None:
+    torch.manual_seed(1)
+    features, labels = torch.randn(12, 6).double(), torch.arange(12) % 3
+    features[0] = torch.inf  # so that the batch is passed twice
+    for first in ([], [activation(inplace=True)]):
+        torch.manual_seed(2)
+        module = nn.Sequential(*first, nn.Linear(6, 5), activation(inplace=True), nn.Linear(5, 3)).double()
+        copied = copy.deepcopy(module)
+        for layer in copied.modules():
+            if hasattr(layer, "inplace"):
+                layer.inplace = False  # type: ignore[assignment]
+        expected = reference_sum(copied, softmax_cross_entropy, features[1:], labels[1:], 1.0)
+        private = training(module, softmax_cross_entropy, features, labels)
+        assert private.grad_sample_mode == "fast"
+        torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_one_output_at_each_position() -> None:
+    torch.manual_seed(1)
+    features, labels = torch.randn(12, 5, 6).double(), torch.randn(12, 5, 1).double()
+    _same_as_reference(nn.Linear(6, 1), squared_error, features, labels)
+    _same_as_reference(nn.Linear(6, 1), squared_error, features[:, :1], labels[:, :1])
