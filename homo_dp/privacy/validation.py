@@ -6,7 +6,7 @@ and a short run on made-up rows finds modules that mix rows without saying so in
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from opacus.validators import ModuleValidator
@@ -76,7 +76,7 @@ def check_module(module: nn.Module) -> None:
 
 
 def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> None:
-    """Raise PrivacyError if one row changes another row's loss, or if a forward pass writes to a buffer.
+    """Raise PrivacyError if one row changes another row's loss or gradient, or if a forward pass writes to the module.
 
     Rows are made up where features are floating point; integer features (embedding indices) reuse rows of the table.
     Runs under its own random state, so nothing that is drawn later depends on it.
@@ -86,27 +86,26 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     count = min(4, len(features))
     rows = probe_features(features, count)
     changed = rows.clone()
-    changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else rows[0]
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else _another_row(features, rows[-1])
+    before = {name: tensor.detach().clone() for name, tensor in _named_tensors(module)}
     was_training = module.training
     module.train()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         try:
-            first = _seeded_losses(module, loss, rows, labels[:count])
+            first, gradients = _seeded_losses(module, loss, rows, labels[:count])
         except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
             rows, changed = features[:count], features[:count].clone()
-            changed[-1] = rows[0]
-            first = _seeded_losses(module, loss, rows, labels[:count])
-        second = _seeded_losses(module, loss, changed, labels[:count])
+            changed[-1] = _another_row(features, rows[-1])
+            first, gradients = _seeded_losses(module, loss, rows, labels[:count])
+        second, others = _seeded_losses(module, loss, changed, labels[:count])
     module.train(was_training)
-    if not torch.allclose(first[:-1], second[:-1], rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise PrivacyError(
-            f"{type(module).__name__} mixes rows: changing one row changed another row's loss; "
-            "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
-        )
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            raise PrivacyError(f"buffer {name} is written by the forward pass; remove it: it would carry data raw")
+    if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise PrivacyError(_mixes(module, "loss"))
+    if not all(map(_same_gradient, gradients, others)):
+        raise PrivacyError(_mixes(module, "gradient"))
+    for name, tensor in _named_tensors(module):
+        if not torch.equal(tensor, before[name]):
+            raise PrivacyError(f"{name} is written by the forward pass; remove it: it would carry data raw")
 
 
 def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, *, partly: bool = False) -> None:
@@ -135,6 +134,11 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         raise PrivacyError(
             f"{name}: {type(layer).__name__} track_running_stats=True keeps raw statistics; "
             f"use track_running_stats=False, {_FIX}"
+        )
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+        raise PrivacyError(
+            f"{name}: {type(layer).__name__} max_norm={layer.max_norm} rewrites the vectors of the words it sees, "
+            "without noise; use max_norm=None"
         )
 
 
@@ -182,9 +186,43 @@ def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
     return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
 
 
-def _seeded_losses(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor) -> Tensor:
+def _seeded_losses(
+    module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor
+) -> tuple[Tensor, Sequence[Tensor | None]]:
+    """Losses of all rows but the last, and the gradient of their sum: neither may depend on the last row."""
     torch.manual_seed(0)  # the same dropout mask both times
-    return per_sample(loss(module(rows), labels), len(rows))
+    losses = per_sample(loss(module(rows.clone()), labels), len(rows))[:-1]
+    if not losses.requires_grad:
+        return losses, ()
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return losses.detach(), torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+
+
+def _same_gradient(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    finite = one.isfinite() & other.isfinite()  # nothing times the infinity of a made-up row is not a number
+    one, other = one[finite], other[finite]
+    scale = float(one.abs().max()) if len(one) else 0.0
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * scale + 1e-7)
+
+
+def _another_row(features: Tensor, row: Tensor) -> Tensor:
+    """A row of the table that differs from this one, where there is one."""
+    differs = (features != row).reshape(len(features), -1).any(1)
+    return features[int(differs.int().argmax())]
+
+
+def _named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    yield from ((f"buffer {name}", buffer) for name, buffer in module.named_buffers())
+    yield from ((f"parameter {name}", parameter) for name, parameter in module.named_parameters())
+
+
+def _mixes(module: nn.Module, what: str) -> str:
+    return (
+        f"{type(module).__name__} mixes rows: changing one row changed another row's {what}; "
+        "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
+    )
 
 
 def _one_line(error: Exception) -> str:

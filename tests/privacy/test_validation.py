@@ -187,3 +187,71 @@ def test_indices_stored_as_floats_are_probed_with_rows_of_the_table() -> None:
 
     indices = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 4.0]])
     probe_rows(Words(), size_of_outputs, indices, torch.zeros(3))
+
+
+class KeepsMeans(nn.Module):
+    """Writes the mean of what it sees into a parameter, which is sent as a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.seen = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.seen.copy_(inputs.mean(0))
+        outputs: Tensor = self.layer(inputs)
+        return outputs
+
+
+def test_weights_that_a_forward_pass_writes_are_found() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="parameter seen is written by the forward pass"):
+        probe_rows(KeepsMeans(), softmax_cross_entropy, features, labels)
+    for layer in (nn.Embedding(5, 4, max_norm=1.0), nn.EmbeddingBag(5, 4, max_norm=1.0)):
+        with pytest.raises(PrivacyError, match=r"0: Embedding.* max_norm=1\.0 rewrites .* use max_norm=None"):
+            check_module(nn.Sequential(layer, nn.Linear(4, 2)))
+    check_module(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)))
+
+
+def test_rows_that_meet_in_the_backward_pass_alone_are_found() -> None:
+    class Straight(nn.Module):
+        """Adds the mean of the batch to the gradient and nothing to the value."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            outputs = self.layer(inputs)
+            shared: Tensor = outputs.mean(0)
+            mixed: Tensor = outputs + (shared - shared.detach())
+            return mixed
+
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="Straight mixes rows: changing one row changed another row's gradient"):
+        probe_rows(Straight(), softmax_cross_entropy, features, labels)
+
+
+def test_a_table_that_starts_with_equal_rows_is_probed_with_others() -> None:
+    class CentredWord(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(5, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            vectors: Tensor = self.words(inputs)
+            return vectors - vectors.mean(0)
+
+    words = torch.tensor([1, 1, 1, 1, 1, 1, 4])
+    for indices in (words, words.double()):
+        module = CentredWord() if indices is words else nn.Sequential(_Long(), CentredWord())
+        with pytest.raises(PrivacyError, match="mixes rows"):
+            probe_rows(module, size_of_outputs, indices, torch.zeros(7))
+
+
+class _Long(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        if bool((inputs != inputs.long()).any()):
+            raise IndexError("not an index")
+        return inputs.long()
