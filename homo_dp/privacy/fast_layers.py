@@ -140,14 +140,16 @@ class FixedFunction(FastLayer):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._module = module
+        self._in_place = any(getattr(layer, "inplace", False) for layer in module.modules())
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         if not keep:
-            result: Tensor = self._module(inputs)
+            result: Tensor = self._module(inputs.clone() if self._in_place else inputs)
             return result
         with torch.enable_grad():
             self._leaf = inputs.detach().requires_grad_()
-            self._outputs: Tensor = self._module(self._leaf)
+            # What it would overwrite is kept by the layer before, and may be no leaf of a graph.
+            self._outputs: Tensor = self._module(self._leaf.clone() if self._in_place else self._leaf)
         detached: Tensor = self._outputs.detach()
         return detached
 

@@ -43,6 +43,8 @@ class OneOutputGradients:
     ) -> Callable[[], Tensor]:
         with torch.no_grad():
             inputs = features if features.dim() == 2 else features.flatten(1)
+            if inputs.shape[1] != self._module.in_features:  # a sequence, with one output at each position
+                return self._general.clipped_sum(features, labels, sums, accumulate)
             gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
             lengths: Tensor = torch.linalg.vector_norm(inputs, dim=1, keepdim=True)
             lengths = torch.hypot(lengths, self._one) if self._bias else lengths.clamp_(min=_TINY)

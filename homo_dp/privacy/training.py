@@ -112,6 +112,7 @@ class PrivateTraining:
         """Take ``steps`` private steps; ``after_step`` is called after each, for example to move a schedule on."""
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise PrivacyError(f"steps={steps!r} is not a whole number >= 0; give the number of steps to take")
+        self._check_trained()
         self.module.train()
         with NoiseVectors(self.noise, self._sum.numel(), steps, self._sum.dtype) as vectors:
             for _ in range(steps):
@@ -175,6 +176,18 @@ class PrivateTraining:
     def close(self) -> None:
         """Take every hook off the module."""
         self._gradients.close()
+
+    def _check_trained(self) -> None:
+        """Raise if other parameters are trainable than are clipped; drop gradients that nobody clipped."""
+        trained = {id(parameter) for parameter in self._parameters}
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad != (id(parameter) in trained):
+                was, now = ("frozen", "trainable") if parameter.requires_grad else ("trainable", "frozen")
+                raise PrivacyError(f"{name} was {was} and is {now} now; make a new training for other layers")
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in trained:
+                    parameter.grad = None
 
     def _step(self, vectors: NoiseVectors) -> None:
         self._sum_clipped(self._draw())

@@ -344,3 +344,35 @@ def test_steps_must_be_a_count(steps: Any) -> None:
         private.run(steps)
     private.run(0)
     assert private.steps_done == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_layers_unfrozen_between_rounds_are_refused(mode: str) -> None:
+    """Nobody clips what they get: with momentum their raw gradients would be stepped."""
+    module, features, labels = _regression()
+    module.get_submodule("0").requires_grad_(False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    options: dict[str, Any] = {"sampler": PoissonSampler(30, 1.0), "noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    private = PrivateTraining(module, optimizer, squared_error, features, labels, grad_sample_mode=mode, **options)
+    private.run(1)
+    module.get_submodule("0").requires_grad_(True)
+    with pytest.raises(PrivacyError, match=r"0\.weight was frozen"):
+        private.run(1)
+    module.get_submodule("0").requires_grad_(False)
+    private.run(1)
+    module.get_submodule("2").requires_grad_(False)
+    with pytest.raises(PrivacyError, match=r"2\.weight was trainable"):
+        private.run(1)
+
+
+def test_gradients_that_frozen_layers_had_before_are_not_stepped() -> None:
+    module, features, labels = _regression()
+    torch.autograd.backward(squared_error(module(features), labels).sum())
+    module.get_submodule("0").requires_grad_(False)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    options: dict[str, Any] = {"sampler": PoissonSampler(30, 1.0), "noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    private = PrivateTraining(module, optimizer, squared_error, features, labels, **options)
+    before = private.weights()
+    private.run(1)
+    assert torch.equal(private.weights()["0.weight"], before["0.weight"])
+    assert not torch.equal(private.weights()["2.weight"], before["2.weight"])
