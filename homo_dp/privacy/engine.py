@@ -145,9 +145,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         """
         _check_request(poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module)
         check_noise_multiplier(noise_multiplier)
-        bounds = [max_grad_norm] if isinstance(max_grad_norm, int | float) else list(max_grad_norm)
-        for bound in bounds:
-            check_clip_norm(bound, "max_grad_norm")
+        _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
         plain = clipping == "flat" and wrap_model and batch_first
         mode, self.mode_reason = self._mode(module, optimizer, grad_sample_mode, plain=plain)
@@ -323,6 +321,11 @@ def _check_request(
         raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise PrivacyError("a distributed module is not supported; train in one process and federate instead")
+
+
+def _check_bounds(max_grad_norm: float | Sequence[float]) -> None:
+    for bound in [max_grad_norm] if isinstance(max_grad_norm, int | float) else max_grad_norm:
+        check_clip_norm(bound, "max_grad_norm")
 
 
 def _refuse_options(options: dict[str, Any]) -> None:
