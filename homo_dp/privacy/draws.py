@@ -4,12 +4,12 @@ Drawing for many steps at a time spreads the cost of a call over those steps. It
 every row of every step independently, so one draw over ``steps * rows`` virtual rows is exactly ``steps`` draws.
 """
 
-import os
 from types import TracebackType
 
 import torch
 from torch import Tensor
 
+from homo_dp.privacy.keystream import forks
 from homo_dp.privacy.noise import AheadNormals, NoiseSource
 from homo_dp.privacy.sampling import PoissonSampler
 
@@ -31,11 +31,11 @@ class PoissonBatches:
         self._steps = max(1, min(64, int(_BLOCK / max(1.0, sampler.expected_size))))
         self._block = PoissonSampler(sampler.population * self._steps, sampler.sample_rate)
         self._ready: list[Tensor] = []
-        self._pid = os.getpid()
+        self._forks = forks()
 
     def next(self) -> Tensor:
         """The row numbers of the next batch, ascending, int64."""
-        if not self._ready or self._pid != os.getpid():
+        if not self._ready or self._forks != forks():
             self._draw_block()
         return self._ready.pop()
 
@@ -45,7 +45,7 @@ class PoissonBatches:
         sizes = torch.searchsorted(drawn, starts).diff()
         drawn -= starts[:-1].repeat_interleave(sizes)
         self._ready = list(torch.split(drawn, sizes.tolist()))
-        self._pid = os.getpid()
+        self._forks = forks()
 
 
 class NoiseVectors:
@@ -59,7 +59,7 @@ class NoiseVectors:
         self._noise, self._size, self._dtype = noise, size, dtype
         self._left = steps
         self._ready: list[Tensor] = []
-        self._pid = os.getpid()
+        self._forks = forks()
         self._ahead: AheadNormals | None = None
         if noise.private and size >= _AHEAD and steps > 2:
             self._ahead = AheadNormals(noise, size, dtype=dtype, depth=2)
@@ -68,10 +68,10 @@ class NoiseVectors:
         """A fresh vector of independent normals with standard deviation 1."""
         if self._ahead is not None:
             return self._ahead.take()
-        if not self._ready or self._pid != os.getpid():
+        if not self._ready or self._forks != forks():
             count = max(1, min(self._left, _BLOCK // self._size))
             self._ready = list(self._noise.normal((count, self._size), 1.0, dtype=self._dtype))
-            self._pid = os.getpid()
+            self._forks = forks()
         self._left -= 1
         return self._ready.pop()
 

@@ -28,6 +28,17 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def forks() -> int:
+    """How many forks lie between this process and the first: what was drawn at another count is another process's.
+
+    Unlike a process number, which a later process or another container may get again, it never comes back.
+
+    >>> forks() == forks()
+    True
+    """
+    return _forks
+
+
 class Keystream:
     """Random bytes for any number of threads.
 

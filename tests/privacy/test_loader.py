@@ -1,6 +1,8 @@
 """Poisson loaders and the draws behind them: every row at the rate, every draw once, no copy of the table."""
 
+import os
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.loader import TensorRows, poisson_loader, poisson_sampler, steps_for, tensor_rows
 from homo_dp.privacy.noise import SeededNoise, secure_noise
 from homo_dp.privacy.sampling import PoissonSampler
+from tests.privacy.noise_checks import check_independent, in_forked_child
 
 
 def test_blocks_of_batches_are_independent_poisson_batches() -> None:
@@ -96,3 +99,17 @@ def test_loaders_that_cannot_be_sampled_are_refused() -> None:
         poisson_sampler(DataLoader(TensorDataset(torch.zeros(3)), batch_size=None))
     with pytest.raises(PrivacyError, match="epochs=0"):
         steps_for(0, DataLoader(TensorDataset(torch.zeros(3))))
+
+
+def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the child has its parent's process number, as the first process of two containers has."""
+    number = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: number)
+    batches = PoissonBatches(PoissonSampler(1000, 0.1), secure_noise())
+    vectors = NoiseVectors(secure_noise(), 100, 50, torch.float64)
+    batches.next()
+    vectors.next()
+    children = [in_forked_child(vectors.next) for _ in range(2)]
+    check_independent(vectors.next(), *children)
+    drawn = [in_forked_child(batches.next), in_forked_child(batches.next), batches.next().double()]
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2)), "1,000 coins alike: once in 1e80"
