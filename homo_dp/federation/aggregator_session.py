@@ -32,6 +32,7 @@ from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
+_ONE_ROUND = ("round_over", "weights", "plan_changed")  # refusals after which a party goes on; others need a new join
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class AggregatorSession:
         self._began = time.perf_counter()
         while aggregator.round < aggregator.settings.rounds:
             aggregator.start_round()
-            self._refused = {}
+            self._refused = dict(self.lobby.refusals)
             crash_point("aggregator.before_broadcast")
             for message in aggregator.broadcast():
                 transport.send(message)
@@ -218,7 +219,8 @@ class AggregatorSession:
         if message.round in (0, self.aggregator.round):
             log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason
-            self.lobby.refusals[party] = reason
+            if reason not in _ONE_ROUND:
+                self.lobby.refusals[party] = reason
 
     def _send_plan(self, party: str) -> None:
         self.lobby.send(party, 0, "plan", {"plan": self.plan})

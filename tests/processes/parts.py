@@ -27,9 +27,17 @@ class Cluster:
     """The files of one aggregator and three parties below ``folder``, and the processes that run from them."""
 
     def __init__(
-        self, folder: Path, nats: NatsServer | None = None, rounds: int = 3, zygote: Zygote | None = None
+        self,
+        folder: Path,
+        nats: NatsServer | None = None,
+        rounds: int = 3,
+        zygote: Zygote | None = None,
+        run: str = RUN,
+        exchange: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.run = run
+        self.exchange = exchange or folder / "exchange"
         self.nats = nats
         self.zygote = zygote
         self.rounds = rounds
@@ -39,16 +47,16 @@ class Cluster:
         for pair in pairs.values():
             write_key_pair(pair, folder / "keys")
         lines = {name: pair.public.line for name, pair in pairs.items()}
-        common: dict[str, Any] = {"federation": {"run": RUN}, "tracking": {"enabled": False}}
+        common: dict[str, Any] = {"federation": {"run": run}, "tracking": {"enabled": False}}
         aggregator = {
             "data": {"columns_from": "breast_cancer"},
             "train": {"rounds": rounds, "local_steps": 2, "batch_size": 50},
             "federation": {
-                "run": RUN,
+                "run": run,
                 "key_file": str(folder / "keys" / "aggregator.key"),
                 "parties": {name: lines[name] for name in PARTIES},
                 "state_dir": str(folder / "state-aggregator"),
-                "round_timeout": 120,
+                "round_timeout": 60,
             },
         }
         self.configs = {AGGREGATOR: common | aggregator}
@@ -75,21 +83,27 @@ class Cluster:
 
     def _transport(self, name: str) -> dict[str, Any]:
         if self.nats is None:
-            return {"kind": "directory", "directory": str(self.folder / "exchange")}
+            return {"kind": "directory", "directory": str(self.exchange)}
         return {"kind": "nats", "nats": self.nats.config(name).model_dump(mode="json")}
 
-    def change(self, name: str, section: str, **values: Any) -> None:
+    def change(self, name: str, section: str, /, **values: Any) -> None:
         """Change keys of one process's config."""
         self.configs[name] = {**self.configs[name], section: {**self.configs[name].get(section, {}), **values}}
 
-    def start(self, name: str, crash_at: str | None = None, arguments: Sequence[str] = ()) -> Running:
+    def start(
+        self,
+        name: str,
+        crash_at: str | None = None,
+        arguments: Sequence[str] = (),
+        largest_file: int | None = None,
+    ) -> Running:
         """Start (or start again) one process; its output is appended to ``<name>.log``."""
         path, log = self.folder / f"{name}.yaml", self.folder / f"{name}.log"
         path.write_text(yaml.safe_dump(self.configs[name]))
         module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
         options = ["--config", str(path), *arguments]
         if self.zygote is not None:
-            self.processes[name] = self.zygote.start(module, options, log, crash_at)
+            self.processes[name] = self.zygote.start(module, options, log, crash_at, largest_file)
             return self.processes[name]
         environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
         environment |= {"OMP_NUM_THREADS": "1"} | ({"HOMO_DP_CRASH_AT": crash_at} if crash_at else {})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.models.files import load_model
 from homo_dp.privacy.ledger import Ledger
-from tests.processes.parts import PARTIES, RUN, Cluster
+from tests.processes.parts import PARTIES, Cluster
 
 
 @dataclass
@@ -71,7 +71,7 @@ def check_survivors(cluster: Cluster) -> None:
         assert all(own[key].equal(published[key]) for key in published)
         with Ledger(cluster.folder / name / "ledger.sqlite", read_only=True) as ledger:
             ledger.verify()
-            rows = ledger.rows(RUN, name)
+            rows = ledger.rows(cluster.run, name)
         used = {row["round"] for row in indicators["rounds"] if name in row["replied"]}
         charged = [row.round for row in rows]
         assert used <= set(charged)

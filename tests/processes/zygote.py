@@ -6,6 +6,7 @@ same `main` with the same arguments as the command does, and can be killed as an
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -59,8 +60,17 @@ class Zygote:
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
 
-    def start(self, module: str, arguments: list[str], log: Path, crash_at: str | None) -> Forked:
-        order = {"module": module, "arguments": arguments, "log": str(log), "crash_at": crash_at}
+    def start(
+        self, module: str, arguments: list[str], log: Path, crash_at: str | None, largest_file: int | None = None
+    ) -> Forked:
+        """Start a process; ``largest_file`` makes longer writes fail, as a full disk does."""
+        order = {
+            "module": module,
+            "arguments": arguments,
+            "log": str(log),
+            "crash_at": crash_at,
+            "largest": largest_file,
+        }
         return Forked(self, int(self.ask(order)))
 
     def ask(self, order: dict[str, Any]) -> Any:
@@ -117,6 +127,8 @@ def _child(order: dict[str, Any]) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     crash._planned = crash._plan(order["crash_at"])
+    if order["largest"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
     main = importlib.import_module(order["module"]).main
     try:
         cli.run(lambda _: main(order["arguments"]))
