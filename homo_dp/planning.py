@@ -58,7 +58,7 @@ def _row(
     return {
         "party": name,
         "rows": party.rows,
-        "steps": party.steps_per_round * party.rounds,
+        "steps": party.steps_per_round * plan.releases_by(plan.rounds),
         "sample rate": party.sample_rate,
         "noise multiplier": plan.noise_multiplier,
         "sigma": plan.sigma,

@@ -64,7 +64,7 @@ def privacy_statement(
         "observers": observers,
         "quoted_observer": observer,
         "parties": {
-            name: _party(plan, mechanism.facts.parties[name], observer, rounds_done, applied_sigma.get(name))
+            name: _party(plan, mechanism.facts.parties[name], observer, rounds_done, applied_sigma.get(name), private)
             for name, plan in plans.items()
         },
         "rows": "declared in the config"
@@ -77,9 +77,9 @@ def privacy_statement(
 
 
 def _party(
-    plan: PartyPlan, facts: PartyFacts, observer: Observer, rounds_done: int, sigma: float | None
+    plan: PartyPlan, facts: PartyFacts, observer: Observer, rounds_done: int, sigma: float | None, private: bool
 ) -> dict[str, Any]:
-    spent = epsilon_after(plan, observer, rounds_done)
+    spent = epsilon_after(plan, observer, rounds_done) if private else None
     return {
         "epsilon_pld": spent.pld if spent else None,
         "epsilon_rdp": spent.rdp if spent else None,
