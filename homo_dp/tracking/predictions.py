@@ -112,7 +112,7 @@ class PredictionWriter:
             raise ValueError(f"rows={len(frame)}, outputs={len(outputs)}, party={party}: do not belong together")
         if list(map(str, frame.columns)) != self._columns:
             raise DataError("a chunk of the table has other columns than its first; check the file")
-        arrays = [_column(frame.iloc[:, index]) for index in range(frame.shape[1])]
+        arrays = [_column(series) for _, series in frame.items()]
         if party is not None:
             arrays.insert(0, _safe_texts(pa.array([party] * len(frame), TEXT)))
         arrays += _results(self._task, outputs, self._threshold)

@@ -15,7 +15,7 @@ from homo_dp.config.text import parse_yaml
 from homo_dp.errors import ConfigError, InputError
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
 
-LARGEST_FILE = 200 << 20  # bytes
+LARGEST_FILE = 100 << 20  # bytes; what we look for is smaller
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             client = MlflowClient(uri)
-            for name in [item.path for item in client.list_artifacts(run_id) if not item.is_dir]:
-                if name.endswith((".json", ".yaml")):
-                    client.download_artifacts(run_id, name, folder)
+            for item in client.list_artifacts(run_id):
+                if not item.is_dir and (item.file_size or 0) <= LARGEST_FILE:
+                    client.download_artifacts(run_id, item.path, folder)
         except (MlflowException, OSError) as error:
             text = " ".join(str(error).split())[:200]
             raise InputError(

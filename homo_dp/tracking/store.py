@@ -30,8 +30,9 @@ class Store:
     def __init__(self, folder: Path, uri: str, experiment: str, state: State) -> None:
         self.folder, self.state = folder, state
         with quiet():
-            from mlflow.tracking import MlflowClient
+            from mlflow.tracking import MlflowClient, set_tracking_uri
 
+            set_tracking_uri(uri)  # registering a model looks its source up there, whatever the client's own address
             self.client: MlflowClient = MlflowClient(uri)
             if state.experiment_id is None:
                 state.experiment_id = self._experiment(uri, experiment)

@@ -1,0 +1,68 @@
+"""One MLflow store and one tracked training for all tests of this folder: making either takes seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from homo_dp import train
+from homo_dp.tracking.sender import set_defaults
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training that left its files in a folder and its history in a store."""
+
+    folder: Path
+    uri: str
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "out"
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a real store in a file, its tables made."""
+    set_defaults()
+    from mlflow.tracking import MlflowClient
+
+    from homo_dp.tracking.store import quiet
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
+    with quiet():
+        MlflowClient(uri).search_experiments()
+    return uri
+
+
+@pytest.fixture
+def client(store: str) -> MlflowClient:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(store)
+
+
+@pytest.fixture(scope="session")
+def trained(store: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The default recipe, a few rounds of it, tracked and registered as `screening`."""
+    folder = tmp_path_factory.mktemp("trained")
+    items = {
+        "train.rounds": ROUNDS,
+        "predictFileName": folder / "out" / "scores.txt",
+        "indicatorFileName": folder / "out" / "numbers.dat",
+        "modelFileName": folder / "out" / "weights",
+        "privacy.ledger": folder / "ledger.sqlite",
+        "tracking.uri": store,
+        "tracking.experiment": "trained",
+        "tracking.model_name": "screening",
+    }
+    assert train.main(["--params", *(f"{key}={value}" for key, value in items.items())]) == 0
+    return Trained(folder, store)

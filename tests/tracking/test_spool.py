@@ -1,0 +1,47 @@
+"""The spool: files as they were, and who may send what was left behind."""
+
+import os
+from pathlib import Path
+
+from homo_dp.tracking.spool import Spool, discard, is_alive, locked, unsent
+
+
+def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "unsent" / "one", "sqlite:///x.db", "x")
+    output = tmp_path / "model"
+    output.write_text("first")
+    assert spool.keep(output) == "files/model"
+    (tmp_path / "new").write_text("second")
+    os.replace(tmp_path / "new", output)
+    assert (spool.folder / "files" / "model").read_text() == "first"
+    assert spool.keep(tmp_path / "not there") is None
+    assert spool.keep(Path("/dev/null")) is None
+
+
+def test_a_spool_in_use_is_not_left_behind(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "one", "sqlite:///x.db", "x")
+    spool.add("run", key="a")
+    assert unsent(tmp_path) == []
+    spool.close()
+    assert unsent(tmp_path) == [spool.folder]
+    with locked(spool.folder) as mine, locked(spool.folder) as second:
+        assert mine
+        assert not second
+
+
+def test_a_spool_of_a_dead_writer_is_left_behind(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "one", "sqlite:///x.db", "x")
+    lines = spool.folder / "lines.jsonl"
+    lines.write_text(lines.read_text().replace(str(os.getpid()), "999999999"))
+    assert unsent(tmp_path) == [spool.folder]
+    assert not is_alive(999999999)
+    assert is_alive(os.getpid())
+
+
+def test_the_last_spool_takes_its_folder_with_it(tmp_path: Path) -> None:
+    first, second = (Spool(tmp_path / "unsent" / name, "sqlite:///x.db", "x") for name in "ab")
+    discard(first.folder)
+    assert (tmp_path / "unsent").exists()
+    discard(second.folder)
+    assert not (tmp_path / "unsent").exists()
+    assert unsent(tmp_path / "unsent") == []
