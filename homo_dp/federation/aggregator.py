@@ -118,6 +118,11 @@ class Aggregator:
         """Parties whose update of this round has not come."""
         return tuple(party for party in self.cohort if party not in self._updates)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every update of this round has come; cheap to ask after each of many."""
+        return len(self._updates) == len(self.cohort)
+
     def finish_round(self) -> RoundReport:
         """Combine what came, charge what the aggregator itself noised, and move the weights."""
         updates = [self._updates[party] for party in self.cohort if party in self._updates]

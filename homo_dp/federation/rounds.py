@@ -41,7 +41,7 @@ def run_rounds(
 def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> None:
     """Take updates in until all have come or the time is over; raise if too few came."""
     deadline = None if rules.round_timeout is None else time.monotonic() + rules.round_timeout
-    while aggregator.waiting_for:
+    while not aggregator.complete:
         left = 3600.0 if deadline is None else deadline - time.monotonic()
         message = transport.receive(timeout=left) if left > 0 else None
         if message is None:
