@@ -190,13 +190,16 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
     test_views = _views([(one.test, one.share.test) for one in held])
     columns = _common_columns([one.test for one in held])
     users = _user_numbers(held)
+    frames: dict[int, pd.DataFrame] = {}  # parties of one table share it
     parties = {}
     for number, one in enumerate(held):
         (features, labels), (test_features, test_labels) = train_views[number], test_views[number]
         train_users, test_users = users[number] if users else (None, None)
         test = None
         if len(one.share.test):
-            frame = one.test.frame[columns].iloc[one.share.test].reset_index(drop=True)
+            if id(one.test) not in frames:
+                frames[id(one.test)] = one.test.frame[columns]
+            frame = frames[id(one.test)].iloc[one.share.test].reset_index(drop=True)
             test = Table(test_features, test_labels, frame, test_users)
         train = Table(features, labels, None, train_users)
         name = one.share.party

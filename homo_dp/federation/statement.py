@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
+
+from dp_accounting import DpEvent
 
 from homo_dp.federation.mechanism import Mechanism, Observer, PartyFacts, PartyPlan
 from homo_dp.privacy.accounting import Epsilon, epsilon_curve
@@ -21,7 +24,7 @@ def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon |
     if event is None:
         return None
     done, planned = plan.releases_by(rounds), plan.releases_by(plan.rounds)
-    return epsilon_curve(event, planned, plan.delta)[done - 1] if done else Epsilon(0.0, 0.0)
+    return _curve(event, planned, plan.delta)[done - 1] if done else Epsilon(0.0, 0.0)
 
 
 def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, rounds: int) -> float | None:
@@ -103,3 +106,16 @@ def _sentence(
     who = {"aggregator": "the aggregator and everybody who sees the model", "model_reader": "readers of the model"}
     figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
     return f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at most {figure}."
+
+
+def _curve(event: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
+    """The epsilons of all rounds, found at once by parties and rounds that ask again."""
+    try:
+        return _known_curve(event, rounds, delta)
+    except TypeError:  # an event with a list inside cannot be looked up
+        return epsilon_curve(event, rounds, delta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_curve(event: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
+    return epsilon_curve(event, rounds, delta)
