@@ -39,12 +39,7 @@ def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
     train = config.train
     rate = train.sample_rate
     if rate is None:
-        batch = train.batch_size or rows
-        if batch >= rows:
-            log.warning(
-                "train.batch_size=%d is not below the %d rows of party %s: every step takes all rows", batch, rows, name
-            )
-        rate = min(1.0, batch / rows)
+        rate = min(1.0, (train.batch_size or rows) / rows)
     steps = train.local_steps or math.ceil((train.local_epochs or 1) / rate)
     return PartyFacts(name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate)
 
@@ -52,7 +47,22 @@ def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
 def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
+    warn_of_full_batches(config, parties)
     return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+
+
+def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
+    """One line where some parties have no more rows than a batch: their steps gain nothing from sampling."""
+    full = [facts for facts in parties.values() if facts.sample_rate >= 1 and config.train.sample_rate is None]
+    if full:
+        batch, others = config.train.batch_size or full[0].rows, len(full) - 1
+        log.warning(
+            "train.batch_size=%d is not below the %d rows of party %s%s: every step takes all rows",
+            batch,
+            full[0].rows,
+            full[0].name,
+            f" (nor of {others} others)" if others else "",
+        )
 
 
 def noise_source(config: Config) -> NoiseSource:

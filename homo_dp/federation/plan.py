@@ -16,7 +16,7 @@ from homo_dp.config.load import config_from
 from homo_dp.config.privacy import BUILT_IN
 from homo_dp.config.schema import Config, DataConfig
 from homo_dp.errors import ConfigError, DataError
-from homo_dp.federation.build import mechanism_class, party_facts
+from homo_dp.federation.build import mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, PartyPlan
 from homo_dp.federation.statement import OBSERVERS, epsilon_after
 from homo_dp.privacy.errors import BudgetExceeded
@@ -142,6 +142,7 @@ def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters
     """
     counts = {other: rows if count is None else int(count) for other, count in plan["rows"].items()} | {name: rows}
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
+    warn_of_full_batches(config, {name: parties[name]})
     return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
 
 
