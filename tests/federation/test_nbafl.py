@@ -17,17 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from homo_dp.errors import ConfigError
-from homo_dp.federation.build import build_mechanism, federation_facts, run_budget
+from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, run_budget
 from homo_dp.federation.mechanism import PartyPlan
 from homo_dp.federation.mechanisms.nbafl import Formula, Nbafl, noise_constant, schedule
 from homo_dp.federation.messages import Message
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.federation.statement import privacy_statement
+from homo_dp.models.registry import build_model
 from homo_dp.privacy.clipping import vector_norm
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.events import from_json
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise import SeededNoise, secure_noise
+from tests.federation import small
 from tests.federation.nbafl_parts import (
     PARTIES,
     ROWS,
@@ -184,6 +186,22 @@ def test_the_proximal_term_pulls_to_the_global_weights() -> None:
         release = make_fit(mechanism).fit(mechanism, weights(0.1), 1, {})
         moved[mu] = float((flat(release.tensors) - flat(weights(0.1))).norm())
     assert moved[5.0] < 0.6 * moved[0.0]
+
+
+def test_one_record_can_move_the_weights_further_than_the_paper_assumes() -> None:
+    """Why the nominal epsilon is not charged: a flipped label moves clipped weights by more than 2C/m."""
+    long: dict[str, Any] = {"train.learning_rate": 1.0, "train.local_steps": 100, "train.sample_rate": 1.0}
+    mechanism = make(rows={"a": 20}, nbafl__epsilon=1e9, **long)
+    uploads = []
+    for flipped in (False, True):
+        table = small.small_table()
+        assert table.labels is not None
+        table.labels[0] = 1 - table.labels[0] if flipped else table.labels[0]
+        model = build_model(mechanism.config.model, (small.FEATURES,), (0, 1))
+        fit = build_fit(mechanism.config, model, table, mechanism.facts.parties["a"])
+        uploads.append(flat(fit.fit(mechanism, small.zeros(), 1, {}).tensors))
+    moved = float((uploads[1] - uploads[0]).norm())
+    assert 2 * C / 20 < moved <= 2 * C
 
 
 def test_an_upload_is_charged_for_twice_the_clip_norm(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from homo_dp import train
 from homo_dp.config.load import load_config
 from homo_dp.errors import ConfigError
+from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant
 from homo_dp.privacy.ledger import Ledger
 from tests.commands import run_command
 from tests.federation.nbafl_parts import TRUSTED, closed_form
@@ -20,6 +22,23 @@ ROOT = Path(__file__).parents[2]
 
 
 # --- words of other systems, and the sweep ---------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_page() -> None:
+    page = (ROOT / "docs" / "nbafl.md").read_text(encoding="utf-8")
+    config = load_config(ROOT / "conf" / "nbafl.yaml")
+    constant, rounds = noise_constant(0.01), config.train.rounds
+    formula = Formula(10, constant, config.nbafl.clip_norm, rounds, rounds, parties=10, rows=143)
+    accounted = formula.upload_sigma / (2 * formula.clip_norm)
+    assumed = accounted * formula.rows
+    figures = [
+        f"C = {formula.clip_norm:g}, m = 143, L = T = {rounds}, c = {constant:.4f}",
+        f"| {assumed:.2f} | {accounted:.4f} |",
+        f"| {assumed / math.sqrt(rounds):.2f} | {accounted / math.sqrt(rounds):.4f} |",
+        f"| 10, at delta 0.01 | {closed_form(accounted, rounds, 1e-5):,.0f}, at delta 1e-5 |",
+        f"epsilon {closed_form(assumed, rounds, 1e-5):.1f} at delta 1e-5, better than the 10",
+    ]
+    assert [figure for figure in figures if figure not in page] == []
 
 
 def test_flower_dps_words_stand_alone_in_an_nbafl_run() -> None:
