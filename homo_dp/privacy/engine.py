@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from homo_dp.privacy.checkpoint import load_checkpoint, save_checkpoint
+from homo_dp.privacy.checks import check_delta
 from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGhostOptimizer, SecurePerLayerOptimizer
 from homo_dp.privacy.errors import PrivacyError
@@ -188,6 +189,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     ) -> tuple[Any, ...]:
         """``make_private`` with the smallest noise that keeps everything this engine accounts below the target."""
         sampler = poisson_sampler(data_loader)
+        check_delta(target_delta, sampler.population)
         noise_multiplier = self.noise_multiplier_for(
             target_epsilon, target_delta, sampler.sample_rate, steps_for(epochs, data_loader)
         )

@@ -385,7 +385,24 @@ def test_target_epsilon_is_reached_from_below() -> None:
     for _ in range(4):
         _epoch(wrapped, optimizer, _Error(), loader)
     assert engine.accountant.history == [(optimizer.noise_multiplier, 0.12, 36)]
-    assert 3.0 * 0.99 < engine.get_epsilon(1e-5) <= 3.0
+    assert 3.0 * 0.995 < engine.get_epsilon(1e-5) <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(3.0, 0.01), (3.0, 0.0), (3.0, math.nan), (0.0, 1e-3), (math.inf, 1e-3)]
+)
+def test_targets_that_promise_nothing_are_refused(epsilon: float, delta: float) -> None:
+    module, features, labels = _table(100)
+    with pytest.raises(PrivacyError, match=r"delta=|target_epsilon="):
+        PrivacyEngine().make_private_with_epsilon(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=DataLoader(TensorDataset(features, labels), batch_size=10),
+            target_epsilon=epsilon,
+            target_delta=delta,
+            epochs=4,
+            max_grad_norm=1.0,
+        )
 
 
 def test_steps_spent_before_count_towards_the_target() -> None:
@@ -393,7 +410,7 @@ def test_steps_spent_before_count_towards_the_target() -> None:
     engine.accountant.history = [(1.5, 0.1, 10)]
     beside = engine.noise_multiplier_for(3.0, 1e-5, 0.1, 40)
     engine.accountant.history.append((beside, 0.1, 40))
-    assert 3.0 * 0.99 < engine.get_epsilon(1e-5) <= 3.0
+    assert 3.0 * 0.995 < engine.get_epsilon(1e-5) <= 3.0
     with pytest.raises(PrivacyError, match=r"target_epsilon=2\.0 is spent already"):
         engine.noise_multiplier_for(2.0, 1e-5, 0.1, 40)
 
