@@ -184,6 +184,7 @@ class Simulation:
             refusal = self.ledger.would_exceed([planned], party.settings.budget)
             if refusal:
                 raise BudgetExceeded(refusal)
+        build_aggregator(self.config, self.run_id, {}, self.mechanism, self.ledger).check_budget(self.facts.rounds)
 
     def _report(self, report: RoundReport) -> None:
         load_into(self.model.module, report.weights)

@@ -77,7 +77,7 @@ class Aggregator:
 
     def start_round(self) -> None:
         """Open the next round; a round that would pass the aggregator's own budget is refused here."""
-        self._check_budget(self.round + 1)
+        self.check_budget(1)
         self.round += 1
         self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights), self.round)
         self._updates = {}
@@ -171,10 +171,12 @@ class Aggregator:
         """What a round will cost on the aggregator's ledger, by the plan."""
         return self._charges(round_number)
 
-    def _check_budget(self, round_number: int) -> None:
+    def check_budget(self, rounds: int) -> None:
+        """Refuse the next rounds if they would pass the aggregator's own budget, before any data is touched."""
         if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
             return
-        refusal = self.ledger.would_exceed(self.planned_charges(round_number), self.settings.budget)
+        planned = [self.planned_charges(self.round + number) for number in range(1, rounds + 1)]
+        refusal = self.ledger.would_exceed([charge for charges in planned for charge in charges], self.settings.budget)
         if refusal:
             raise BudgetExceeded(refusal)
 

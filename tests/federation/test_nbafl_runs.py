@@ -116,6 +116,21 @@ def test_a_trusted_aggregator_end_to_end(
     assert max(row.epsilon for row in rows) == pytest.approx(privacy["epsilon"], rel=1e-9)
 
 
+def test_a_trusted_aggregator_refuses_a_run_over_its_budget_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one_round = 8.0  # an upload costs about 6, the two of a party more than 9
+    pairs = {"train.rounds": 8, "nbafl.exposures": 2, "nbafl.noise_at_upload": "false", "nbafl.epsilon": 0.02}
+    pairs |= {"data.partition.parties": 4, "privacy.trust_aggregator": "true", "privacy.lifetime_epsilon": one_round}
+    words = [str(word) for pair in (SMALL | pairs).items() for word in pair]
+    done = run_command(train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys)
+    assert done.code == 3
+    assert "round 1" not in done.err + done.out
+    with Ledger("ledger.sqlite") as ledger:
+        assert ledger.rows() == []
+
+
 def test_the_sweep_trains_each_cell_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("nbafl_pipeline", ROOT / "pipelines" / "nbafl.py")
     assert spec is not None

@@ -186,7 +186,7 @@ class Nbafl(Mechanism):
         if self.download_sigma == 0:
             notes.append(f"NbAFL: {self._no_download_noise()}")
         smallest, declared = self.facts.smallest_rows, self.formula.rows
-        if declared > smallest:
+        if declared > smallest > 1:  # at an aggregator, 1 stands for a count that the party keeps to itself
             notes.append(
                 f"nbafl.min_dataset_size={declared}: the smallest party has {smallest} rows; with those the paper's "
                 f"epsilon is {self.formula.epsilon * declared / smallest:.4g}, not the nominal {self.formula.epsilon:g}"
