@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.cli import (
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from homo_dp.data.rows import Table
     from homo_dp.models.files import SavedModel
 
+OUTPUTS = ("predictFileName", "indicatorFileName")
 EXAMPLES = """examples:
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,predictFileName=out/test_predict.csv \\
       --data patients.csv
@@ -43,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
+    loaded = load_from_arguments(options, _own_names(options, loaded.config))
     screen.notes(loaded.notes)
-    check_outputs(loaded.config, ("predictFileName", "indicatorFileName"))
+    _check_paths(loaded.config, options.data)
     return score(loaded.config, options.data, options.trust_factory, screen)
 
 
@@ -100,6 +105,24 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     files = {"predictions": destination, "indicators": config.output.indicatorFileName}
     screen.summary({"rows": writer.rows, **metrics, "files": files})
     return 0
+
+
+def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, str]]:
+    """Outputs that `--params` does not name are those of training with `test_` before: training's files stay."""
+    from homo_dp.config.params import parse_pairs, parse_params
+
+    params = parse_params(text for group in options.params for text in group).items
+    given = {key.removeprefix("output.") for key, _ in (*params, *parse_pairs((options.cfg or [""])[1:]).items)}
+    paths = {name: Path(getattr(config.output, name)) for name in OUTPUTS if name not in given}
+    return [(f"output.{name}", str(path.with_name(f"test_{path.name}"))) for name, path in paths.items()]
+
+
+def _check_paths(config: Config, table: str | None) -> None:
+    check_outputs(config, OUTPUTS)
+    for name in OUTPUTS if table is not None else ():
+        path = getattr(config.output, name)
+        if os.path.realpath(path) == os.path.realpath(str(table)):
+            raise ConfigError(f"output.{name}={path}: is the table to score; give another path")
 
 
 def _threshold(config: Config, model: SavedModel) -> float:

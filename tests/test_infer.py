@@ -127,3 +127,18 @@ def test_parquet_gz_and_missing_tables(shell: Shell) -> None:
         assert shell.infer("--data", name).code == 0
         assert len(read("p.csv")) == len(frame)
     assert shell.infer("--data", "absent.csv").code == 2
+
+
+def test_files_of_training_and_the_scored_table_are_never_overwritten(shell: Shell) -> None:
+    before = {path: Path(path).read_bytes() for path in ("out/indicator.json", "out/predict.csv", "a.csv")}
+    Path("r.yaml").write_text("output: {indicatorFileName: out/indicator.json}\n")
+    for more in ([], ["--config", "r.yaml"]):
+        command = ["--params", "modelFileName=m", "--data", "a.csv", *more]
+        assert run_command(infer.main, command, shell.monkeypatch, shell.capsys).code == 0
+    assert len(read("out/test_predict.csv")) == 60
+    assert "test_acc" in json.loads(Path("out/test_indicator.json").read_text())
+    for name in ("predictFileName", "indicatorFileName"):
+        done = shell.infer("--params", f"{name}=./a.csv", "--data", "a.csv")
+        assert done.code == 2
+        assert "is the table to score" in done.err
+    assert {path: Path(path).read_bytes() for path in before} == before

@@ -1,6 +1,7 @@
 """The whole configuration: all sections, and the checks that concern several of them."""
 
 import os
+from collections.abc import Mapping
 from typing import Self
 
 from pydantic import model_validator
@@ -81,9 +82,13 @@ class Config(Section):
 
     def _check_outputs(self) -> None:
         paths = {f"output.{name}": path for name, path in self.output} | {"privacy.ledger": self.privacy.ledger}
-        seen: dict[str, str] = {}
+        tests = self.data.test_file
+        tables = {f"data.files.{party}": path for party, path in self.data.files.items()}
+        if tests is not None:
+            tables |= {"data.test_file": tests} if isinstance(tests, str) else _test_files(tests)
+        seen = {os.path.realpath(path): name for name, path in tables.items()}
         for name, path in paths.items():
-            place = os.path.abspath(path)
+            place = os.path.realpath(path)
             if place in seen:
                 raise Conflict(f"{name}={path}: is the same file as {seen[place]}; give each a path of its own")
             seen[place] = name
@@ -96,3 +101,7 @@ class Config(Section):
                         f"privacy.delta={self.privacy.delta:g}: must be below 1 / data.rows.{party} = {1 / rows:g}; "
                         "lower it"
                     )
+
+
+def _test_files(files: Mapping[str, str]) -> dict[str, str]:
+    return {f"data.test_file.{party}": path for party, path in files.items()}
