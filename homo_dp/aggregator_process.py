@@ -94,9 +94,13 @@ class AggregatorProcess:
             self._write(aggregator, session, plan)
             return 0
         except KeyboardInterrupt as interrupt:
+            self.tracker.finish("KILLED", {}, {})
             done = session.aggregator.round if session else 0
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
+        except BaseException:
+            self.tracker.finish("FAILED", {}, {})
+            raise
         finally:
             transport.close()
             folder.close()

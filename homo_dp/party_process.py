@@ -50,7 +50,7 @@ class PartyProcess:
         self.name = self.sealer.name
         _check_files(config, self.name)
         self.noise = noise_source(config)
-        self.ledger = None if config.privacy.mechanism == "none" else Ledger(config.privacy.ledger)
+        self.ledger = Ledger(config.privacy.ledger)
         self.tracker = open_tracker(config)
         self.agreed = config
         self.federation: Federation
@@ -81,9 +81,13 @@ class PartyProcess:
             self._finish(session, weights)
             return 0
         except KeyboardInterrupt as interrupt:
+            self.tracker.finish("KILLED", {}, {})
             done = session.rounds_answered
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
+        except BaseException:
+            self.tracker.finish("FAILED", {}, {})
+            raise
         finally:
             transport.close()
             folder.close()
@@ -104,7 +108,7 @@ class PartyProcess:
         except PrivacyError as error:
             raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
         check_price(self.own, party.plan)
-        if self.ledger is not None and party.charges_itself:
+        if party.charges_itself:
             planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds))]
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
             if refusal:
@@ -161,7 +165,7 @@ class PartyProcess:
         return self.party.mechanism.private and self.noise.private and not self.own.privacy.not_private
 
     def _finish(self, session: PartySession, weights: Weights) -> None:
-        rows = [] if self.ledger is None else self.ledger.rows(self.run_id, self.name)
+        rows = self.ledger.rows(self.run_id, self.name)
         statement = privacy_statement(
             self.party.mechanism,
             {self.name: self.party.plan},
@@ -180,7 +184,7 @@ class PartyProcess:
             statement=statement,
             rounds=session.duty.rows,
         )
-        written = write_outputs(outcome, self.ledger)
+        written = write_outputs(outcome, self.ledger if self.party.mechanism.private else None)
         crash_point("party.written")
         self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]})
         self._show(outcome, written)

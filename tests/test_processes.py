@@ -110,6 +110,22 @@ def test_a_party_refuses_what_passes_its_caps_and_the_others_go_on(cluster: Clus
     assert seen["rounds"][0]["replied"] == ["party_1", "party_2"]  # type: ignore[index]
 
 
+def test_a_run_that_too_many_refuse_stops_before_budget_is_spent_on_it(cluster: Cluster) -> None:
+    cluster.change("party_3", "party", caps={"releases": ["statistics"]})
+    cluster.change(AGGREGATOR, "federation", round_timeout=3)
+    cluster.start_all()
+    until(lambda: cluster.processes[AGGREGATOR].poll() is not None, cluster)
+    assert cluster.processes[AGGREGATOR].wait() == 2
+    assert "refused by party_3 (releases_cap)" in cluster.log(AGGREGATOR)
+    cluster.change("party_3", "party", caps={})
+    cluster.change(AGGREGATOR, "federation", round_timeout=60)
+    for name in (AGGREGATOR, "party_3"):
+        cluster.start(name)
+    assert set(cluster.wait().values()) == {0}
+    rounds = indicators(cluster, AGGREGATOR)["rounds"]
+    assert [row["counted"] for row in rounds] == [False, True, True]  # type: ignore[attr-defined]
+
+
 def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(cluster: Cluster) -> None:
     for name in (AGGREGATOR, "party_1", "party_2"):  # the third is missing, so that the run waits
         cluster.start(name)

@@ -134,6 +134,7 @@ class AggregatorSession:
             self._send_plan(party)
         self._began = time.perf_counter()
         while aggregator.round < aggregator.settings.rounds:
+            self._check_agreement()
             aggregator.start_round()
             self._refused = dict(self.lobby.refusals)
             crash_point("aggregator.before_broadcast")
@@ -149,6 +150,16 @@ class AggregatorSession:
             transport.send(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
+
+    def _check_agreement(self) -> None:
+        """Do not let parties spend budget on rounds that cannot count, because too many others refused."""
+        refusals = self.lobby.refusals
+        if len(self.lobby.parties) - len(refusals) < self.rules.min_parties:
+            said = ", ".join(f"{party} ({reason})" for party, reason in refusals.items())
+            raise TransportError(
+                f"federation.min_parties={self.rules.min_parties}: cannot be reached, refused by {said}; settle it "
+                "with them or lower it, then start the aggregator again: the run continues"
+            )
 
     def _collect(self) -> None:
         deadline = time.monotonic() + self.rules.round_timeout

@@ -72,7 +72,7 @@ class PartySession:
         """Take part until the final weights are here."""
         kept, final = read_state(self._plan_file), read_state(self._final_file)
         if kept is not None:
-            self._start(kept[1]["plan"])
+            self._agree(kept[1]["plan"])
         if final is not None:
             return final[0]
         self._join()
@@ -132,14 +132,18 @@ class PartySession:
                 self._send("refused", self._fitted, {"reason": "plan_changed"})
                 raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
             return
+        self._agree(plan)
+        crash_point("party.before_plan")
+        write_state(self._plan_file, {}, {"plan": plan}, point="party_plan")
+        crash_point("party.after_plan")
+
+    def _agree(self, plan: Plan) -> None:
+        """Start with a plan, or tell the aggregator in one word why not, and stop."""
         try:
             self._start(plan)
         except (PrivacyError, InputError) as refusal:
             self._send("refused", 0, {"reason": _reason(refusal)})
             raise
-        crash_point("party.before_plan")
-        write_state(self._plan_file, {}, {"plan": plan}, point="party_plan")
-        crash_point("party.after_plan")
 
     def _start(self, plan: Plan) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
