@@ -169,7 +169,7 @@ class PartyProcess:
         statement = privacy_statement(
             self.party.mechanism,
             {self.name: self.party.plan},
-            session.rounds_answered,
+            self.party.plan.round_of(session.rounds_answered),
             {self.name: rows[-1].sigma if rows else self.party.applied_sigma},
             private=self._private,
             secure_mode=self.noise.secure,
@@ -193,7 +193,8 @@ class PartyProcess:
         names = [name for name in ("loss", "acc", "auc", "r2", "mse") if f"test_{name}" in written.indicators]
         cells = [[part, *(written.indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")]
         self.screen.table("metrics (local)", ["rows of", *names], cells)
-        self.screen.line(str(outcome.statement["statement"]))
+        for text in (outcome.statement["statement"], *outcome.statement["notes"]):
+            self.screen.line(str(text))
         for name, path in written.files.items():
             self.screen.line(f"{name}: {path}")
         files = {name: str(path) for name, path in written.files.items()}

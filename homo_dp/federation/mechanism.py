@@ -80,6 +80,15 @@ class PartyPlan:
             return round_number
         return sum(number <= round_number for number in self.schedule)
 
+    def round_of(self, releases: int) -> int:
+        """The round of the run in which a party that missed none of its own makes its n-th release; 0 before the first.
+
+        >>> plan = PartyPlan(1.0, 1.0, 1.0, "replace_one", 1e-5, 4, {}, (), 1.0, schedule=(3, 4))
+        >>> plan.round_of(1), plan.releases_by(plan.round_of(2)), plan.releases_by(2)
+        (3, 2, 0)
+        """
+        return self.schedule[releases - 1] if self.schedule and releases else releases
+
 
 @dataclass(frozen=True)
 class Release:

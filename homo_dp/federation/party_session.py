@@ -98,7 +98,7 @@ class PartySession:
             return 0
         if self.duty.ledger is not None and self.party.charges_itself:
             return len(self.duty.ledger.rows(self.duty.run, self.duty.name))
-        return self.party.rounds_done
+        return self.party.plan.releases_by(self.party.rounds_done)
 
     def _take(self, message: Message) -> None:
         crash_point("party.received")

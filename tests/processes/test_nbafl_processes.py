@@ -1,0 +1,57 @@
+"""NbAFL between processes: the schedule that everybody computes for itself, and either ledger."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.privacy.ledger import Ledger, LedgerRow
+from tests.federation.nbafl_parts import closed_form
+from tests.processes.parts import PARTIES, Cluster
+from tests.processes.zygote import Zygote
+
+# 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
+SETTINGS: dict[str, Any] = {"epsilon": 10.0, "clip_norm": 3.0, "exposures": 2, "min_dataset_size": 100}
+ROUNDS = {"party_1": [1, 2], "party_2": [3, 4], "party_3": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as started:
+        yield started
+
+
+def ledger_rows(path: Path) -> list[LedgerRow]:
+    with Ledger(path, read_only=True) as ledger:
+        return ledger.rows()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_each_party_uploads_as_often_as_planned_and_says_what_it_spent(
+    trusted: bool, tmp_path: Path, zygote: Zygote
+) -> None:
+    with Cluster(tmp_path, rounds=4, zygote=zygote) as cluster:
+        ledger = tmp_path / AGGREGATOR / "ledger.sqlite"
+        cluster.change(AGGREGATOR, "privacy", mechanism="nbafl", trust_aggregator=trusted, ledger=str(ledger))
+        cluster.change(AGGREGATOR, "nbafl", **SETTINGS, noise_at_upload=not trusted)
+        for party in PARTIES:
+            cluster.change(party, "privacy", trust_aggregator=trusted)
+            cluster.change(party, "party", caps={"epsilon": 1e9})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    rounds = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())["rounds"]
+    assert [row["replied"] for row in rounds] == [["party_1", "party_3"]] * 2 + [["party_2"]] * 2
+    if trusted:
+        rows = ledger_rows(ledger)
+        assert {party: [row.round for row in rows if row.party == party] for party in PARTIES} == ROUNDS
+    for party in PARTIES:
+        own = ledger_rows(tmp_path / party / "ledger.sqlite")
+        privacy = json.loads((tmp_path / party / "out" / "indicator.json").read_text())["privacy"]
+        assert [row.round for row in own] == ([] if trusted else ROUNDS[party])
+        sigma = privacy["download_sigma"] if trusted else privacy["upload_sigma"]
+        assert privacy["epsilon"] == pytest.approx(closed_form(sigma / (2 * 3.0), 2, 1e-5), rel=1e-6)
+        assert privacy["accounted_epsilon"] == privacy["epsilon"]
+        assert "the nominal epsilon 10 is the paper's" in cluster.log(party)
