@@ -5,6 +5,8 @@ differences are worked out anew for every order; here once for all, fifteen time
 Tests hold the two against each other.
 """
 
+import decimal
+import itertools
 import math
 
 import numpy as np
@@ -65,8 +67,10 @@ def _log_differences(noise_multiplier: float, count: int) -> Floats:
     """Log of the absolute forward differences at 0, of orders 1 to ``count``, of exp(x (x - 1) / (2 noise**2)).
 
     Guarantees:
-        - never below the true ones: with much noise they cancel, so a bound on their rounding is kept and added.
+        - never below the true ones: a bound on the rounding is kept and added.
     """
+    if noise_multiplier >= _CANCELLING:
+        return _log_differences_in_integers(noise_multiplier, count)
     x = np.arange(count + 1, dtype=np.float64)
     size, positive = x * (x - 1) / (2 * noise_multiplier**2), np.ones(count + 1, dtype=bool)
     rounding = size + np.log1p(size) + _LOG_EPSILON  # an exponent of this size is off by that much
@@ -83,4 +87,25 @@ def _log_differences(noise_multiplier: float, count: int) -> Floats:
     return result
 
 
+def _log_differences_in_integers(noise_multiplier: float, count: int) -> Floats:
+    """The same where much noise makes the differences cancel far below the precision of floats: with 400 digits."""
+    one = 10**_DIGITS
+    with decimal.localcontext() as context:
+        context.prec = _DIGITS + 20
+        ratio = int((1 / decimal.Decimal(noise_multiplier) ** 2).exp().scaleb(_DIGITS))
+    values, power = [one, one], one  # the function is 1 at 0 and at 1, and f(x + 1) = f(x) * ratio**x
+    for _ in range(1, count):
+        power = power * ratio // one
+        values.append(values[-1] * power // one)
+    result, differences = np.empty(count), values
+    for order in range(1, count + 1):
+        differences = [b - a for a, b in itertools.pairwise(differences)]
+        # value x went through x**2 roundings of one unit each, and counts at most 2**order times in all
+        rounding = ((order * order + 1) * values[order] << order) // one + 1
+        result[order - 1] = math.log(abs(differences[0]) + rounding) - math.log(one)
+    return result
+
+
 _LOG_EPSILON = math.log(4 * np.finfo(np.float64).eps)
+_DIGITS = 400
+_CANCELLING = 4.0  # noise multipliers above it: there floats would lose most of the amplification by sampling
