@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
 import yaml
 
 BOUNDS = (-4.0, 4.0)
@@ -20,22 +22,26 @@ def write_table(path: Path, rows: int, features: int, seed: int = 0) -> None:
     frame = pd.DataFrame(values, columns=names(features))
     frame.insert(0, "id", np.arange(rows))
     frame["y"] = (score + 3 * generator.standard_normal(rows) > 0).astype(int)
-    frame.to_csv(path, index=False)
+    pyarrow.csv.write_csv(pa.Table.from_pandas(frame, preserve_index=False), path)
 
 
-def write_job(folder: Path, rows: dict[str, int], features: int, rounds: int, **privacy: Any) -> Path:
-    """Tables for all parties and a config that runs DP-SGD on them with every output in the same folder; its path."""
+def write_job(folder: Path, rows: dict[str, int], features: int, rounds: int) -> Path:
+    """Tables for all parties and a config file that trains on them; its path."""
     files = {party: str(folder / f"{party}.csv") for party in rows}
     for seed, (party, count) in enumerate(rows.items()):
         write_table(Path(files[party]), count, features, seed)
-    config = {
-        "data": {
-            "name": "benchmark",
-            "files": files,
-            "columns": {name: {"bounds": list(BOUNDS)} for name in names(features)},
-        },
-        "privacy": {"target_epsilon": 4.0, "delta": 1e-5, "ledger": str(folder / "ledger.sqlite"), **privacy},
-        "train": {"rounds": rounds, "local_epochs": 1, "batch_size": 256, "learning_rate": 0.5},
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job_config(folder, {"files": files}, features, rounds)), encoding="utf-8")
+    return path
+
+
+def job_config(folder: Path, data: dict[str, Any], features: int, rounds: int, batch: int = 256) -> dict[str, Any]:
+    """The config of DP-SGD on such tables with every output in one folder."""
+    columns = {name: {"bounds": list(BOUNDS)} for name in names(features)}
+    return {
+        "data": {"name": "benchmark", "columns": columns, **data},
+        "privacy": {"target_epsilon": 4.0, "delta": 1e-5, "ledger": str(folder / "ledger.sqlite")},
+        "train": {"rounds": rounds, "local_epochs": 1, "batch_size": batch, "learning_rate": 0.5},
         "tracking": {"uri": f"sqlite:///{folder / 'mlflow.db'}"},
         "output": {
             "predictFileName": str(folder / "predict.csv"),
@@ -43,9 +49,6 @@ def write_job(folder: Path, rows: dict[str, int], features: int, rounds: int, **
             "modelFileName": str(folder / "model.safetensors"),
         },
     }
-    path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
 
 
 def names(features: int) -> list[str]:
