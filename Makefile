@@ -1,6 +1,7 @@
 # make train   runs the main job on the embedded data set
 # make test    runs every check: ruff, mypy, import-linter, pytest
 # make test-faults      kills aggregator and parties at every step of a run, on both transports
+# make bench   measures speed and memory against their bars, about 10 minutes, into benchmarks/RESULTS.md
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
 # Both make a .venv unless a virtual environment is active, and then use that.
 
@@ -39,6 +40,9 @@ test: lint
 
 test-faults: $(INSTALLED)
 	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py
+
+bench: $(INSTALLED)
+	$(PYTHON) benchmarks/run_all.py
 
 demo-federation: $(INSTALLED)
 	$(PYTHON) pipelines/demo_federation.py
