@@ -213,8 +213,7 @@ class AggregatorSession:
     def _welcome(self, message: Message) -> None:
         party = message.sender
         if not self.lobby.join(message):
-            self._refused[party] = "ledger_behind"
-            return
+            return  # if it is only an old message that came late, the party says so with a new one
         self._refused.pop(party, None)
         self._send_plan(party)
         self.lobby.send(

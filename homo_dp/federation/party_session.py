@@ -27,6 +27,8 @@ from homo_dp.privacy.outbox import Outbox
 log = logging.getLogger(__name__)
 _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party says once more that it is there
+JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that our ledger is behind
+DOUBT = 10.0  # seconds after which that is no late message but the truth
 
 
 @dataclass
@@ -67,6 +69,7 @@ class PartySession:
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
+        self._doubt: float | None = None  # since when the aggregator calls our ledger behind
 
     def run(self) -> Weights:
         """Take part until the final weights are here."""
@@ -78,7 +81,7 @@ class PartySession:
         self._join()
         heard = time.monotonic()
         while self._final is None:
-            message = self.transport.receive(timeout=JOIN_AGAIN)
+            message = self.transport.receive(timeout=JOIN_AGAIN if self._doubt is None else JOIN_IN_DOUBT)
             if message is not None:
                 heard = time.monotonic()
                 self._take(message)
@@ -102,8 +105,8 @@ class PartySession:
 
     def _take(self, message: Message) -> None:
         crash_point("party.received")
-        if self.party is None and message.kind in ("weights", "finished"):
-            self._early = message  # the plan is on its way
+        if self._must_wait(message):
+            self._early = message
             return
         try:
             if message.kind == "plan":
@@ -118,9 +121,15 @@ class PartySession:
             log.warning("refused a message of %s: %s", message.sender, refusal)
         self.transport.done(message)
         crash_point("party.after_done")
-        if self._early is not None and self.party is not None:
+        if self._early is not None and not self._must_wait(self._early):
             early, self._early = self._early, None
             self._take(early)
+
+    def _must_wait(self, message: Message) -> bool:
+        """Whether a message comes before its time: the plan is on its way, or our ledger may have lost rows."""
+        if self.party is None:
+            return message.kind in ("weights", "finished")
+        return message.kind == "weights" and self._doubt is not None
 
     def _take_plan(self, message: Message) -> None:
         plan = message.info["plan"]
@@ -200,13 +209,23 @@ class PartySession:
     def _take_status(self, message: Message) -> None:
         state, reason = message.info.get("state"), message.info.get("reason")
         if state == "refused":
+            self._doubted(str(reason))
+            return
+        self._doubt = None
+        rounds = message.info.get("rounds")
+        where = f"round {message.round} of {rounds}" if rounds else "the others are awaited"
+        self.duty.say(f"run {self.duty.run}: {state}, {where}")
+
+    def _doubted(self, reason: str) -> None:
+        """The aggregator has seen more of our ledger. An old message of ours may have come late: say where we are."""
+        if self._doubt is None:
+            self._doubt = time.monotonic()
+            self._join()
+        elif time.monotonic() - self._doubt > DOUBT:
             raise LedgerError(
                 f"ledger={self.duty.ledger.path if self.duty.ledger else None}: the aggregator refused this party "
                 f"({reason}): it has seen more rows of this ledger than there are now; restore the newest copy"
             )
-        rounds = message.info.get("rounds")
-        where = f"round {message.round} of {rounds}" if rounds else "the others are awaited"
-        self.duty.say(f"run {self.duty.run}: {state}, {where}")
 
     def _keep_fit(self, number: int) -> None:
         party = self._required()

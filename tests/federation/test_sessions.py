@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from homo_dp.errors import TransportError
+from homo_dp.federation import party_session
 from homo_dp.federation.checkpoint import FitStates
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import Message, encode
@@ -140,8 +141,10 @@ def test_updates_of_another_run_change_nothing(tmp_path: Path) -> None:
     assert [row["replied"] for row in session.rows] == [["a"], ["a"]]
 
 
-def test_a_party_whose_ledger_is_behind_is_refused(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=1.0)
+def test_a_party_whose_ledger_is_behind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party_session, "DOUBT", 0.3)
+    monkeypatch.setattr(party_session, "JOIN_IN_DOUBT", 0.1)
+    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=2.0)
     run.lobby.heads.take("b", {"count": 5, "hash": "5" * 64})
     run.start("a")
     run.start("b")
@@ -150,6 +153,26 @@ def test_a_party_whose_ledger_is_behind_is_refused(tmp_path: Path) -> None:
     assert isinstance(run.errors["b"], LedgerError)
     assert "ledger_behind" in str(run.errors["b"])
     assert charged(tmp_path, "b") == []
+
+
+def test_an_old_join_that_comes_late_does_not_cost_the_party_its_place(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, small_config(train__rounds=3), "ab")
+    run.start("a")
+    run.start("b")
+    original = run.lobby.transport.send
+    late: list[Message] = []
+
+    def send(message: Message) -> None:  # in round 3 the first join of b comes once more
+        original(message)
+        if message.kind == "weights" and message.round == 3 and not late:
+            late.append(run.of("join", "b")[0])
+            run.post.box(AGGREGATOR).put(encode(late[0]))
+
+    run.lobby.transport.send = send  # type: ignore[method-assign]
+    session = run.aggregate()
+    run.join()
+    assert not run.errors
+    assert [row["replied"] for row in session.rows] == [["a", "b"]] * 3
 
 
 def test_a_party_asked_twice_sends_the_same_bytes_and_pays_once(tmp_path: Path) -> None:

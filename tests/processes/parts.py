@@ -56,7 +56,7 @@ class Cluster:
                 "key_file": str(folder / "keys" / "aggregator.key"),
                 "parties": {name: lines[name] for name in PARTIES},
                 "state_dir": str(folder / "state-aggregator"),
-                "round_timeout": 60,
+                "round_timeout": 240,
             },
         }
         self.configs = {AGGREGATOR: common | aggregator}
