@@ -201,7 +201,7 @@ def _cells(row: LedgerRow) -> tuple[object, ...]:
     event = _event_text(json.loads(row.event))
     return (
         *(row.row, time, row.run, row.dataset, row.party, row.round, row.kind, event),
-        *(row.sigma, row.epsilon, row.delta, row.observer),
+        *(row.sigma, row.epsilon if row.private else "NOT PRIVATE", row.delta, row.observer),
     )
 
 

@@ -131,6 +131,7 @@ class UserSimulation(Simulation):
             delta=plan.delta,
             sigma=sigma,
             observer="model_reader" if paid else "aggregator",
+            noise=self.mechanism.noise.label,
         )
 
 

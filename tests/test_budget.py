@@ -15,6 +15,7 @@ from homo_dp import budget, cli
 from homo_dp.budget_plan import Plan, changes
 from homo_dp.privacy.events import to_json
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
+from homo_dp.privacy.noise import SeededNoise
 from homo_dp.privacy.sampling import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
@@ -239,6 +240,22 @@ def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[-1]["epsilon"] == pytest.approx(1.326, abs=1e-3)
     assert command("ledger", "show", str(ledger), "--json", "--party", "another") == 0
     assert json.loads(capsys.readouterr().out) == []
+
+
+def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger(ledger) as rows:
+        release = Charge(
+            *("run-2", "patients", "record", "add_or_remove_one", "hospital_a", 1, "update", GaussianDpEvent(5.0)),
+            *(1e-5, 5.0, "aggregator"),
+            noise=SeededNoise(1).label,
+        )
+        rows.charge(release, Budget())
+    assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    assert command("ledger", "show", str(ledger), "--json", "--run", "run-2") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["epsilon"] is None
+    assert "NOT PRIVATE" in row["noise"]
 
 
 def test_verify(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,7 @@ class Aggregator:
             delta=plan.delta,
             sigma=plan.sigma if sigma is None else sigma,
             observer="model_reader",
+            noise=self.mechanism.noise.label,
         )
 
     def _check_noise(self, combined: Combined) -> None:

@@ -192,6 +192,7 @@ class Party:
             delta=self.plan.delta,
             sigma=sigma,
             observer="aggregator",
+            noise=self.mechanism.noise.label,
         )
 
     def _message(self, message: Message, release: Release) -> Message:

@@ -324,5 +324,6 @@ def _columns(charge: Charge) -> dict[str, Any]:
         "delta": float(charge.delta),
         "sigma": float(charge.sigma),
         "observer": charge.observer,
+        "noise": charge.noise,
         "message_sha256": charge.message_sha256,
     }

@@ -17,6 +17,7 @@ UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
 OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
+_NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Charge:
 
     ``sigma`` is the standard deviation that was added, ``event`` the mechanism as accounted, ``observer`` whom the
     guarantee holds against. ``message_sha256`` ties the charge to the bytes that leave, so that only those can be
-    sent again under it; it is None where no message is kept.
+    sent again under it; it is None where no message is kept. ``noise`` is the label of the noise source: secure,
+    ordinary, or NOT PRIVATE.
     """
 
     run: str
@@ -40,9 +42,10 @@ class Charge:
     sigma: float
     observer: str
     message_sha256: str | None = None
+    noise: str = "not stated"
 
     def __post_init__(self) -> None:
-        for name in ("run", "dataset", "party", "kind"):
+        for name in ("run", "dataset", "party", "kind", "noise"):
             _check_name(name, getattr(self, name))
         _check_choice("unit", self.unit, UNITS)
         _check_choice("relation", self.relation, RELATIONS)
@@ -111,6 +114,7 @@ class LedgerRow:
     epsilon_rdp: float
     sigma: float
     observer: str
+    noise: str
     time: str
     message_sha256: str | None
     lifetime_order: float | None
@@ -122,10 +126,16 @@ class LedgerRow:
         """The figure to quote: PLD where it exists, else RDP."""
         return self.epsilon_rdp if self.epsilon_pld is None else self.epsilon_pld
 
+    @property
+    def private(self) -> bool:
+        """Whether the noise was one that nobody can repeat; if not, no epsilon may be quoted."""
+        return not self.noise.startswith(_NOT_PRIVATE)
+
     def to_dict(self) -> dict[str, Any]:
         """The row with plain, stable names, ready for JSON."""
         fields = {name: _finite(value) for name, value in vars(self).items()}
-        return fields | {"event": json.loads(self.event), "epsilon": _finite(self.epsilon)}
+        quoted = _finite(self.epsilon) if self.private else None
+        return fields | {"event": json.loads(self.event), "epsilon": quoted}
 
 
 def row_hash(fields: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from homo_dp.privacy.ledger_rows import LedgerRow
 __all__ = ["Store"]
 
 _APPLICATION = 0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
-_VERSION = 1
+_VERSION = 2
 _WAIT_SECONDS = 60.0
 _COLUMNS = tuple(field.name for field in fields(LedgerRow))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM releases "
@@ -37,6 +37,7 @@ CREATE TABLE releases (
     epsilon_rdp REAL NOT NULL,
     sigma REAL NOT NULL,
     observer TEXT NOT NULL,
+    noise TEXT NOT NULL,
     time TEXT NOT NULL,
     message_sha256 TEXT,
     lifetime_order REAL,

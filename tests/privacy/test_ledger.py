@@ -15,6 +15,7 @@ from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.events import to_json
 from homo_dp.privacy.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger import Budget, Charge, Head, Ledger, LedgerRow
+from homo_dp.privacy.noise import OrdinaryNoise, SeededNoise, secure_noise
 from tests.privacy import ledger_parts as parts
 from tests.privacy.ledger_parts import DELTA, EVENT, FREE, budget_for, in_process, release
 
@@ -112,6 +113,7 @@ def test_the_same_release_is_charged_once(ledger: Ledger) -> None:
         {"sigma": 1.0},
         {"observer": "model_reader"},
         {"message_sha256": "00"},
+        {"noise": "secure noise"},
     ],
 )
 def test_another_release_under_the_same_round_is_refused(ledger: Ledger, change: dict[str, Any]) -> None:
@@ -226,13 +228,24 @@ def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
     assert [row.party for row in ledger.rows(run="run-1")] == ["a", "b"]
     assert [row.row for row in ledger.rows(party="a")] == [1, 3]
     (row,) = ledger.extract("run-2")
-    names = "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer time"
+    names = (
+        "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer noise time"
+    )
     assert list(row) == [*names.split(), "message_sha256", "lifetime_order", "previous_hash", "hash", "epsilon"]
     assert row["event"]["type"] == "SampledWithoutReplacementDpEvent"
     assert row["epsilon_pld"] is None
     assert row["epsilon"] == row["epsilon_rdp"]
     assert json.loads(ledger.rows_json())[2] == row
     assert json.loads(ledger.rows_json(run="none")) == []
+
+
+def test_a_row_says_where_its_noise_came_from(ledger: Ledger) -> None:
+    labels = [source.label for source in (secure_noise(), OrdinaryNoise(), SeededNoise(1))]
+    rows = [ledger.charge(release(1, party=f"p{i}", noise=label), FREE) for i, label in enumerate(labels)]
+    assert [row.private for row in rows] == [True, True, False]
+    assert [row["noise"] for row in json.loads(ledger.rows_json())] == labels
+    assert [row["epsilon"] is None for row in ledger.extract("run-1")] == [False, False, True]
+    assert "NOT PRIVATE" in ledger.extract("run-1")[2]["noise"]
 
 
 def _fixed_size() -> Any:

@@ -36,6 +36,7 @@ COLUMNS = {
     "epsilon_rdp": "0.001",
     "sigma": "900",
     "observer": "'model_reader'",
+    "noise": "'secure noise'",
     "time": "'2000-01-01'",
     "message_sha256": "'00'",
     "lifetime_order": "2.0",
@@ -223,7 +224,7 @@ def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, kind: str) -> 
     elif kind == "other database":
         execute(path, "CREATE TABLE notes (text)")
     elif kind == "newer":
-        execute(ledger_of(tmp_path), "PRAGMA user_version = 2")
+        execute(ledger_of(tmp_path), "PRAGMA user_version = 3")
     else:
         path.touch()
         path = path / "ledger.sqlite"
