@@ -17,7 +17,7 @@ from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
 from tests.privacy.broken_training import BROKEN, ForgetfulEngine
 from tests.privacy.training_checks import CHECKS, check_accountant_sees_every_round
-from tests.privacy.training_parts import QUIET, flat, reference_sum, seeded, step_sum, training
+from tests.privacy.training_parts import QUIET, flat, middle_norm, reference_sum, seeded, step_sum, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
 
@@ -48,6 +48,38 @@ def test_the_accountant_sees_every_round_and_a_forgetful_one_is_noticed() -> Non
     check_accountant_sees_every_round(PrivacyEngine)
     with pytest.raises(AssertionError):
         check_accountant_sees_every_round(ForgetfulEngine)
+
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "linear": (lambda: nn.Linear(6, 3), lambda: torch.randn(20, 6) * 2),
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), lambda: torch.randn(20, 6) * 2),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(75, 3)),
+        lambda: torch.randn(20, 2, 5, 5),
+    ),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(12, 3)),
+        lambda: torch.randint(0, 6, (20, 3)),
+    ),
+    "sequence": (
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3)),
+        lambda: torch.randn(20, 3, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_mode_clips_every_layer_as_one_row_at_a_time(name: str, mode: str) -> None:
+    make, rows = LAYERS[name]
+    torch.manual_seed(6)
+    module, features, labels = make(), rows(), torch.arange(20) % 3
+    clip_norm = middle_norm(module, softmax_cross_entropy, features, labels)
+    expected = reference_sum(module, softmax_cross_entropy, features, labels, clip_norm)
+    private = training(module, softmax_cross_entropy, features, labels, clip_norm=clip_norm, grad_sample_mode=mode)
+    found = flat(step_sum(private))
+    torch.testing.assert_close(found, flat(expected), rtol=1e-4, atol=2e-5 * clip_norm)
+    assert 0.3 < private.last_fraction_clipped < 0.7
 
 
 def _regression(rows: int = 30) -> tuple[nn.Module, Tensor, Tensor]:
