@@ -134,6 +134,7 @@ def test_not_private_is_written_everywhere(shell: Shell) -> None:
     privacy = read("out/indicator.json")["privacy"]
     assert isinstance(privacy, dict)
     assert privacy["private"] is False
+    assert privacy["secure_mode"] is False
     assert privacy["epsilon"] is None
     assert "NOT PRIVATE" in privacy["statement"]
     assert not Path("ledger.sqlite").exists()

@@ -1,5 +1,6 @@
 """The `data` section: which tables, which columns, and what is publicly known about them."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -24,6 +25,7 @@ from homo_dp.config.base import (
     mapping,
     shorthand,
 )
+from homo_dp.config.text import parse_scalar
 
 ONE_TABLE = "all"  # the name under which a single table that is split later stands in data.files
 
@@ -87,6 +89,12 @@ def _one_table(value: object) -> object:
     return {ONE_TABLE: value} if isinstance(value, str) else value
 
 
+def _partition(value: object) -> object:
+    """`by_label` is short for its kind, `dirichlet(0.1)` for its kind and alpha."""
+    given = re.fullmatch(r"\s*dirichlet\s*\(([^()]*)\)\s*", value) if isinstance(value, str) else None
+    return {"kind": "dirichlet", "alpha": parse_scalar(given[1])} if given else shorthand("kind")(value)
+
+
 class DataConfig(Section):
     """Tables, columns and how rows fall to parties."""
 
@@ -100,8 +108,10 @@ class DataConfig(Section):
     )
     party_column: Column | None = key(None, "Column of the one table that names the party of a row.")
     user_column: Column | None = key(None, "Column of the one table that names the user of a row (unit: user).")
-    partition: Annotated[PartitionConfig | None, BeforeValidator(shorthand("kind"))] = key(
-        None, "How one table is split; `iid`, `dirichlet` or `by_label` alone is short for its kind. Null: iid over 3."
+    partition: Annotated[PartitionConfig | None, BeforeValidator(_partition)] = key(
+        None,
+        "How one table is split; `iid`, `dirichlet`, `dirichlet(0.5)` or `by_label` alone is short for its kind (and "
+        "alpha). Null: iid over 3.",
     )
     rows: dict[PartyName, Count] = mapping("Declared, public row counts by party; the private count is used if absent.")
     test_file: FilePath | dict[PartyName, FilePath] | None = key(None, "Test table, or one for each party.")

@@ -63,7 +63,7 @@ def privacy_statement(
         "neighbouring_relation": first.relation,
         "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
-        "secure_mode": secure_mode,
+        "secure_mode": secure_mode and mechanism.private,  # without noise there is none to be secure
         "observers": observers,
         "quoted_observer": observer,
         "parties": {

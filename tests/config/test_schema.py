@@ -23,6 +23,14 @@ def test_defaults_are_private_and_embedded() -> None:
     assert config.output.predictFileName == "out/predict.csv"
 
 
+def test_short_partition_with_its_alpha() -> None:
+    config = load_config(None, {"data.files": "t.csv", "data.partition": "dirichlet(0.1)"})
+    assert config.data.partition is not None
+    assert (config.data.partition.kind, config.data.partition.alpha) == ("dirichlet", 0.1)
+    with pytest.raises(ConfigError, match=r"data.partition=dirichlet\(x\): must be"):
+        load_config(None, {"data.files": "t.csv", "data.partition": "dirichlet(x)"})
+
+
 def test_frozen() -> None:
     with pytest.raises(ValidationError):
         Config().train.rounds = 3
