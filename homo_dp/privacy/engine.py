@@ -23,7 +23,7 @@ from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGho
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.fast_tape import tape_of
-from homo_dp.privacy.gradients import ExpandedWeights
+from homo_dp.privacy.gradients import ExpandedWeights, out_of_place
 from homo_dp.privacy.gram_norms import GHOST_NORMS
 from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
 from homo_dp.privacy.losses import Loss
@@ -290,6 +290,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 )
         elif isinstance(module, FastGradSampleModule | ExpandedWeights):
             return module
+        out_of_place(module)
         wrapped = super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
         if grad_sample_mode == "ghost":
             wrapped.NORM_SAMPLERS = GHOST_NORMS

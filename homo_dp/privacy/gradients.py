@@ -63,6 +63,7 @@ class MaterialisedGradients:
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> None:
         self._loss, self._max_grad_norm = loss, max_grad_norm
         self.rows_not_finite = 0
+        out_of_place(module)
         if mode == "ew":
             self._wrapped: Any = ExpandedWeights(module, loss_reduction="sum")
         else:
@@ -101,6 +102,7 @@ class GhostGradients:
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
         self._loss, self._max_grad_norm = loss, max_grad_norm
         self.rows_not_finite = 0
+        out_of_place(module)
         self._wrapped: Any = GradSampleModuleFastGradientClipping(
             module, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
@@ -158,6 +160,19 @@ class GhostGradients:
     def close(self) -> None:
         self._clear()
         self._wrapped.to_standard_module()
+
+
+def out_of_place(module: nn.Module) -> None:
+    """Let activations make new tensors: torch lets nobody overwrite what a hooked layer gave, and values are the same.
+
+    >>> layer = nn.ReLU(inplace=True)
+    >>> out_of_place(layer)
+    >>> layer.inplace
+    False
+    """
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]
 
 
 def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:

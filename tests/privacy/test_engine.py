@@ -95,6 +95,16 @@ def test_an_opacus_loop_sums_what_one_row_at_a_time_sums(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_activations_in_place_work_in_every_mode(mode: str) -> None:
+    _, features, labels = _table()
+    made = [nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=place), nn.Linear(4, 1)) for place in (False, True)]
+    made[1].load_state_dict(made[0].state_dict())
+    expected = flat(reference_sum(made[0], squared_error, features, labels, 1.0))
+    parts = _private(made[1], features, labels, grad_sample_mode=mode)
+    torch.testing.assert_close(_sum_of_epoch(made[1], parts), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_noise_of_an_opacus_loop_is_secure_and_as_accounted(mode: str) -> None:
     """12,288 coordinates: 6 sigma of the variance is 7.7 %; a false alarm once in 5e8."""
     module = nn.Linear(4096, 1, bias=False)

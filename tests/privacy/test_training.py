@@ -53,6 +53,10 @@ def test_the_accountant_sees_every_round_and_a_forgetful_one_is_noticed() -> Non
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear": (lambda: nn.Linear(6, 3), lambda: torch.randn(20, 6) * 2),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), lambda: torch.randn(20, 6) * 2),
+    "in place": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+        lambda: torch.randn(20, 6) * 2,
+    ),
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(75, 3)),
         lambda: torch.randn(20, 2, 5, 5),
