@@ -79,6 +79,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     if first is None:
         raise DataError(f"{path or config.data.test_file}: has no rows; give a table with at least one")
     columns = [str(name) for name in _frame(first).columns]
+    _say_what_is_extra(columns, model, config, screen)
     destination = config.output.predictFileName
     with (
         PredictionWriter(destination, columns, model.task, threshold=threshold) as writer,
@@ -123,6 +124,17 @@ def _check_paths(config: Config, table: str | None) -> None:
         path = getattr(config.output, name)
         if os.path.realpath(path) == os.path.realpath(str(table)):
             raise ConfigError(f"output.{name}={path}: is the table to score; give another path")
+
+
+def _say_what_is_extra(columns: Sequence[str], model: SavedModel, config: Config, screen: Screen) -> None:
+    described = model.card.encoding.get("columns")
+    if not described:
+        return
+    known = {column["name"] for column in described} | {model.card.label, config.data.id}
+    extra = [name for name in columns if name not in known]
+    if extra:
+        shown = ", ".join(extra[:8]) + (f", ... ({len(extra)} in all)" if len(extra) > 8 else "")
+        screen.line(f"not used by the model, copied to the predictions: {shown}")
 
 
 def _threshold(config: Config, model: SavedModel) -> float:

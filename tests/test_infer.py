@@ -142,3 +142,10 @@ def test_files_of_training_and_the_scored_table_are_never_overwritten(shell: She
         assert done.code == 2
         assert "is the table to score" in done.err
     assert {path: Path(path).read_bytes() for path in before} == before
+
+
+def test_columns_that_the_model_does_not_use_are_named(shell: Shell) -> None:
+    write("b.csv", [row | {"extra": "7"} for row in rows()], ["extra", "id", "x", "c", "y"])
+    assert "not used by the model, copied to the predictions: extra" in shell.infer("--data", "b.csv").out
+    assert read("p.csv")[0]["extra"] == "7"
+    assert "not used" not in shell.infer("--data", "a.csv").out
