@@ -82,7 +82,7 @@ class AggregatorProcess:
                     return row
 
                 session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
-                start_tracker(self.tracker, config, "aggregator", list(lobby.parties))
+                start_tracker(self.tracker, config, "aggregator", [])
                 if saved is None:
                     session.begin()
                 else:

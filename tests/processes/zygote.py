@@ -17,6 +17,7 @@ from typing import Any
 MODULES = (
     "homo_dp.aggregator_process",
     "homo_dp.party_process",
+    "homo_dp.privacy.engine",
     "homo_dp.transport.directory",
     "homo_dp.transport.nats_link",
 )

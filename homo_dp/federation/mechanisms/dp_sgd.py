@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.privacy.accounting import calibrate, check_delta
-from homo_dp.privacy.engine import PrivacyEngine
 from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.training import PrivateTraining
+
+if TYPE_CHECKING:
+    from homo_dp.privacy.training import PrivateTraining
 
 
 class DpSgd(Mechanism):
@@ -61,6 +63,8 @@ class DpSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
+            from homo_dp.privacy.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
+
             privacy = self.config.privacy
             engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)
             self._training = engine.private_training(
