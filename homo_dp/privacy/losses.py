@@ -41,6 +41,8 @@ class _BinaryLogistic:
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.numel() != len(outputs):
             _one_column(outputs, "binary_logistic")
+        if labels.dtype is not outputs.dtype:
+            labels = labels.to(outputs.dtype)
         return outputs.sigmoid().sub_(labels if labels.shape == outputs.shape else labels.reshape(outputs.shape))
 
 

@@ -67,7 +67,7 @@ class PrivateTraining:
         probe_rows(module, loss, features, labels)
         self.module, self.optimizer, self._loss = module, optimizer, loss
         self.after_noise, self._on_step = after_noise, on_step
-        self._features, self._labels = features, labels
+        self._features, self._labels = features.detach(), labels.detach()
         self._physical_batch_size = physical_batch_size
         self.steps_done = 0
         self.applied_sigma = 0.0

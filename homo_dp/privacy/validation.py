@@ -202,6 +202,8 @@ def _seeded_losses(
 def _same_gradient(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
+    if one.is_sparse or other.is_sparse:
+        one, other = one.to_dense(), other.to_dense()
     finite = one.isfinite() & other.isfinite()  # nothing times the infinity of a made-up row is not a number
     one, other = one[finite], other[finite]
     scale = float(one.abs().max()) if len(one) else 0.0

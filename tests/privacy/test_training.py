@@ -1,5 +1,6 @@
 """PrivateTraining: the contract by checks that broken variants fail, then the rest of its promises one by one."""
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -412,3 +413,22 @@ def test_gradients_that_frozen_layers_had_before_are_not_stepped() -> None:
     private.run(1)
     assert torch.equal(private.weights()["0.weight"], before["0.weight"])
     assert not torch.equal(private.weights()["2.weight"], before["2.weight"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_features_that_ask_for_a_gradient_get_none(mode: str) -> None:
+    module, features, labels = _regression()
+    expected = reference_sum(module, squared_error, features, labels, 1.0)
+    features.requires_grad_()
+    private = training(module, squared_error, features, labels, grad_sample_mode=mode)
+    torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)
+    assert features.grad is None
+
+
+def test_labels_of_any_kind_of_number_are_taken_by_the_logistic_loss() -> None:
+    torch.manual_seed(1)
+    module, features, labels = nn.Linear(4, 1), torch.randn(30, 4), torch.arange(30) % 2
+    expected = reference_sum(module, binary_logistic, features, labels.float(), 1.0)
+    for kind in (torch.bool, torch.uint8, torch.int64, torch.float64):
+        private = training(copy.deepcopy(module), binary_logistic, features, labels.to(kind))
+        torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)

@@ -255,3 +255,8 @@ class _Long(nn.Module):
         if bool((inputs != inputs.long()).any()):
             raise IndexError("not an index")
         return inputs.long()
+
+
+def test_sparse_gradients_are_probed_too() -> None:
+    indices = torch.tensor([[0, 1], [2, 3], [4, 4], [1, 2]])
+    probe_rows(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten()), size_of_outputs, indices, torch.zeros(4))
