@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from homo_dp import aggregator, party
 from homo_dp.errors import ConfigError, InputError
 from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.messages import Message
+from homo_dp.transport.keys import new_key_pair, read_public_key
+from homo_dp.transport.sealing import Sealer
 from tests.processes.parts import PARTIES, Cluster
 from tests.processes.surviving import Victim, check_survivors, survive
 from tests.processes.zygote import Zygote
@@ -156,6 +160,28 @@ def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_after(cluster: Clu
         cluster.start("party_1")
     assert set(cluster.wait().values()) == {0}
     check_survivors(cluster)
+
+
+def test_garbage_strangers_and_forgers_are_named_and_the_run_goes_on(cluster: Cluster) -> None:
+    known = read_public_key(cluster.folder / "keys" / "aggregator.pub")
+    mallory = new_key_pair("party_1")  # another key under a name that is listed
+    box = cluster.exchange / cluster.run / AGGREGATOR
+    box.mkdir(parents=True)
+    for name, sender in (("party_1", mallory), ("stranger", new_key_pair("stranger"))):
+        update = Message(cluster.run, 1, name, AGGREGATOR, "update", {"linear.weight": torch.ones(1, 30)})
+        sealed = Sealer(sender, {AGGREGATOR: known}).seal(update)
+        (box / f"1-update-{name}-{sealed.tag}.msg").write_bytes(b"".join(sealed.pieces))
+    (box / f"1-update-party_2-{'0' * 32}.msg").write_bytes(b"garbage" * 1000)
+    with open(box / f"1-update-party_3-{'0' * 32}.msg", "wb") as huge:
+        huge.truncate(2 << 30)  # takes no disk
+    cluster.start_all()
+    assert set(cluster.wait().values()) == {0}
+    check_survivors(cluster)
+    said = cluster.log(AGGREGATOR)
+    assert "not that of 'party_1'" in said
+    assert "'stranger' is not on the allow-list" in said
+    assert "not a sealed homo_dp message" in said
+    assert "allowed 1073741824" in said
 
 
 def test_two_runs_in_one_folder_do_not_mix(tmp_path: Path, zygote: Zygote) -> None:
