@@ -1,8 +1,8 @@
 """PrivateTraining: the contract by checks that broken variants fail, then the rest of its promises one by one."""
 
-import copy
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -430,5 +430,5 @@ def test_labels_of_any_kind_of_number_are_taken_by_the_logistic_loss() -> None:
     module, features, labels = nn.Linear(4, 1), torch.randn(30, 4), torch.arange(30) % 2
     expected = reference_sum(module, binary_logistic, features, labels.float(), 1.0)
     for kind in (torch.bool, torch.uint8, torch.int64, torch.float64):
-        private = training(copy.deepcopy(module), binary_logistic, features, labels.to(kind))
+        private = training(deepcopy(module), binary_logistic, features, labels.to(kind))
         torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)
