@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.models.files import load_model
+from homo_dp.privacy.ledger import Ledger
 from tests.processes.parts import PARTIES, Cluster
 from tests.processes.surviving import Victim, check_survivors, random_times, survive
 from tests.processes.zygote import Zygote
@@ -108,3 +111,24 @@ def test_everybody_killed_at_random_times(cluster: Cluster) -> None:
     survive(cluster, victims)
     assert sum(len(victim.killed_at) for victim in victims) >= 10
     check_survivors(cluster)
+
+
+def test_an_aggregator_that_adds_the_noise_charges_what_it_publishes_once(tmp_path: Path, zygote: Zygote) -> None:
+    points = ["aggregator.before_charge", "ledger.before_commit", "ledger.after_commit", "ledger.charged"]
+    points += ["aggregator.before_save:2", "aggregator_state.before_rename:2", "aggregator.before_charge:2"]
+    user = {"mechanism": "dp_fedavg", "unit": "user", "population": 3, "delta": 0.1, "sampling": "everyone"}
+    with Cluster(tmp_path, rounds=ROUNDS, zygote=zygote) as cluster:
+        ledger = tmp_path / "ledger.sqlite"
+        asked = user | {"noise_at": "server", "noise_multiplier": 6.0, "trust_aggregator": True}
+        cluster.change(AGGREGATOR, "privacy", **asked, ledger=str(ledger))
+        for name in PARTIES:
+            cluster.change(name, "privacy", trust_aggregator=True, delta=0.1)
+        victim = Victim(AGGREGATOR, [*points])
+        survive(cluster, [victim])
+    assert victim.unused == []
+    with Ledger(ledger, read_only=True) as kept:
+        kept.verify()
+        assert [row.round for row in kept.rows()] == list(range(1, ROUNDS + 1))
+    final = {load_model(tmp_path / name / "out" / "model.safetensors").module for name in (AGGREGATOR, *PARTIES)}
+    weights = [torch.cat([tensor.flatten() for tensor in module.state_dict().values()]) for module in final]
+    assert all(weight.equal(weights[0]) for weight in weights)
