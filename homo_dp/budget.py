@@ -68,7 +68,7 @@ def plan(options: argparse.Namespace, screen: Screen) -> int:
 
     if options.plot is not None:
         check_plot(options.plot)
-    planned = _plan(options)
+    planned = _plan(options, screen)
     target: float | None = options.target_epsilon
     noise = options.noise_multiplier if target is None else planned.noise_for(target)
     spent = planned.epsilon(noise)
@@ -91,7 +91,7 @@ def plan(options: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace, screen: Screen) -> Plan:
     """The plan that the options describe; each missing or needless one is named."""
     from homo_dp.budget_plan import ADD_OR_REMOVE_ONE, REPLACE_ONE, Plan
 
@@ -102,10 +102,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         if getattr(options, name) is not None:
             raise InputError(f"{_flag(name)} does not go with {_flag(needed[0])}; give {_flags(needed)}")
     total, drawn = (getattr(options, name) for name in needed[:2])
-    if options.sampling == "everyone" and drawn is None:
+    if options.sampling == "everyone":
+        if drawn not in (None, total):
+            screen.warn(f"{_flag(needed[1])}={drawn} is not used: with --sampling everyone all {total} take part")
         drawn = total
-    if options.sampling == "everyone" and drawn != total:
-        raise InputError(f"{_flag(needed[1])}={drawn} does not go with --sampling everyone; leave it out")
     for name, value in zip(needed, (total, drawn, getattr(options, needed[2])), strict=True):
         if value is None:
             raise InputError(f"{_flag(name)} is missing; give {_flags(needed)}")
