@@ -42,4 +42,9 @@ def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | N
         names += [column.name for column in shipped_columns(data.columns_from)]
     names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]
     columns = feature_columns(data, list(dict.fromkeys(names)), "data.columns")
+    if not columns:
+        raise ConfigError(
+            "data.columns: is empty; without reading a table the features are known only if it lists them, or if "
+            "data.image.shape gives the shape of images"
+        )
     return (sum(column.width for column in columns),), label_of(config).classes

@@ -30,7 +30,9 @@ def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module,
         try:
             made = function(**arguments)
         except Exception as error:
-            raise ConfigError(f"model.factory={path}: failed with {type(error).__name__}: {_line(error)}") from error
+            raise ConfigError(
+                f"model.factory={path}: failed with {type(error).__name__}: {_line(error)}; {_given(architecture)}"
+            ) from error
         module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(module, nn.Module) or not (loss is None or callable(loss)):
             raise ConfigError(
@@ -147,7 +149,7 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
     except Exception as error:
         raise ConfigError(
             f"model.factory={path}: fails on records of shape {architecture.input_shape} with "
-            f"{type(error).__name__}: {_line(error)}"
+            f"{type(error).__name__}: {_line(error)}; {_given(architecture)}"
         ) from error
     finally:
         module.train()
@@ -157,6 +159,11 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
             f"model.factory={path}: 2 records give outputs of shape {shape}, not {expected}; end with "
             f"{architecture.outputs} output(s): one logit for two classes, one per class for more, one for a number"
         )
+
+
+def _given(architecture: Architecture) -> str:
+    flat = " (for images as (channels, height, width) declare data.image.shape)"
+    return f"input_shape is {architecture.input_shape}{flat if len(architecture.input_shape) == 1 else ''}"
 
 
 @contextmanager

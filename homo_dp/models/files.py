@@ -88,14 +88,15 @@ def save_model(path: str | Path, weights: Mapping[str, Tensor], card: ModelCard,
         file.write(save(tensors, metadata))
 
 
-def load_model(path: str | Path, trust_factory: bool = False) -> SavedModel:
+def load_model(path: str | Path, trust_factory: bool | str | None = False) -> SavedModel:
     """Read a model file; a damaged or crafted one is a `ModelFileError`, and no code from it or named by it is run.
 
-    With ``trust_factory`` a model from a factory imports and calls that factory.
+    With ``trust_factory=True`` a model from a factory imports and calls the factory that the file names; with an import
+    path, only if the file names that one.
     """
     card, tensors = _read(path)
     architecture = card.architecture
-    if architecture.factory is not None and not trust_factory:
+    if architecture.factory is not None and trust_factory not in (True, architecture.factory):
         raise ModelFileError(
             f"{path}: this model needs the code of its factory {architecture.factory}; if you trust that code, "
             "give --trust-factory"

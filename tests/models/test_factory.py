@@ -72,7 +72,7 @@ def test_validation_leaves_a_good_model_alone() -> None:
         ("number", {}, "returned int"),
         ("needs_more", {}, "argument learning_rate is not given"),
         ("plain", {"options": {"depth": 2}}, "model.options.depth: .* no such argument"),
-        ("raises", {}, "failed with RuntimeError: two lines"),
+        ("raises", {}, "failed with RuntimeError: two lines; input_shape is .* declare data.image.shape"),
         ("wrong_width", {}, r"outputs of shape \(2, 7\), not \(2, 1\)"),
         ("wrong_input", {}, r"fails on records of shape \(3,\)"),
         ("shared", {}, "0.weight and 2.weight are one shared weight"),

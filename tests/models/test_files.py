@@ -87,9 +87,12 @@ def test_a_factory_model_needs_trust_and_nothing_is_imported_without(
         fresh.delitem(sys.modules, "secret_sauce")
         with pytest.raises(ModelFileError, match=r"secret_sauce:make.*--trust-factory"):
             load_model(path)
+        with pytest.raises(ModelFileError, match="--trust-factory"):
+            load_model(path, trust_factory="my_own:make")
         assert read_card(path).architecture.factory == "secret_sauce:make"
         assert not (here / "ran").exists()
-    assert load_model(path, trust_factory=True).module(torch.zeros(2, 3)).shape == (2, 1)
+    for trust in (True, "secret_sauce:make"):
+        assert load_model(path, trust_factory=trust).module(torch.zeros(2, 3)).shape == (2, 1)
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
