@@ -136,7 +136,7 @@ class AggregatorProcess:
         path = self.config.train.init_from
         if path is None:
             return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
-        saved = load_model(path, trust_factory=self.config.model.factory is not None)
+        saved = load_model(path, trust_factory=self.config.model.factory)
         if saved.card.architecture != self.model.architecture:
             raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
         if encoding_digest(saved.card.encoding) != encoding_digest(self.encoding.to_json()):
