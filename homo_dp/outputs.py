@@ -17,7 +17,7 @@ from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.round_numbers import GradientNorms
-from homo_dp.simulation import USERS, Outcome
+from homo_dp.simulation import Outcome
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 from homo_dp.tracking.ledger_extract import ledger_summary
@@ -90,14 +90,8 @@ def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str,
     }
     for name, found in tables.items():
         parts[name] = evaluate(task, *score_tables(module, found), name, threshold) if found else no_metrics(task, name)
-    local_only = local_only_names(
-        parts["train_"],
-        parts["test_"],
-        outcome.rounds,
-        public_test=config.data.public_test,
-        parties=outcome.statement["parties"],
-        declared_rows=[*config.data.rows, *([USERS] if config.privacy.population is not None else [])],
-    )
+    public_test = config.data.public_test
+    local_only = local_only_names(parts["train_"], parts["test_"], outcome.rounds, public_test=public_test)
     extra = {
         "run": outcome.run,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -71,7 +71,10 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
             progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
             tracker.log_round(row["round"], {k: v for k, v in row.items() if k != "round" and v is not None}, parties)
 
-        simulation = build_simulation(config, on_round)
+        try:
+            simulation = build_simulation(config, on_round)
+        except KeyboardInterrupt:
+            raise Interrupted("before the first round; nothing was written") from None
         _start(tracker, config, simulation)
         outcome = simulation.run(_continued(config, simulation, screen))
     if outcome.interrupted and not outcome.rounds:
@@ -95,7 +98,7 @@ def _continued(config: Config, simulation: Simulation, screen: Screen) -> dict[s
     from homo_dp.models.files import load_model
     from homo_dp.planning import continuation_note
 
-    saved = load_model(config.train.init_from, trust_factory=config.model.factory is not None)
+    saved = load_model(config.train.init_from, trust_factory=config.model.factory)
     if saved.card.architecture != simulation.model.architecture:
         raise ModelFileError(
             f"train.init_from={config.train.init_from}: has another architecture than the model section"

@@ -183,16 +183,13 @@ def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     assert "adds to" in done.out
 
 
-def test_declared_rows_decide_the_rate_and_are_not_local(shell: Shell) -> None:
+def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: Shell) -> None:
     shell.train("train.rounds=1", "data.rows.party_1=200")
     indicators = read("out/indicator.json")
     privacy = indicators["privacy"]
     assert isinstance(privacy, dict)
     assert privacy["parties"]["party_1"]["sample_rate"] == 50 / 200
-    local_only = indicators["local_only"]
-    assert isinstance(local_only, list)
-    assert "privacy.parties.party_1.rows" not in local_only
-    assert "privacy.parties.party_2.rows" in local_only
+    assert "public with this run" in privacy["rows"]
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:

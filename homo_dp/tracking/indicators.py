@@ -41,18 +41,17 @@ def local_only_names(
     rounds: Sequence[Mapping[str, Any]] = (),
     *,
     public_test: bool = False,
-    parties: Iterable[str] = (),
-    declared_rows: Iterable[str] = (),
 ) -> list[str]:
     """Which indicators were computed from private rows without noise, and so must stay where the rows are.
 
     Guarantees:
         - every metric of training rows, and of test rows unless the test table is declared public, is named;
-        - so are its per-round copies (as ``rounds[].name``), and everything that discloses a row count that was not
-          declared: the count itself, the sample rate and the steps.
+        - so are its per-round copies (as ``rounds[].name``).
 
-    >>> local_only_names({"acc": 1.0}, {"acc": 0.9}, public_test=True, parties=["a", "b"], declared_rows=["a"])
-    ['train_acc', 'privacy.parties.b.rows', 'privacy.parties.b.sample_rate', 'privacy.parties.b.steps']
+    Row counts are not named: they are declared, or public with the run, as ``privacy.rows`` says.
+
+    >>> local_only_names({"acc": 1.0}, {"acc": 0.9}, public_test=True)
+    ['train_acc']
     """
     names = list(_prefixed(train_metrics, "train_"))
     private: tuple[str, ...] = ("train_",)
@@ -60,12 +59,7 @@ def local_only_names(
         names += _prefixed(test_metrics, "test_")
         private = ("train_", "test_")
     per_round = dict.fromkeys(key for row in rounds for key in row)
-    names += [f"rounds[].{key}" for key in per_round if key.startswith(private)]
-    declared = set(declared_rows)
-    for party in parties:
-        if party not in declared:
-            names += [f"privacy.parties.{party}.{key}" for key in ("rows", "sample_rate", "steps")]
-    return names
+    return names + [f"rounds[].{key}" for key in per_round if key.startswith(private)]
 
 
 def write_indicators(path: str | Path, indicators: Mapping[str, Any], name: str = "indicatorFileName") -> None:
