@@ -72,7 +72,7 @@ def privacy_statement(
         },
         "rows": "declared in the config"
         if declared_rows
-        else "counted, and public with this run: sample rate, steps and noise disclose them; declare data.rows to keep them",
+        else "counted, and public with this run: sample rate, steps and noise disclose them; declare data.rows",
         "note": ONE_PARTY_NOTE,
         "notes": list(dict.fromkeys(note for plan in plans.values() for note in plan.notes)),
         **mechanism.figures(first, {name: entry["epsilon"] for name, entry in observers.items()}),
