@@ -93,7 +93,9 @@ def test_killed_and_started_again_it_continues(tmp_path: Path, zygote: Zygote, t
     assert [victim.unused for victim in victims] == [[], []]
 
 
-def test_metrics_of_the_aggregator_come_from_a_public_table_only(cluster: Cluster, tmp_path: Path) -> None:
+def test_metrics_of_the_aggregator_come_from_a_public_table_only(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = Path(__file__).parents[1] / "data" / "breast_cancer_party_1_test.csv"
     cluster.change(AGGREGATOR, "data", test_file=str(table), public_test=True)
     cluster.start_all()
@@ -101,6 +103,8 @@ def test_metrics_of_the_aggregator_come_from_a_public_table_only(cluster: Cluste
     seen = indicators(cluster, AGGREGATOR)
     assert seen["test_acc"] is not None
     assert seen["train_acc"] is None
+    party.main(["--config", str(cluster.folder / "party_1.yaml"), "--dry-run"])
+    assert "from the aggregator's plan" in capsys.readouterr().out
 
 
 def test_a_party_refuses_what_passes_its_caps_and_the_others_go_on(cluster: Cluster) -> None:

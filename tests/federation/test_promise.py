@@ -1,0 +1,41 @@
+"""What an aggregator can say about privacy: a bound from the plan, and nothing about rows that were not declared."""
+
+from typing import Any
+
+from homo_dp.federation.build import build_aggregator, build_mechanism, noise_source
+from homo_dp.federation.plan import facts_for_aggregator, make_plan
+from homo_dp.federation.promise import promised_statement
+from tests.federation.small import RUN, small_config, zeros
+
+
+def statement(rows: dict[str, int | None], **overrides: Any) -> dict[str, Any]:
+    config = small_config(**overrides)
+    plan = make_plan(config, rows, {})
+    mechanism = build_mechanism(config, facts_for_aggregator(config, plan, 4), noise_source(config))
+    return promised_statement(config, build_aggregator(config, RUN, zeros(), mechanism, None), plan, 2)
+
+
+def test_with_declared_rows_it_is_what_the_parties_calibrate() -> None:
+    found = statement({"a": 100, "b": 200}, privacy__target_epsilon=3.0, privacy__noise_multiplier=None)
+    assert 2.9 < found["parties"]["a"]["epsilon_pld"] <= 3.0
+    assert found["parties"]["b"]["rows"] == 200
+    assert "upper bound" in found["basis"]
+
+
+def test_without_them_it_is_the_promised_target() -> None:
+    found = statement({"a": 100, "b": None}, privacy__target_epsilon=3.0, privacy__noise_multiplier=None)
+    assert found["epsilon"] == 3.0
+    assert found["parties"]["b"] | {"epsilon_pld": None, "delta": None} == dict.fromkeys(found["parties"]["b"])
+    assert "at most epsilon 3" in found["statement"]
+
+
+def test_a_fixed_noise_multiplier_promises_no_number() -> None:
+    found = statement({"a": None})
+    assert found["epsilon"] is None
+    assert "Each party knows" in found["statement"]
+
+
+def test_a_run_without_privacy_says_so() -> None:
+    found = statement({"a": None}, privacy__mechanism="none", privacy__noise_multiplier=None)
+    assert found["statement"].startswith("NOT PRIVATE")
+    assert (found["private"], found["epsilon"]) == (False, None)
