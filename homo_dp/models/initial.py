@@ -21,7 +21,7 @@ def zero_linear(inputs: int, outputs: int, bias: bool, generator: torch.Generato
     """A Linear layer of zeros: the best data-free guess of a last layer, with nothing for noise to undo."""
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     if generator is not None:
-        layer.to_empty(device="cpu")
+        _take_memory(layer)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
     return layer
@@ -51,9 +51,18 @@ def norm_groups(channels: int) -> int:
 def _start_uniform(layer: nn.Module, fan_in: int, generator: torch.Generator | None) -> None:
     if generator is None:
         return
-    layer.to_empty(device="cpu")
+    _take_memory(layer)
     # torch.nn.Linear.reset_parameters: kaiming_uniform(a=sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in)).
     bound = 1.0 / math.sqrt(fan_in)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-bound, bound, generator=generator)
+
+
+def _take_memory(layer: nn.Module) -> None:
+    """Put a layer of shapes on the CPU, with nothing in it yet.
+
+    ``layer.to_empty`` does the same through torch's tracing code, which takes half a second to import.
+    """
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)))
