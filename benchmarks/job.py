@@ -37,6 +37,7 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
 
     if imported:
         import homo_dp.outputs
+        import homo_dp.privacy.engine
         import homo_dp.user_simulation  # noqa: F401
     phases.leave()
     phases.watch("config", train, "load_from_arguments")

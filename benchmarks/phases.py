@@ -63,6 +63,7 @@ def around(owner: Any, name: str, before: Callable[[], object], after: Callable[
 def watch_run(phases: Phases) -> None:
     """Wrap the parts of a training run; imports all of them, which counts as its own phase."""
     phases.enter("imports")
+    import homo_dp.privacy.engine  # noqa: F401 (imported late by a run)
     from homo_dp import outputs, simulation, train, user_simulation  # noqa: F401 (all that a run imports)
     from homo_dp.federation.mechanisms.dp_sgd import DpSgd
     from homo_dp.privacy.ledger import Ledger
