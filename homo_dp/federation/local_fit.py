@@ -14,6 +14,7 @@ from homo_dp.config.schema import TrainConfig
 from homo_dp.federation.eager import keep_compiler_out
 from homo_dp.federation.mechanism import Mechanism, PartyFacts, Release, Weights
 from homo_dp.privacy.losses import per_sample
+from homo_dp.privacy.sgd import step_optimizer
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 Steps = Callable[[int, Callable[[], None]], None]
@@ -113,7 +114,7 @@ class LocalFit:
             self._add_gradient(next(batches).to(self.features.device))
             if add_terms:
                 add_terms()
-            self.optimizer.step()
+            self._step()
             after_step()
 
     def _add_gradient(self, batch: Tensor) -> None:
@@ -121,6 +122,11 @@ class LocalFit:
         for rows in torch.split(batch, self.train.physical_batch_size or len(batch)):
             losses = per_sample(self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows))
             (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
+
+    def _step(self) -> None:
+        moved = [(p, p.grad) for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if moved:
+            step_optimizer(self.optimizer, *(list(part) for part in zip(*moved, strict=True)))
 
     def _batches(self) -> Iterator[Tensor]:
         """Shuffled epochs of fixed batches: for training that claims no amplification by sampling."""
