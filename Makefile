@@ -2,6 +2,8 @@
 # make test    runs every check: ruff, mypy, import-linter, pytest
 # make test-faults      kills aggregator and parties at every step of a run, on both transports
 # make bench   measures speed and memory against their bars, about 10 minutes, into benchmarks/RESULTS.md
+# make ui      shows the runs of mlflow.db in MLflow's pages, on http://127.0.0.1:5000 (PORT=...)
+# make test-ui looks at those pages in a headless browser; installs chromium where it may (SCREENSHOTS=folder keeps pictures)
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
 # Both make a .venv unless a virtual environment is active, and then use that.
 
@@ -14,7 +16,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: train test test-faults demo-federation lint install bench clean help
+.PHONY: train ui browser test test-ui test-faults demo-federation lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -43,6 +45,21 @@ test-faults: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(PYTHON) benchmarks/run_all.py
+
+PORT ?= 5000
+
+ui: $(INSTALLED)
+	@echo "MLflow shows the runs on http://127.0.0.1:$(PORT) (Ctrl-C ends it)"
+	MLFLOW_DISABLE_TELEMETRY=true $(PYTHON) -m mlflow server --backend-store-uri sqlite:///mlflow.db \
+		--host 127.0.0.1 --port $(PORT) --workers 1
+
+test-ui: $(INSTALLED) browser
+	SCREENSHOTS=$(SCREENSHOTS) $(PYTHON) -m pytest -m ui tests/ui
+
+browser:
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { \
+		test "$$(id -u)" = 0 || { echo "chromium and chromedriver are missing: install them (Debian: chromium chromium-driver)"; exit 2; }; \
+		apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
 
 demo-federation: $(INSTALLED)
 	$(PYTHON) pipelines/demo_federation.py

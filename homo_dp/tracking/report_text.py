@@ -109,7 +109,7 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
         found.insert(0, "The aggregator is trusted: towards it there is no guarantee.")
     if not privacy.get("secure_mode"):
         found.insert(0, "Secure mode was off: noise came from an ordinary generator and could be predicted.")
-    if "public by this file" in str(privacy.get("rows")):
+    if str(privacy.get("rows")).startswith("counted"):
         found.append(
             "Row counts were not declared (data.rows) but counted; sample rate, steps and noise disclose them."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from homo_dp import train
-from homo_dp.tracking.sender import set_defaults
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -30,17 +30,11 @@ class Trained:
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of a real store in a file, its tables made."""
-    set_defaults()
-    from mlflow.tracking import MlflowClient
-
-    from homo_dp.tracking.store import quiet
-
-    uri = f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-    with quiet():
-        MlflowClient(uri).search_experiments()
-    return uri
+def store(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a real store in a file."""
+    folder = tmp_path_factory.mktemp("tracked")
+    shutil.copy(empty_store, folder)
+    return f"sqlite:///{folder / empty_store.name}"
 
 
 @pytest.fixture

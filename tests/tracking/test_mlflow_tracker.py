@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -134,7 +135,7 @@ def files_of(trained: Trained) -> dict[str, str]:
 
 
 def test_a_store_that_is_down_costs_one_warning_and_gets_everything_later(
-    tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, empty_store: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The store is a file in a folder that is not one yet, so that it can come up later at the same address."""
     blocked = tmp_path / "blocked"
@@ -151,7 +152,7 @@ def test_a_store_that_is_down_costs_one_warning_and_gets_everything_later(
 
     blocked.unlink()
     blocked.mkdir()
-    (blocked / "mlflow.db").write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    shutil.copy(empty_store, blocked)
     assert send([str(tmp_path / "i_unsent")]) == 0
     assert "sent" in capsys.readouterr().out
     assert not (tmp_path / "i_unsent").exists()

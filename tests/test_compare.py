@@ -1,0 +1,110 @@
+"""The compare command as a user runs it: cells on both cores, resumable, tracked, and honest about its price."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from homo_dp import compare
+from homo_dp.privacy.ledger import Ledger
+from tests.commands import Finished, run_command
+
+COMMON = ("train.rounds=2", "privacy.noise_multiplier=2", "tracking.uri=sqlite:///mlflow.db")
+
+
+class Shell:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def compare(self, *arguments: str, params: tuple[str, ...] = ("tracking.enabled=false",)) -> Finished:
+        items = ["--params", *COMMON, *params]
+        return run_command(compare.main, [*arguments, *items], self.monkeypatch, self.capsys)
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path)
+    return Shell(monkeypatch, capsys)
+
+
+def table() -> list[dict[str, str]]:
+    with Path("out/compare/compare.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_sweep_runs_goes_on_and_is_paid_for(shell: Shell) -> None:
+    vary = ("--vary", "privacy.max_grad_norm=0.5,1", "--repeats", "2")
+    done = shell.compare(*vary, params=("tracking.run_name=sweep",))
+    assert done.code == 0, done.err
+    assert "all 4 runs together: epsilon" in done.out
+    assert "choosing a cell by its result on private rows costs" in done.out
+    rows = table()
+    assert [(row["privacy.max_grad_norm"], row["repeat"]) for row in rows] == [
+        ("0.5", "0"),
+        ("0.5", "1"),
+        ("1", "0"),
+        ("1", "1"),
+    ]
+    assert all(0 < float(row["epsilon"]) < 20 and 0 <= float(row["test_acc"]) <= 1 for row in rows)
+    assert Path("out/compare/compare_privacy.max_grad_norm.png").read_bytes().startswith(b"\x89PNG")
+    with Ledger("ledger.sqlite") as ledger:
+        assert ledger.verify().count == 4 * 2 * 3  # cells, rounds, parties: as real as any run
+        charged = {row.run for row in ledger.rows()}
+    assert charged == {row["run"] for row in rows}
+
+    again = shell.compare(
+        "--vary", "privacy.max_grad_norm=0.5,1,2", "--repeats", "2", "--json", params=("tracking.run_name=sweep",)
+    )
+    assert again.code == 0
+    assert "4 of 6 runs are done already" in again.err
+    assert [row["run"] for row in table()[:4]] == [row["run"] for row in rows]
+    summary = json.loads(again.out)
+    assert len(summary["cells"]) == 6
+    assert summary["epsilon_of_all"] > max(float(row["epsilon"]) for row in rows)
+    check_history(summary["mlflow_run"])
+
+
+def check_history(run_id: str) -> None:
+    """One parent run for the sweep and its continuation, one child for every cell."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient("sqlite:///mlflow.db")
+    runs = client.search_runs([client.get_experiment_by_name("homo_dp").experiment_id])
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == run_id]
+    assert len(runs) == 7
+    assert len(children) == 6
+    assert {run.data.params["privacy.max_grad_norm"] for run in children} == {"0.5", "1", "2"}
+    assert all({"epsilon", "test_acc"} <= set(run.data.metrics) for run in children)
+    parent = client.get_run(run_id)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.tags["cells"] == "6"
+    assert "compare.csv" in {item.path for item in client.list_artifacts(run_id)}
+    assert not Path("out/compare/unsent").exists()
+
+
+def test_cells_over_budget_are_refused_and_the_others_kept(shell: Shell) -> None:
+    done = shell.compare(
+        "--vary",
+        "privacy.noise_multiplier=20,0.7",
+        "--jobs",
+        "1",
+        params=("tracking.enabled=false", "privacy.lifetime_epsilon=3"),
+    )
+    assert done.code == 3
+    assert "lifetime_epsilon" in done.err
+    assert [row["privacy.noise_multiplier"] for row in table()] == ["20"]
+
+
+def test_bad_options_are_one_line(shell: Shell) -> None:
+    for arguments in ((), ("--vary", "train.rounds=x"), ("--vary", "train.rounds=1", "--repeats", "0")):
+        done = shell.compare(*arguments)
+        assert done.code == 2
+        assert len(done.error_lines) == 1
+    assert [path.name for path in Path().iterdir()] == ["mlflow.db"]
