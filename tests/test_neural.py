@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import importlib.util
 import json
 import math
 import struct
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from homo_dp import infer, train
 from homo_dp.config.load import load_config
@@ -18,7 +20,8 @@ from homo_dp.evaluation import round_metrics
 from homo_dp.simulation import Simulation
 from tests.commands import Finished, run_command
 
-CONF = Path(__file__).parents[1] / "conf"
+ROOT = Path(__file__).parents[1]
+CONF = ROOT / "conf"
 COLUMNS = "data.columns={a: {bounds: [-3, 3]}, b: {bounds: [-3, 3]}}"
 GRADES = "data.classes=[low, middle, high]"
 
@@ -161,6 +164,8 @@ def test_a_factory_model_is_fixed_trained_saved_and_needs_trust(shell: Shell) ->
     assert not Path("out").exists()
     done = shell.train(*arguments, "model.fix=true")
     assert done.code == 0, done.err
+    names = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}  # no running statistics: a GroupNorm
+    assert set(load_file("out/model.safetensors")) == names
     refused = shell.infer("--data", "t.csv")
     assert (refused.code, len(refused.error_lines)) == (2, 1)
     assert "my_model:make" in refused.err
@@ -295,6 +300,19 @@ def test_training_on_cuda(mechanism: str) -> None:
 )
 def test_recipes_on_digits(recipe: str, overrides: dict[str, Any], least: float) -> None:
     assert accuracy(simulate(recipe, **overrides)) >= least
+
+
+@pytest.mark.parametrize("name", ["homo_lr", "homo_softmax", "homo_nn", "homo_cnn"])
+def test_pipelines_train_their_recipe(name: str, shell: Shell) -> None:
+    spec = importlib.util.spec_from_file_location(f"pipeline_{name}", ROOT / "pipelines" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pipeline = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pipeline)
+    arguments = ["--params", "train.rounds=1,tracking.enabled=false"]
+    done = run_command(lambda _: int(pipeline.main(arguments)), [], shell.monkeypatch, shell.capsys)
+    assert done.code == 0, done.err
+    assert len(read("out/indicator.json")["rounds"]) == 1
 
 
 def test_a_primihub_task_file_trains(shell: Shell) -> None:
