@@ -102,8 +102,9 @@ def _follow(folder: Path) -> int:
     with locked(folder) as mine:
         if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
             return 1
-        _tell(State.load(folder))
-    discard(folder)
+        state = State.load(folder)
+        discard(folder)
+        _tell(state)
     for other in unsent(folder.parent):
         if other != folder:
             _send_left_behind(other)
