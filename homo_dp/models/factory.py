@@ -13,7 +13,7 @@ from torch import nn
 
 from homo_dp.errors import ConfigError
 from homo_dp.models.architecture import Architecture
-from homo_dp.models.task import Loss
+from homo_dp.models.task import Loss, Task
 
 
 def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module, Loss | None]:
@@ -89,6 +89,33 @@ def validate_private(module: nn.Module, fix: bool = False) -> nn.Module:
             f"the layers cannot be copied and replaced ({type(error).__name__}: {_line(error)}); define classes at "
             "the top level of their file, or replace the layers yourself and leave model.fix out"
         ) from error
+
+
+def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> None:
+    """Try the factory's loss on two made-up records, so that a wrong one is a line and not a crash in training."""
+    path = architecture.factory
+    labels = torch.zeros(2) if task.kind == "regression" else torch.tensor([0, len(task.classes) - 1])
+    module.eval()
+    try:
+        with torch.no_grad():
+            losses = task.loss(module(torch.zeros(2, *architecture.input_shape)), labels)
+    except Exception as error:
+        raise ConfigError(
+            f"model.factory={path}: its loss fails on {architecture.outputs} output(s) and {_kind_of(labels)} with "
+            f"{type(error).__name__}: {_line(error)}"
+        ) from error
+    finally:
+        module.train()
+    if not isinstance(losses, torch.Tensor) or losses.numel() != 2 or losses.shape[:1] != (2,):
+        shape = tuple(getattr(losses, "shape", ()))
+        raise ConfigError(
+            f"model.factory={path}: its loss gives shape {shape} for 2 records, not (2,); return one loss per record, "
+            "with reduction='none'"
+        )
+
+
+def _kind_of(labels: torch.Tensor) -> str:
+    return "labels that are floats" if labels.is_floating_point() else "labels that are class numbers (int64)"
 
 
 def _with_one_name_each(module: nn.Module) -> nn.Module:

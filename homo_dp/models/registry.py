@@ -12,7 +12,7 @@ from homo_dp.errors import ConfigError
 from homo_dp.models.activations import activation
 from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
 from homo_dp.models.cnn import cnn
-from homo_dp.models.factory import factory_model
+from homo_dp.models.factory import check_loss, factory_model
 from homo_dp.models.linear_regression import linear_regression
 from homo_dp.models.logistic_regression import logistic_regression
 from homo_dp.models.mlp import mlp
@@ -51,7 +51,10 @@ def build_model(
         raise ConfigError("model.name=logistic_regression: predicts classes; for numbers use linear_regression")
     architecture = architecture_of(settings, input_shape, task.outputs)
     module, loss = build_module(architecture, seed)
-    return BuiltModel(module, task_for(classes, loss, target_bounds), architecture)
+    task = task_for(classes, loss, target_bounds)
+    if loss is not None:
+        check_loss(module, task, architecture)
+    return BuiltModel(module, task, architecture)
 
 
 def build_module(architecture: Architecture, seed: int | None = 0) -> tuple[nn.Module, Loss | None]:

@@ -15,6 +15,14 @@ def with_loss(outputs: int) -> tuple[nn.Module, object]:
     return nn.Linear(3, outputs), hinge
 
 
+def mean_loss() -> tuple[nn.Module, object]:
+    return nn.Linear(3, 1), lambda found, labels: (found.reshape(-1) - labels).square().mean()
+
+
+def loss_for_more_classes() -> tuple[nn.Module, object]:
+    return nn.Linear(3, 1), nn.CrossEntropyLoss(reduction="none")
+
+
 def fixed() -> nn.Module:
     return nn.Linear(3, 1)
 

@@ -75,6 +75,8 @@ def test_validation_leaves_a_good_model_alone() -> None:
         ("raises", {}, "failed with RuntimeError: two lines; input_shape is .* declare data.image.shape"),
         ("wrong_width", {}, r"outputs of shape \(2, 7\), not \(2, 1\)"),
         ("wrong_input", {}, r"fails on records of shape \(3,\)"),
+        ("mean_loss", {}, r"its loss gives shape \(\) for 2 records, not \(2,\)"),
+        ("loss_for_more_classes", {}, r"its loss fails on 1 output\(s\) and labels that are class numbers"),
         ("shared", {}, "0.weight and 2.weight are one shared weight"),
         ("with_buffer", {}, "buffer seen .* may hold data"),
         ("with_buffer", {"fix": True}, "buffer seen .* may hold data"),
