@@ -1,17 +1,32 @@
-"""What all tests share: one empty MLflow store, because making its tables takes seconds."""
+"""What all tests share: steady examples, loggers that are on, and one empty MLflow store."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from homo_dp.tracking.sender import set_defaults
+
+# The same examples every time: a check that fails must fail again when somebody looks at it.
+settings.register_profile("steady", derandomize=True)
+settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True)
+def _loggers_on() -> None:
+    """A command with --quiet, and a new MLflow store, turn loggers off for the whole process: turn ours on again."""
+    logging.disable(logging.NOTSET)
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("homo_dp"):
+            logging.getLogger(name).disabled = False
 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a real store with its tables made and nothing in them; copy it."""
+    """The file of a real store with its tables made and nothing in them, which takes seconds; copy it."""
     set_defaults()
     from mlflow.tracking import MlflowClient
 
