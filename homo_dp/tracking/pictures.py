@@ -36,7 +36,7 @@ def plots_of(record: Record) -> dict[str, bytes]:
 def checked_by_the_run(record: Record) -> tuple[tuple[bool, str], ...]:
     """What the run itself found about its ledger when it ended."""
     summary = record.indicators.get("ledger") or {}
-    if not summary.get("checked"):
+    if not summary.get("checked") or not summary.get("head"):
         return ()
     words = f"the run checked the whole ledger at its end: {summary['releases']} rows, head {summary['head'][:16]}"
     return ((True, f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its events"),)

@@ -24,6 +24,11 @@ PARTY_COLUMNS = {
 }
 METRICS = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "r2", "rmse", "mae")
 MOST_ROWS = 2000
+# What the report says in words or tables of their own; everything else that a mechanism states is listed as it is.
+SAID = {
+    *("private", "statement", "mechanism", "unit", "neighbouring_relation", "epsilon", "delta", "secure_mode"),
+    *("observers", "quoted_observer", "parties", "rows", "note", "notes"),
+}
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ def _guarantee(record: Record) -> Html:
         ("mechanism", privacy.get("mechanism")),
         ("secure mode", privacy.get("secure_mode")),
         *((f"towards {who}", said) for who, said in observers(privacy)),
+        *((key.replace("_", " "), privacy[key]) for key in privacy if key not in SAID and _plain(privacy[key])),
     ]
     return Html(tag("h2", "The guarantee") + tag("p", guarantee(privacy)) + facts(pairs))
 
@@ -224,6 +230,10 @@ def _lifetime(record: Record) -> float | None:
 
 def _local_badge() -> Html:
     return tag("span", "LOCAL", class_="badge local")
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, str | int | float)
 
 
 def _span(numbers: list[int]) -> str:

@@ -105,6 +105,7 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
         "must stay where the rows are.",
         "Time, memory and network traffic of the computation are not covered.",
     ]
+    found[1:1] = [str(note) for note in privacy.get("notes") or ()]
     if privacy.get("quoted_observer") == "model_reader":
         found.insert(0, "The aggregator is trusted: towards it there is no guarantee.")
     if not privacy.get("secure_mode"):

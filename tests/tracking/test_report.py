@@ -188,6 +188,14 @@ def test_a_folder_without_or_with_two_trainings(shell: Shell, folder: Path) -> N
         find_record(folder)
 
 
+def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
+    record = find_record(folder)
+    privacy = {**record.privacy, "nominal_epsilon": 50.0, "nominal_epsilon_is": "the paper's"}
+    page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+    assert "<th>nominal epsilon</th><td>50</td>" in page
+    assert "the paper&#x27;s" in page
+
+
 def test_a_run_without_privacy_says_so(folder: Path) -> None:
     record = find_record(folder)
     indicators = {**record.indicators, "privacy": {**record.privacy, "private": False, "epsilon": None}, "ledger": None}
@@ -208,6 +216,7 @@ def test_words() -> None:
     assert "NOT covered" not in guarantee(private)
     assert "trusted" in released_words(trusted)
     assert "trusted" in limits(trusted, None)[0]
+    assert "nominal" in limits({**private, "notes": ["a nominal figure"]}, 1.0)[1]
     assert "Secure mode was off" in limits({**private, "secure_mode": False}, 1.0)[0]
     assert not [text for text in limits(private, 1.0) if "lifetime" in text]
     gaussian = {"type": "GaussianDpEvent", "noise_multiplier": 2.0}
