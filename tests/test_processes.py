@@ -50,8 +50,9 @@ def until(condition: Callable[[], bool], cluster: Cluster, seconds: float = 60.0
 
 def test_the_commands_run_the_job_and_everybody_keeps_its_own_files(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
-        cluster.start_all()
-        assert cluster.wait() == dict.fromkeys((AGGREGATOR, *PARTIES), 0)
+        victim = Victim(AGGREGATOR, ["aggregator.after_save"])
+        survive(cluster, [victim])
+        assert victim.killed_at == ["aggregator.after_save"]
         check_survivors(cluster)
         seen = indicators(cluster, AGGREGATOR)
         assert all(value is None for key, value in seen.items() if key.startswith(("train_", "test_")))
