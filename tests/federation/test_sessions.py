@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+import opacus  # noqa: F401  (takes seconds that no round of these tests should wait for)
 import pytest
 import torch
 
@@ -52,7 +53,7 @@ def test_an_update_carries_its_releases_and_the_head_after_its_charge(tmp_path: 
 
 
 def test_a_party_that_never_comes_costs_one_timeout_and_is_recorded(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(train__rounds=3), "ab", min_parties=1, round_timeout=5.0)
+    run = SmallRun(tmp_path, small_config(train__rounds=3), "ab", min_parties=1, round_timeout=10.0)
     run.start("a")
     session = run.aggregate()
     run.join()
@@ -62,7 +63,7 @@ def test_a_party_that_never_comes_costs_one_timeout_and_is_recorded(tmp_path: Pa
 
 def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_path: Path) -> None:
     config = small_config()
-    run = SmallRun(tmp_path, config, "ab", round_timeout=5.0, stop_on_missing=True)
+    run = SmallRun(tmp_path, config, "ab", round_timeout=10.0, stop_on_missing=True)
     run.start("a")
     with pytest.raises(TransportError, match="missing b"):
         run.aggregate()
@@ -74,7 +75,7 @@ def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_
 
 
 def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(), "ab", round_timeout=5.0)
+    run = SmallRun(tmp_path, small_config(), "ab", round_timeout=10.0)
     party = run.post.end("b")  # joins and then says nothing
     party.send(Message(RUN, 0, "b", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
     run.start("a")
@@ -85,7 +86,7 @@ def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_pat
 
 
 def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(train__rounds=4), "ab", min_parties=1, round_timeout=5.0)
+    run = SmallRun(tmp_path, small_config(train__rounds=4), "ab", min_parties=1, round_timeout=10.0)
     run.start("a")
     original = run.lobby.transport.send
 
@@ -133,7 +134,7 @@ def test_a_malicious_party_is_named_and_the_run_goes_on_without_it(
 
 
 def test_updates_of_another_run_change_nothing(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=5.0)
+    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=10.0)
     run.start_replying("b", zeros(), run="other-run")
     run.start("a")
     session = run.aggregate()
