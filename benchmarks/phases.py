@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from homo_dp.quick import quick_imports
+
 
 class Phases:
     """Wall and CPU seconds by phase; the CPU is that of this process with all its threads, not of its children."""
@@ -63,12 +65,13 @@ def around(owner: Any, name: str, before: Callable[[], object], after: Callable[
 def watch_run(phases: Phases) -> None:
     """Wrap the parts of a training run; imports all of them, which counts as its own phase."""
     phases.enter("imports")
-    import homo_dp.privacy.engine  # noqa: F401 (imported late by a run)
-    from homo_dp import outputs, simulation, train, user_simulation  # noqa: F401 (all that a run imports)
-    from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-    from homo_dp.privacy.ledger import Ledger
-    from homo_dp.privacy.training import PrivateTraining
-    from homo_dp.tracking.mlflow_tracker import MlflowTracker
+    with quick_imports():
+        import homo_dp.privacy.engine  # noqa: F401 (imported late by a run)
+        from homo_dp import outputs, simulation, train, user_simulation  # noqa: F401 (all that a run imports)
+        from homo_dp.federation.mechanisms.dp_sgd import DpSgd
+        from homo_dp.privacy.ledger import Ledger
+        from homo_dp.privacy.training import PrivateTraining
+        from homo_dp.tracking.mlflow_tracker import MlflowTracker
 
     phases.leave()
     phases.watch("training", PrivateTraining, "run")

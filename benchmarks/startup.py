@@ -97,7 +97,7 @@ def scoring(folder: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--no-scoring", action="store_true", help="only --help")
     given = parser.parse_args()
     passed = True

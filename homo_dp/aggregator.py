@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
+from homo_dp.quick import quick_imports
 
 EXAMPLES = """examples:
   python -m homo_dp.keys new aggregator --dir keys
@@ -23,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
     check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
-    from homo_dp.aggregator_process import AggregatorProcess
+    with quick_imports():
+        from homo_dp.aggregator_process import AggregatorProcess
 
     return AggregatorProcess(loaded.config, screen).run()
 

@@ -18,6 +18,7 @@ from homo_dp.cli import (
     screen_from_arguments,
 )
 from homo_dp.errors import ConfigError, DataError
+from homo_dp.quick import quick_imports
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,16 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def score(config: Config, path: str | None, trust_factory: bool, screen: Screen) -> int:
     """Stream the table through the model; predictions always, indicators where the label column is there."""
-    import torch
+    with quick_imports():
+        import torch
 
-    from homo_dp.data.columns import Encoding
-    from homo_dp.evaluation import outputs_of
-    from homo_dp.models.device import torch_device
-    from homo_dp.models.files import load_model
-    from homo_dp.models.metrics import evaluate
-    from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
-    from homo_dp.tracking.model_log import model_file
-    from homo_dp.tracking.predictions import PredictionWriter
+        from homo_dp.data.columns import Encoding
+        from homo_dp.evaluation import outputs_of
+        from homo_dp.models.device import torch_device
+        from homo_dp.models.files import load_model
+        from homo_dp.models.metrics import evaluate
+        from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
+        from homo_dp.tracking.model_log import model_file
+        from homo_dp.tracking.predictions import PredictionWriter
 
     with model_file(config.output.modelFileName, config.tracking.uri) as source:
         model = load_model(source, trust_factory)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
+from homo_dp.quick import quick_imports
 
 EXAMPLES = """examples:
   python -m homo_dp.keys new party_a --dir keys
@@ -30,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_party_plan(loaded.config, screen)
         return 0
     check_outputs(loaded.config)
-    from homo_dp.party_process import PartyProcess
+    with quick_imports():
+        from homo_dp.party_process import PartyProcess
 
     return PartyProcess(loaded.config, screen).run()
 

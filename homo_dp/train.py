@@ -16,6 +16,7 @@ from homo_dp.cli import (
     screen_from_arguments,
 )
 from homo_dp.errors import ModelFileError
+from homo_dp.quick import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
@@ -62,8 +63,12 @@ def train(config: Config, screen: Screen) -> int:
 
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
-    from homo_dp.outputs import write_outputs
-    from homo_dp.user_simulation import build_simulation
+    with quick_imports():
+        from homo_dp.outputs import write_outputs
+        from homo_dp.user_simulation import build_simulation
+
+        if config.privacy.mechanism == "dp_sgd":
+            import homo_dp.privacy.engine  # noqa: F401 (Opacus: now, and not in the middle of the first round)
 
     with screen.progress(config.train.rounds) as progress:
 

@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from homo_dp.quick import quick_imports
 from homo_dp.tracking.spool import CLOSE, LINES, State, discard, is_alive, locked, opening, read_lines, unsent
 from homo_dp.tracking.store import Store, one_line
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 LONGEST_PAUSE = 5.0
+POLITENESS = 5  # of a sender beside its run: where cores are short, training goes first
 FOLLOW = "--follow"
 ANSWER = 1  # the file number on which a run hears from its sender
 # A tracking server that is down should be noticed in seconds, not in MLflow's four minutes of retries.
@@ -66,8 +68,9 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             return False
         try:
             if store is None:
-                store = Store(folder, first["uri"], first["experiment"], state)
-                _prepare()
+                with quick_imports():
+                    store = Store(folder, first["uri"], first["experiment"], state)
+                    _prepare()
             store.apply(lines)
             if over:
                 store.end_all("FAILED", int(time.time() * 1000))
@@ -98,6 +101,7 @@ def explain(error: BaseException) -> str:
 def _follow(folder: Path) -> int:
     """Send a run's spool while the run goes on, then what earlier runs left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training; its end comes as a line
+    os.nice(POLITENESS)
     writer = opening(folder)["pid"]
     with locked(folder) as mine:
         if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
