@@ -24,7 +24,6 @@ from homo_dp.config.schema import Config
 from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.build import build_aggregator
 from homo_dp.federation.cohorts import CohortTraining, OneAtATime, Together
-from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.users import Users
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
@@ -75,7 +74,7 @@ class Run:
     def __init__(self, config: Config, users: Users, kind: type[CohortTraining], ledger: Ledger | None) -> None:
         model = build_model(config.model, (FEATURES,), (0, 1))
         facts = user_facts(config, len(users), FEATURES + 1)
-        self.mechanism: DpFedAvg = user_mechanism(config, facts, secure_noise())
+        self.mechanism = user_mechanism(config, facts, secure_noise())
         self.training = kind(model.module, model.task.loss, users, config.train)
         weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
         self.aggregator: Aggregator = build_aggregator(config, "benchmark", weights, self.mechanism, ledger)

@@ -64,11 +64,11 @@ def train(config: Config, screen: Screen) -> int:
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     with quick_imports():
+        from homo_dp.federation.build import mechanism_class
         from homo_dp.outputs import write_outputs
         from homo_dp.user_simulation import build_simulation
 
-        if config.privacy.mechanism == "dp_sgd":
-            import homo_dp.privacy.engine  # noqa: F401 (Opacus: now, and not in the middle of the first round)
+        mechanism_class(config.privacy.mechanism).warm_up()
 
     with screen.progress(config.train.rounds) as progress:
 

@@ -14,9 +14,9 @@ from homo_dp.data.parties import load_federation
 from homo_dp.errors import ConfigError
 from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.build import build_mechanism, mechanism_class, noise_source, run_budget
+from homo_dp.federation.cohort_mechanism import CohortMechanism
 from homo_dp.federation.cohorts import CohortTraining, cohort_training
 from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan
-from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.messages import AGGREGATOR
 from homo_dp.federation.party import Party
 from homo_dp.federation.users import Users
@@ -44,10 +44,12 @@ class UserSimulation(Simulation):
         return Users.of_tables([party.train for party in self.federation.parties.values()])
 
     @property
-    def user_mechanism(self) -> DpFedAvg:
+    def user_mechanism(self) -> CohortMechanism:
         """The mechanism, which works on sums over users."""
-        if not isinstance(self.mechanism, DpFedAvg):
-            raise ConfigError(f"privacy.mechanism={self.mechanism.name}: is not DP-FedAvg; users cannot be simulated")
+        if not isinstance(self.mechanism, CohortMechanism):
+            raise ConfigError(
+                f"privacy.mechanism={self.mechanism.name}: is no sum over users; they cannot be simulated"
+            )
         return self.mechanism
 
     @property
@@ -68,7 +70,7 @@ class UserSimulation(Simulation):
             raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
         return user_facts(self.config, declared or len(self.users), parameters)
 
-    def _mechanism(self) -> DpFedAvg:
+    def _mechanism(self) -> CohortMechanism:
         made = user_mechanism(self.config, self.facts, self.noise)
         trusted = self.config.privacy.trust_aggregator or self.config.privacy.not_private
         if made.ledger_keeper == "aggregator" and not trusted:
@@ -89,7 +91,7 @@ class UserSimulation(Simulation):
             total = training.run(mechanism, mechanism.draw(), aggregator.weights, aggregator.round)
             self._spent = aggregator.round
             if not self._by_aggregator and self.ledger is not None:
-                self._share_sigma = mechanism.numbers.share_sigma(total.clip_norm)
+                self._share_sigma = mechanism.party_sigma(total.clip_norm)
                 self.ledger.charge(self._charge(aggregator.round, self._share_sigma), run_budget(self.config))
             self._report(aggregator.apply(mechanism.combine(total, aggregator.weights, aggregator.round)))
 
@@ -138,13 +140,13 @@ class UserSimulation(Simulation):
 def build_simulation(
     config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]
 ) -> Simulation:
-    """The simulation that a config asks for: over users for DP-FedAvg, else over parties."""
+    """The simulation that a config asks for: over users for a sum over a cohort, else over parties."""
     return UserSimulation(config, on_round) if simulates_users(config) else Simulation(config, on_round)
 
 
 def simulates_users(config: Config) -> bool:
-    """Whether the mechanism is DP-FedAvg or one made from it."""
-    return issubclass(mechanism_class(config.privacy.mechanism), DpFedAvg)
+    """Whether the mechanism works on sums over users, who are then trained together."""
+    return issubclass(mechanism_class(config.privacy.mechanism), CohortMechanism)
 
 
 def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
@@ -157,16 +159,16 @@ def user_facts(config: Config, population: int, parameters: int) -> FederationFa
     return FederationFacts({USERS: facts}, config.train.rounds, parameters)
 
 
-def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> DpFedAvg:
+def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> CohortMechanism:
     """The mechanism of a run over users, with the population of the facts."""
     privacy = config.privacy.model_copy(update={"population": facts.parties[USERS].rows})
     made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
-    if not isinstance(made, DpFedAvg):
-        raise ConfigError(f"privacy.mechanism={made.name}: is not DP-FedAvg; users cannot be simulated with it")
+    if not isinstance(made, CohortMechanism):
+        raise ConfigError(f"privacy.mechanism={made.name}: is no sum over users; they cannot be simulated with it")
     return made
 
 
-def planned_user_mechanism(config: Config, parameters: int) -> DpFedAvg:
+def planned_user_mechanism(config: Config, parameters: int) -> CohortMechanism:
     """The mechanism for a dry run: from the declared population, or that of a bundled set."""
     population = config.privacy.population or _public_population(config)
     return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))

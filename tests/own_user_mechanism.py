@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from homo_dp.federation.mechanisms.dp_fedavg import CohortSum, DpFedAvg
+from homo_dp.federation.cohort_mechanism import CohortSum
+from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 
 
 class Louder(DpFedAvg):

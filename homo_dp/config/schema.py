@@ -15,6 +15,7 @@ from homo_dp.config.privacy import AdaptiveConfig, NbaflConfig, PrivacyConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
 
 __all__ = [
+    "MECHANISM_SECTIONS",
     "AdaptiveConfig",
     "AveragingConfig",
     "ColumnConfig",
@@ -35,6 +36,9 @@ __all__ = [
     "TrainConfig",
     "TransportConfig",
 ]
+
+
+MECHANISM_SECTIONS = ("nbafl",)  # settings of one mechanism in a section of its own, under the mechanism's name
 
 
 class Config(Section):

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from homo_dp.config.schema import TrainConfig
+from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum
 from homo_dp.federation.flat import Layout, check_module
 from homo_dp.federation.local_fit import PerSampleLoss
 from homo_dp.federation.mechanism import Update, Weights
-from homo_dp.federation.mechanisms.dp_fedavg import CohortSum, Contributions, DpFedAvg
 from homo_dp.federation.users import Batch, LocalPlan, UserFit, Users, users_at_once
 from homo_dp.privacy.clipping import clip_rows, row_norms
 from homo_dp.privacy.losses import per_sample
@@ -45,7 +45,7 @@ class CohortTraining(ABC):
     train: TrainConfig
 
     @abstractmethod
-    def run(self, mechanism: DpFedAvg, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
         """Train the chosen users from the global weights; the sum of what they send.
 
         Numbers beyond the users of the table are users who never reply.
@@ -58,15 +58,14 @@ class CohortTraining(ABC):
 class OneAtATime(CohortTraining):
     """One user after the other through ``LocalFit`` and the mechanism's hooks, as a party trains."""
 
-    def run(self, mechanism: DpFedAvg, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
         total, layout = mechanism.open_sum(weights), mechanism.layout(weights)
         broadcast = dict(mechanism.broadcast_info())
         for user in self._present(chosen).tolist():
             fit = UserFit(self.model, self.loss, self.users, user, self.train)
             release = fit.fit(mechanism, weights, round_number, broadcast)
             sent = Update(fit.facts.name, release.tensors, 1.0, release.info)
-            bit = torch.tensor([sent.info.get("clip_bit", 0.0)], dtype=torch.float64)
-            total.add(Contributions(layout.flatten(sent.tensors).unsqueeze(0), bit))
+            total.add(mechanism.received(sent, layout, total.clip_norm))
         return total
 
 
@@ -77,7 +76,7 @@ class Together(CohortTraining):
     memory_bytes: int = MEMORY_BYTES
     _widths: dict[str, int] = field(default_factory=dict, repr=False)
 
-    def run(self, mechanism: DpFedAvg, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
         check_module(self.model, mechanism.config.privacy.public_tensors)
         total = mechanism.open_sum(weights)
         present = self._present(chosen)
@@ -88,7 +87,7 @@ class Together(CohortTraining):
         return total
 
     def _trained(
-        self, mechanism: DpFedAvg, piece: Tensor, weights: Weights, round_number: int
+        self, mechanism: CohortMechanism, piece: Tensor, weights: Weights, round_number: int
     ) -> tuple[Tensor, Tensor]:
         """The difference to the global weights of each user, and whether no projection has clipped it."""
         layout, plan = mechanism.layout(weights), LocalPlan(self.train)

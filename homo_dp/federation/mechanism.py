@@ -149,6 +149,20 @@ class Mechanism(ABC):
         self.facts = facts
         self.noise = noise
 
+    @classmethod
+    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
+        """Whether parties would send something without noise, so that each must trust the aggregator."""
+        return False
+
+    @classmethod
+    def needs_rows(cls, config: Config) -> str | None:
+        """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
+        return None
+
+    @classmethod  # noqa: B027 (a hook that may stay empty)
+    def warm_up(cls) -> None:
+        """Import what the first round at a party needs, so that no round waits for it."""
+
     @property
     def kinds(self) -> Kinds:
         """The table of messages of a run with this mechanism."""

@@ -14,7 +14,7 @@ from typing import Any
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
 from homo_dp.config.privacy import BUILT_IN
-from homo_dp.config.schema import Config, DataConfig
+from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.errors import ConfigError, DataError
 from homo_dp.federation.build import mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, PartyPlan
@@ -51,7 +51,7 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "model": config.model.model_dump(mode="json"),
         "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
         "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
-        "nbafl": config.nbafl.model_dump(mode="json"),
+        **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
         "data": {name: data[name] for name in DATA_KEYS},
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
@@ -164,9 +164,7 @@ def needs_declared_rows(config: Config) -> str | None:
     """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
     if config.train.weighting == "rows":
         return "train.weighting=rows"
-    if config.privacy.mechanism == "nbafl" and config.nbafl.min_dataset_size is None:
-        return "nbafl.min_dataset_size=null"
-    return None
+    return mechanism_class(config.privacy.mechanism).needs_rows(config)
 
 
 def _check_code(own: Config, plan: Plan) -> None:
@@ -181,15 +179,16 @@ def _check_code(own: Config, plan: Plan) -> None:
 
 def _check_protection(own: Config, plan: Plan) -> None:
     mechanism = plan["privacy"]["mechanism"]
-    if not mechanism_class(mechanism).private and own.privacy.mechanism != mechanism:
+    found = mechanism_class(mechanism)
+    if not found.private and own.privacy.mechanism != mechanism:
         raise PlanRefused(
             "not_private",
             f"privacy.mechanism={mechanism}: the aggregator asks for updates without noise; this party sends them "
             f"only if its own config says privacy.mechanism: {mechanism}",
         )
-    asks = mechanism == "dp_fedavg" and plan["privacy"]["noise_at"] == "server"
-    asks = asks or (mechanism == "nbafl" and not plan["nbafl"]["noise_at_upload"])
-    if asks and not own.privacy.trust_aggregator:
+    tree = _merged(own, plan)
+    tree["privacy"]["trust_aggregator"] = True  # without it, a config that asks for trust is not even valid
+    if found.leaves_noise_to_aggregator(config_from(tree)) and not own.privacy.trust_aggregator:
         raise PlanRefused(
             "trust",
             "privacy.trust_aggregator=false: the plan leaves the noise to the aggregator; set it to true in this "
@@ -210,7 +209,7 @@ def _check_caps(own: Config, plan: Plan) -> None:
 
 def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
-    tree["model"], tree["nbafl"] = plan["model"], plan["nbafl"]
+    tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS)}
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"]["init_from"] = None
     asked = {name: plan["privacy"][name] for name in PRIVACY_KEYS}

@@ -101,8 +101,8 @@ def test_a_model_factory_must_be_named_by_the_party_too() -> None:
 
 
 def test_noise_at_the_aggregator_needs_the_partys_own_trust() -> None:
-    plan = plan_of()
-    plan["privacy"] |= {"mechanism": "dp_fedavg", "noise_at": "server", "unit": "user"}
+    users = {"privacy__unit": "user", "privacy__population": 100, "privacy__cohort_size": 10}
+    plan = plan_of(privacy__mechanism="dp_fedavg", privacy__trust_aggregator=True, train__weighting="uniform", **users)
     assert refusal(config(), plan) == "trust"
     plan = plan_of(privacy__mechanism="nbafl", nbafl__noise_at_upload=False, privacy__trust_aggregator=True)
     assert refusal(config(), plan) == "trust"

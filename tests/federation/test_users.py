@@ -12,9 +12,9 @@ from torch import nn
 from homo_dp.config.schema import TrainConfig
 from homo_dp.data.rows import Table
 from homo_dp.errors import DataError
+from homo_dp.federation.cohort_mechanism import CohortSum
 from homo_dp.federation.cohorts import CohortTraining, OneAtATime, Together, cohort_training
 from homo_dp.federation.mechanism import Weights
-from homo_dp.federation.mechanisms.dp_fedavg import CohortSum
 from homo_dp.federation.users import LocalPlan, Users
 from homo_dp.models.cnn import cnn
 from homo_dp.models.logistic_regression import logistic_regression

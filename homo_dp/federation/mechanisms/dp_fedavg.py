@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -18,12 +17,12 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError
+from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum, Contributions
 from homo_dp.federation.flat import Layout, check_module
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import (
     Combined,
     FederationFacts,
-    Mechanism,
     PartyFacts,
     PartyPlan,
     Release,
@@ -40,31 +39,7 @@ from homo_dp.privacy.noise import NoiseSource
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Contributions:
-    """What users send: one clipped row each, and one centred bit; with the parties' noise where they add it."""
-
-    rows: Tensor
-    bits: Tensor
-
-
-@dataclass
-class CohortSum:
-    """What has come in of a round so far, and the clip norm that all of it was clipped to."""
-
-    clip_norm: float
-    updates: Tensor
-    bits: float = 0.0
-    replies: int = 0
-
-    def add(self, sent: Contributions) -> None:
-        """Take in some users."""
-        self.updates += sent.rows.sum(0, dtype=torch.float64)
-        self.bits += float(sent.bits.sum())
-        self.replies += len(sent.rows)
-
-
-class DpFedAvg(Mechanism):
+class DpFedAvg(CohortMechanism):
     """User-level noise on the sum of clipped updates.
 
     Guarantees:
@@ -76,8 +51,6 @@ class DpFedAvg(Mechanism):
     """
 
     name = "dp_fedavg"
-    unit = "user"
-    combines_empty_rounds = True
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {"update": {"clip_bit": NUMBER}}
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
@@ -95,6 +68,10 @@ class DpFedAvg(Mechanism):
         self.not_finite = 0  # updates that were NaN or infinite; for the log of whoever trained them, never released
         self._fit_clip_norm = self.clip_norm
         self._within = True
+
+    @classmethod
+    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
+        return config.privacy.noise_at == "server"
 
     @property
     def noise_at_parties(self) -> bool:
@@ -177,18 +154,14 @@ class DpFedAvg(Mechanism):
         return Release(
             {**layout.unflatten(sent.rows[0]), **public},
             event=self.numbers.share_event if own else None,
-            sigma=self.numbers.share_sigma(self._fit_clip_norm) if own else 0.0,
+            sigma=self.party_sigma(self._fit_clip_norm),
             relation=self.numbers.sampler.relation,
             observer="aggregator" if own else "model_reader",
             info={"clip_bit": float(sent.bits[0])} if self.adaptive else {},
         )
 
     def contributions(self, rows: Tensor, clip_norm: float, within: Tensor) -> Contributions:
-        """Clip one row a user, make its bit, and add the party's noise where it is added there.
-
-        ``within`` is false for users whom a projection between batches has clipped already. A row that is not finite
-        becomes zeros with the bit of a clipped one.
-        """
+        """A row that is not finite becomes zeros with the bit of a clipped one."""
         norms = row_norms(rows)
         bad = int((~norms.isfinite()).sum())
         if bad:
@@ -201,6 +174,9 @@ class DpFedAvg(Mechanism):
             if self.adaptive:
                 bits += self.noise.normal(bits.shape, self.numbers.share_of_bit_noise, bits.dtype)
         return Contributions(bounded, bits)
+
+    def party_sigma(self, clip_norm: float) -> float:
+        return self.numbers.share_sigma(clip_norm) if self.noise_at_parties else 0.0
 
     def bits(self, within: Tensor) -> Tensor:
         """The bit of each user, before noise."""
@@ -219,7 +195,6 @@ class DpFedAvg(Mechanism):
     # --- at the aggregator ---
 
     def draw(self) -> Tensor:
-        """The numbers of the users of one round, out of the declared population."""
         return self.numbers.sampler.draw(self.noise)
 
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
@@ -235,24 +210,13 @@ class DpFedAvg(Mechanism):
     def broadcast_info(self) -> Mapping[str, float]:
         return {"clip_norm": self.clip_norm}
 
-    def layout(self, weights: Weights) -> Layout:
-        """How the weights that are trained lie in one vector."""
-        return Layout.of(weights, self.config.privacy.public_tensors)
-
-    def open_sum(self, current: Weights) -> CohortSum:
-        """An empty sum for a round with the clip norm of now."""
-        return CohortSum(self.clip_norm, torch.zeros(self.layout(current).size, dtype=torch.float64))
-
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
-        total, layout = self.open_sum(current), self.layout(current)
-        for update in updates:
-            rows = layout.flatten(update.tensors).unsqueeze(0)
-            bit = update.info.get("clip_bit", 0.0)
-            if not self.noise_at_parties:  # the object that adds the noise bounds what it is added to
-                rows = _scaled(rows, row_norms(rows), total.clip_norm)
-                bit = math.copysign(HALF, bit) if bit else 0.0
-            total.add(Contributions(rows, torch.tensor([bit], dtype=torch.float64)))
-        return self.combine(total, current, round_number)
+    def received(self, update: Update, layout: Layout, clip_norm: float) -> Contributions:
+        rows = layout.flatten(update.tensors).unsqueeze(0)
+        bit = update.info.get("clip_bit", 0.0)
+        if not self.noise_at_parties:  # the object that adds the noise bounds what it is added to
+            rows = _scaled(rows, row_norms(rows), clip_norm)
+            bit = math.copysign(HALF, bit) if bit else 0.0
+        return Contributions(rows, torch.tensor([bit], dtype=torch.float64))
 
     def combine(self, total: CohortSum, current: Weights, round_number: int) -> Combined:
         """Add the aggregator's noise, divide by the fixed cohort size, move the clip norm."""

@@ -34,6 +34,10 @@ class DpSgd(Mechanism):
 
     _training: PrivateTraining | None = None
 
+    @classmethod
+    def warm_up(cls) -> None:
+        import homo_dp.privacy.engine  # noqa: F401 (Opacus)
+
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = self.config.privacy
         check_delta(privacy.delta, party.rows)

@@ -122,6 +122,14 @@ class Nbafl(Mechanism):
                 "turn noise_at_upload on, or give fewer nbafl.exposures or more train.rounds"
             )
 
+    @classmethod
+    def leaves_noise_to_aggregator(cls, config: Config) -> bool:
+        return not config.nbafl.noise_at_upload
+
+    @classmethod
+    def needs_rows(cls, config: Config) -> str | None:
+        return "nbafl.min_dataset_size=null" if config.nbafl.min_dataset_size is None else None
+
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         return "party" if self.upload_sigma > 0 else "aggregator"
