@@ -17,6 +17,7 @@ from homo_dp.privacy.losses import Loss, per_sample
 
 _FIX = "or set model.fix=true (fix=True) to have it replaced"
 _FLOATS = (torch.float32, torch.float64)
+Probed = tuple[Tensor, Sequence[Tensor | None]]  # losses per row, and gradients by parameter
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -78,13 +79,17 @@ def check_module(module: nn.Module) -> None:
 def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> None:
     """Raise PrivacyError if one row changes another row's loss or gradient, or if a forward pass writes to the module.
 
-    Rows are made up where features are floating point; integer features (embedding indices) reuse rows of the table.
+    One row gets other features and another label, and then is left out, as the neighbouring relation has it. Rows are
+    made up where features are floating point; integer features (embedding indices) reuse rows of the table.
     Runs under its own random state, so nothing that is drawn later depends on it.
     """
     if len(features) < 2:
         return
     count = min(4, len(features))
     rows = probe_features(features, count)
+    targets = labels[:1].repeat(count, *(1,) * (labels.dim() - 1))  # equal, so that a loss that counts labels shows it
+    other = targets.clone()
+    other[-1] = _another_row(labels, targets[-1])
     changed = rows.clone()
     changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else _another_row(features, rows[-1])
     before = {name: tensor.detach().clone() for name, tensor in _named_tensors(module)}
@@ -92,17 +97,16 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     module.train()
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         try:
-            first, gradients = _seeded_losses(module, loss, rows, labels[:count])
+            expected = _seeded_losses(module, loss, rows, targets)
         except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
             rows, changed = features[:count], features[:count].clone()
             changed[-1] = _another_row(features, rows[-1])
-            first, gradients = _seeded_losses(module, loss, rows, labels[:count])
-        second, others = _seeded_losses(module, loss, changed, labels[:count])
+            expected = _seeded_losses(module, loss, rows, targets)
+        differs = _difference(expected, _seeded_losses(module, loss, changed, other))
+        without = None if differs else _left_out(module, loss, rows, targets, expected)
     module.train(was_training)
-    if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise PrivacyError(_mixes(module, "loss"))
-    if not all(map(_same_gradient, gradients, others)):
-        raise PrivacyError(_mixes(module, "gradient"))
+    if differs or without:
+        raise PrivacyError(_mixes(module, "changing one row" if differs else "leaving one row out", differs or without))
     for name, tensor in _named_tensors(module):
         if not torch.equal(tensor, before[name]):
             raise PrivacyError(f"{name} is written by the forward pass; remove it: it would carry data raw")
@@ -187,16 +191,36 @@ def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _seeded_losses(
-    module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor
-) -> tuple[Tensor, Sequence[Tensor | None]]:
-    """Losses of all rows but the last, and the gradient of their sum: neither may depend on the last row."""
+    module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor, kept: int = -1, seed: int = 0
+) -> Probed:
+    """Losses of the first rows (all but the last), and the gradient of their sum: neither may depend on the last."""
     # The same dropout mask both times. Seeding every kind of device costs milliseconds, many times a run.
-    torch.default_generator.manual_seed(0) if rows.device.type == "cpu" else torch.manual_seed(0)
-    losses = per_sample(loss(module(rows.clone()), labels), len(rows))[:-1]
+    torch.default_generator.manual_seed(seed) if rows.device.type == "cpu" else torch.manual_seed(seed)
+    losses = per_sample(loss(module(rows.clone()), labels), len(rows))[:kept]
     if not losses.requires_grad:
         return losses, ()
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return losses.detach(), torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+
+
+def _left_out(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor, expected: Probed) -> str | None:
+    """What the first rows show of the last one's being there: ``loss``, ``gradient`` or nothing."""
+    kept = len(rows) - 1
+    found = _difference(expected, _seeded_losses(module, loss, rows[:-1], labels[:-1], kept))
+    if found is None or _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is None:
+        return found
+    # Fewer rows draw another dropout mask: compare without. What draws even then was compared with its row changed.
+    module.eval()
+    expected = _seeded_losses(module, loss, rows, labels)
+    if _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is not None:
+        return None
+    return _difference(expected, _seeded_losses(module, loss, rows[:-1], labels[:-1], kept))
+
+
+def _difference(one: Probed, other: Probed) -> str | None:
+    if not torch.allclose(one[0], other[0], rtol=1e-4, atol=1e-6, equal_nan=True):
+        return "loss"
+    return None if all(map(_same_gradient, one[1], other[1])) else "gradient"
 
 
 def _same_gradient(one: Tensor | None, other: Tensor | None) -> bool:
@@ -221,9 +245,9 @@ def _named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     yield from ((f"parameter {name}", parameter) for name, parameter in module.named_parameters())
 
 
-def _mixes(module: nn.Module, what: str) -> str:
+def _mixes(module: nn.Module, how: str, what: str | None) -> str:
     return (
-        f"{type(module).__name__} mixes rows: changing one row changed another row's {what}; "
+        f"{type(module).__name__} mixes rows: {how} changed another row's {what}; "
         "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
     )
 

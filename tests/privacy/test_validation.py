@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.losses import softmax_cross_entropy
+from homo_dp.privacy.losses import Loss, softmax_cross_entropy
 from homo_dp.privacy.validation import check_module, check_optimizer, compatible_module, probe_rows, size_of_outputs
 
 
@@ -260,3 +260,44 @@ class _Long(nn.Module):
 def test_sparse_gradients_are_probed_too() -> None:
     indices = torch.tensor([[0, 1], [2, 3], [4, 4], [1, 2]])
     probe_rows(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten()), size_of_outputs, indices, torch.zeros(4))
+
+
+def _by_label_count(outputs: Tensor, labels: Tensor) -> Tensor:
+    """A class-balanced loss that counts the labels of the batch: one label changes the weight of other rows."""
+    counts = torch.bincount(labels, minlength=2)
+    return softmax_cross_entropy(outputs, labels) / counts[labels]
+
+
+def _by_label_spread(outputs: Tensor, labels: Tensor) -> Tensor:
+    return softmax_cross_entropy(outputs, labels) * float(labels.float().std(correction=0) + 1)
+
+
+class TimesRows(nn.Module):
+    """Multiplies by the number of rows in the batch: no row sees another, and yet each shows that another is there."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 2), *layers)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs * len(inputs)
+
+
+@pytest.mark.parametrize("loss", [_by_label_count, _by_label_spread])
+def test_rows_that_meet_in_their_labels_are_found(loss: Loss) -> None:
+    features = torch.randn(6, 4)
+    for labels in (torch.tensor([0, 1, 0, 1, 1, 0]), torch.tensor([0, 0, 0, 0, 0, 1]), torch.tensor([0, 0, 0, 1])):
+        with pytest.raises(PrivacyError, match="mixes rows"):
+            probe_rows(nn.Linear(4, 2), loss, features[: len(labels)], labels)
+
+
+def test_rows_that_show_how_many_there_are_are_found() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    for module in (TimesRows(), TimesRows(nn.Dropout(0.5), nn.Linear(2, 2), nn.Dropout(0.5))):
+        with pytest.raises(PrivacyError, match="TimesRows mixes rows: leaving one row out changed another row's"):
+            probe_rows(module, softmax_cross_entropy, features, labels)
+    apart = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2), nn.Dropout(0.5))
+    for count in (2, 3, 6):
+        probe_rows(apart, softmax_cross_entropy, features[:count], labels[:count])
+    assert apart.training
