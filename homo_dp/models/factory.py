@@ -29,7 +29,7 @@ def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module,
         torch.manual_seed(seed)
         try:
             made = function(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"model.factory={path}: failed with {type(error).__name__}: {_line(error)}; {_given(architecture)}"
             ) from error
@@ -59,7 +59,7 @@ def load_function(path: str) -> Callable[..., Any]:
             raise ConfigError(
                 f"model.factory={path}: cannot import {name} ({_line(error)}); install it or run from its folder"
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
                 f"model.factory={path}: importing {name} failed with {type(error).__name__}: {_line(error)}"
             ) from error
@@ -167,12 +167,11 @@ def _arguments(path: str, function: Callable[..., Any], architecture: Architectu
 
 
 def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> None:
-    probe = torch.zeros(2, *architecture.input_shape)
-    expected = (2, architecture.outputs)
+    """Refuse outputs of a wrong shape, for one record too: a random batch may hold a single one."""
     module.eval()
     try:
         with torch.no_grad():
-            outputs = module(probe)
+            found = {count: module(torch.zeros(count, *architecture.input_shape)) for count in (2, 1)}
     except Exception as error:
         raise ConfigError(
             f"model.factory={path}: fails on records of shape {architecture.input_shape} with "
@@ -180,12 +179,14 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
         ) from error
     finally:
         module.train()
-    shape = tuple(getattr(outputs, "shape", ()))
-    if shape != expected and not (architecture.outputs == 1 and shape == (2,)):
-        raise ConfigError(
-            f"model.factory={path}: 2 records give outputs of shape {shape}, not {expected}; end with "
-            f"{architecture.outputs} output(s): one logit for two classes, one per class for more, one for a number"
-        )
+    for count, outputs in found.items():
+        shape, expected = tuple(getattr(outputs, "shape", ())), (count, architecture.outputs)
+        if shape != expected and not (architecture.outputs == 1 and shape == (count,)):
+            raise ConfigError(
+                f"model.factory={path}: {'1 record gives' if count == 1 else '2 records give'} outputs of shape "
+                f"{shape}, not {expected}; keep the axis of records and end with {architecture.outputs} output(s): "
+                "one logit for two classes, one per class for more, one for a number"
+            )
 
 
 def _given(architecture: Architecture) -> str:

@@ -91,4 +91,24 @@ def wrong_input() -> nn.Module:
     return nn.Linear(9, 1)
 
 
+class Squeezed(nn.Module):
+    """Drops the axis of records, too, when there is one record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(inputs)
+        return outputs.squeeze()
+
+
+def squeezed() -> nn.Module:
+    return Squeezed()
+
+
+def leaves() -> nn.Module:
+    raise SystemExit(0)
+
+
 NOT_A_FUNCTION = 5

@@ -74,6 +74,8 @@ def test_validation_leaves_a_good_model_alone() -> None:
         ("plain", {"options": {"depth": 2}}, "model.options.depth: .* no such argument"),
         ("raises", {}, "failed with RuntimeError: two lines; input_shape is .* declare data.image.shape"),
         ("wrong_width", {}, r"outputs of shape \(2, 7\), not \(2, 1\)"),
+        ("squeezed", {}, r"1 record gives outputs of shape \(\), not \(1, 1\)"),
+        ("leaves", {}, "failed with SystemExit"),
         ("wrong_input", {}, r"fails on records of shape \(3,\)"),
         ("mean_loss", {}, r"its loss gives shape \(\) for 2 records, not \(2,\)"),
         ("loss_for_more_classes", {}, r"its loss fails on 1 output\(s\) and labels that are class numbers"),
