@@ -6,6 +6,7 @@ came from parties is acknowledged only then, so a killed aggregator finds it aga
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -142,9 +143,10 @@ class AggregatorSession:
                 transport.send(message)
                 crash_point("aggregator.mid_broadcast")
             crash_point("aggregator.after_broadcast")
-            self.lobby.heads.save()
+            self._settle()
             self._collect()
             self._finish_round()
+        self._settle()
         crash_point("aggregator.before_finished")
         for message in aggregator.finished():
             transport.send(message)
@@ -176,8 +178,15 @@ class AggregatorSession:
 
     def _complete(self) -> bool:
         missing = set(self.aggregator.waiting_for)
-        enough = len(self.aggregator.cohort) - len(missing) >= min(self.rules.min_parties, len(self.aggregator.cohort))
+        enough = self._enough(len(self.aggregator.cohort) - len(missing))
         return enough and not missing - self._absent - set(self._refused)
+
+    def _enough(self, replies: int) -> bool:
+        """Whether a round counts. A sum with a fixed denominator deals with missing replies itself: to skip its round
+        would publish, without noise, that somebody was missing."""
+        if self.aggregator.mechanism.combines_empty_rounds and not self.rules.stop_on_missing:
+            return True
+        return replies >= min(self.rules.min_parties, len(self.aggregator.cohort))
 
     def _take(self, message: Message) -> bool:
         """Deal with a message; whether it is an update that must come again after a crash."""
@@ -198,6 +207,8 @@ class AggregatorSession:
         party, aggregator = message.sender, self.aggregator
         if message.round < aggregator.round:
             log.info("update of %s for round %d came late", party, message.round)
+            with contextlib.suppress(MessageError):  # its head may still be news
+                self.lobby.heads.take(party, message.info.get("ledger_head"))
             return False
         if party in aggregator.cohort and party not in aggregator.waiting_for:
             return False  # came twice
@@ -208,6 +219,7 @@ class AggregatorSession:
             self._refused[party] = "bad_update"
             raise
         self._refused.pop(party, None)
+        self.lobby.refusals.pop(party, None)
         return True
 
     def _welcome(self, message: Message) -> None:
@@ -226,6 +238,7 @@ class AggregatorSession:
 
     def _note_refusal(self, message: Message) -> None:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
+        self.lobby.heads.take(party, message.info.get("ledger_head"))  # an old one that came once more is behind
         if message.round in (0, self.aggregator.round):
             log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason
@@ -238,7 +251,7 @@ class AggregatorSession:
     def _finish_round(self) -> None:
         aggregator, missing = self.aggregator, self.aggregator.waiting_for
         replied = tuple(party for party in aggregator.cohort if party not in missing)
-        if len(replied) >= min(self.rules.min_parties, len(aggregator.cohort)):
+        if self._enough(len(replied)):
             self._close_round(aggregator.finish_round())
             return
         of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
@@ -257,7 +270,7 @@ class AggregatorSession:
             "replied": list(report.replied),
             "missing": list(report.missing),
             "refused": dict(self._refused),
-            "counted": counted,
+            "counted": counted and not report.metrics.get("discarded"),
             "seconds": time.perf_counter() - self._began,  # everything: sending, waiting, combining, keeping
             **report.metrics,
         }
@@ -266,11 +279,15 @@ class AggregatorSession:
         self.state.add_row(self.rows[-1])
         self.state.save(self.aggregator)
         crash_point("aggregator.after_save")
+        self._began = time.perf_counter()
+
+    def _settle(self) -> None:
+        """Keep the newest heads, then let go of the updates that showed them; while parties work, so nobody waits."""
+        self.lobby.heads.save()
         for message in self._held:
             self.lobby.transport.done(message)
         self._held = []
         crash_point("aggregator.after_done")
-        self._began = time.perf_counter()
 
     def _keep_before_charge(self, weights: Weights, event: object, sigma: float) -> None:
         missing = list(self.aggregator.waiting_for)

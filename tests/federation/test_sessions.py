@@ -85,6 +85,24 @@ def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_pat
     assert all(tensor.count_nonzero() == 0 for tensor in session.aggregator.weights.values())
 
 
+@pytest.mark.parametrize("tolerated", [1, 0])
+def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(tmp_path: Path, tolerated: int) -> None:
+    """A round that is skipped because somebody was missing would have no noise, and say that somebody was."""
+    users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 3, "privacy__delta": 0.1}
+    keys = {"privacy__noise_at": "parties", "privacy__sampling": "everyone", "privacy__tolerated_dropouts": tolerated}
+    run = SmallRun(tmp_path, small_config(**users, **keys), "abc", round_timeout=10.0)
+    party = run.post.end("c")  # joins and then says nothing
+    party.send(Message(RUN, 0, "c", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+    run.start("a")
+    run.start("b")
+    session = run.aggregate()
+    run.join()
+    assert [(row["counted"], row["missing"]) for row in session.rows] == [(bool(tolerated), ["c"])] * 2
+    assert [row.get("discarded") for row in session.rows] == [None if tolerated else 1.0] * 2
+    assert any(tensor.count_nonzero() for tensor in session.aggregator.weights.values()) == bool(tolerated)
+    assert charged(tmp_path, "a") == charged(tmp_path, "b") == [1, 2]
+
+
 def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_path: Path) -> None:
     run = SmallRun(tmp_path, small_config(train__rounds=4), "ab", min_parties=1, round_timeout=10.0)
     run.start("a")
