@@ -35,7 +35,8 @@ def superseded_by(kind: str) -> tuple[str, ...]:
     >>> superseded_by("weights")
     ('weights',)
     """
-    return ("finished", "weights", "status") if kind == "finished" else (kind,)
+    more = {"finished": ("weights", "status"), "join": ("refused",)}
+    return (kind, *more.get(kind, ()))
 
 
 class Inbox:
