@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from homo_dp.privacy.clipping import check_clip_norm
+from homo_dp.privacy.clipping import LEAST, MOST, check_clip_norm
 from homo_dp.privacy.errors import PrivacyError
 
 BITS_PER_NOISE = 20.0  # sigma_b = m / 20: b is off by 1/20 whatever the cohort (section 3.1 of the paper)
@@ -86,5 +86,6 @@ class QuantileTracker:
         return HALF + noisy_sum / self.cohort_size
 
     def next_clip_norm(self, clip_norm: float, share: float) -> float:
-        """The clip norm of the next round, given the noisy share of this one."""
-        return check_clip_norm(clip_norm * math.exp(-self.learning_rate * (share - self.target_quantile)))
+        """The clip norm of the next round, given the noisy share of this one; it stays where float32 resolves it."""
+        moved = clip_norm * math.exp(-self.learning_rate * (share - self.target_quantile))
+        return check_clip_norm(min(max(moved, LEAST), MOST))

@@ -12,6 +12,7 @@ from homo_dp.privacy.adaptive_clipping import (
     smallest_cohort,
     update_multiplier,
 )
+from homo_dp.privacy.clipping import LEAST, MOST
 from homo_dp.privacy.errors import PrivacyError
 from tests.federation.broken_dp_fedavg import InvertedBit, NoiseOfTheNextClipNorm, RawBits
 from tests.federation.user_checks import (
@@ -172,6 +173,12 @@ def test_the_clip_norm_survives_a_restart() -> None:
     restarted = user_mechanism(config)
     restarted.restore(mechanism.state())
     assert restarted.clip_norm == mechanism.clip_norm != 3.0
+
+
+def test_a_clip_norm_that_falls_for_ever_stops_where_float32_still_resolves_it() -> None:
+    tracker = QuantileTracker(learning_rate=0.2, target_quantile=0.5, cohort_size=100)
+    assert tracker.next_clip_norm(LEAST, tracker.share(50.0)) == LEAST
+    assert tracker.next_clip_norm(MOST, tracker.share(-50.0)) == MOST
 
 
 def test_a_forged_bit_counts_as_one_bit() -> None:

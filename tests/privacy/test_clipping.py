@@ -36,6 +36,15 @@ def test_huge_rows_are_clipped_and_not_lost_to_overflow() -> None:
     torch.testing.assert_close(clipped, torch.tensor([[0.6, 0.8]]))
 
 
+def test_rows_at_the_end_of_float32_are_not_rounded_above_the_bound() -> None:
+    """A factor below the smallest normal float32 has few bits left: rounded up, it let a row through at 1.3 C."""
+    rows = torch.full((1, 1000), 3e38)
+    for number in range(1, 200):
+        clip_norm = 1e-5 * number**1.5
+        assert vector_norm({"rows": clip_rows(rows, clip_norm)}) <= clip_norm
+        assert vector_norm(clip_vector({"rows": rows}, clip_norm)[0]) <= clip_norm
+
+
 def test_a_vector_is_clipped_over_all_tensors_together() -> None:
     tensors = {"weight": torch.full((2, 2), 3.0), "bias": torch.full((3,), -2.0), "scale": torch.tensor(5.0)}
     clipped, norm = clip_vector(tensors, 1.0)
@@ -51,7 +60,7 @@ def test_a_vector_with_nan_becomes_zeros_and_a_zero_vector_stays() -> None:
     assert clip_vector({"a": torch.zeros(3)}, 1.0)[0]["a"].tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1"])
+@pytest.mark.parametrize("value", [0, -1.0, 1e-13, 1e13, math.nan, math.inf, True, "1"])
 def test_a_clip_norm_that_bounds_nothing_is_refused(value: float) -> None:
     with pytest.raises(PrivacyError, match="clip_norm="):
         check_clip_norm(value)
