@@ -1,6 +1,6 @@
 """The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled, parts published.
 
-Only this module imports `nats`. It runs on the event loop of the thread that `homo_dp.transport.nats` owns.
+Only this module and nats_stream.py import `nats`. It runs on the event loop that `homo_dp.transport.nats` owns.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.transport.nats_names import Names
 from homo_dp.transport.nats_parts import Assembler, Delivery, Part
+from homo_dp.transport.nats_stream import make_stream
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ _HEARTBEAT: Final = 5.0
 _IN_FLIGHT: Final = 8
 _REMEMBERED: Final = 1000
 _UNREAD: Final = 4  # whole messages held for a process that does not ask for them
-_DUPLICATES: Final = 120.0
-_KEEP: Final = 30 * 86400.0
 _AWAY: Final = (OSError, nats.errors.Error)  # a TimeoutError is an OSError
 
 
@@ -71,6 +69,7 @@ class Link:
         self._tasks: list[asyncio.Task[None]] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[None]] = set()
+        self._told_of_stream = False
         self.complaint = ""
 
     async def start(self, patience: float) -> None:
@@ -188,41 +187,12 @@ class Link:
                         **self._options,
                     )
                     if self.names.name == AGGREGATOR:
-                        await self._make_stream(client)
+                        await make_stream(client, self.names, self._peers, self._ack_wait)
                 return client, closed
             except _AWAY as error:
                 failure = error
                 await _close(client)
         raise failure
-
-    async def _make_stream(self, client: Client) -> None:
-        """The run's stream and everybody's consumers; making them again changes nothing."""
-        manager = client.jsm()
-        try:
-            await manager.stream_info(self.names.stream)
-        except nats.js.errors.NotFoundError:
-            await manager.add_stream(
-                StreamConfig(
-                    name=self.names.stream,
-                    subjects=[f"{self.names.base}.>"],
-                    retention=RetentionPolicy.WORK_QUEUE,
-                    storage=StorageType.FILE,
-                    duplicate_window=_DUPLICATES,
-                    max_age=_KEEP,
-                )
-            )
-        for name in (AGGREGATOR, *self._peers):
-            await manager.add_consumer(
-                self.names.stream,
-                ConsumerConfig(
-                    durable_name=self.names.consumer(name),
-                    filter_subject=self.names.filter(name),
-                    ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=self._ack_wait,
-                    max_ack_pending=-1,
-                    max_waiting=64,
-                ),
-            )
 
     async def _keep_up(self, client: Client, closed: asyncio.Event) -> None:
         while True:
@@ -277,6 +247,9 @@ class Link:
                     return await self._publish(subject, part.data, headers)
             except nats.js.errors.NoStreamResponseError:
                 reason = f"there is no stream {self.names.stream} yet: start the aggregator"
+                if not self._told_of_stream:
+                    self._told_of_stream = True
+                    log.warning("nats: %s; waiting for it", reason)
             except nats.js.errors.APIError as error:
                 reason = f"{error.description or error}"
                 if error.code is not None and error.code < 500:

@@ -138,11 +138,14 @@ def test_sending_on_purpose_again_is_delivered_again(ends: Ends) -> None:
         party.done(got(party))
 
 
-def test_a_party_may_come_before_the_aggregator(ends: Ends) -> None:
+def test_a_party_may_come_before_the_aggregator_and_says_what_it_waits_for(
+    ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
     party = ends("bank_a")
     assert party.receive(0.2) is None
     sending = threading.Thread(target=party.send, args=(join(run=ends.run),))
     sending.start()
+    assert eventually(lambda: "start the aggregator" in caplog.text)
     aggregator = ends(AGGREGATOR)
     assert got(aggregator).kind == "join"
     sending.join()
