@@ -57,6 +57,7 @@ class PartyProcess:
         self.model: BuiltModel
         self.party: Party
         self._progress: Progress | None = None
+        self._shown = 0  # the last round on the screen
         self._asked = time.perf_counter()
 
     def run(self) -> int:
@@ -152,7 +153,8 @@ class PartyProcess:
         seconds, self._asked = now - self._asked, now
         row = {"epsilon": spent, **found, "seconds": seconds}
         if self._progress is not None:
-            self._progress.advance(loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
+            steps, self._shown = number - self._shown, number  # a party that was away does not start from one
+            self._progress.advance(steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
         self.tracker.log_round(number, {key: value for key, value in row.items() if value is not None}, {})
         return row
 

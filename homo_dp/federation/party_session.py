@@ -69,6 +69,7 @@ class PartySession:
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
+        self._wondered = False
         self._doubt: float | None = None  # since when the aggregator calls our ledger behind
 
     def run(self) -> Weights:
@@ -78,8 +79,9 @@ class PartySession:
             self._agree(kept[1]["plan"])
         if final is not None:
             return final[0]
+        self.duty.say(f"run {self.duty.run}: {self.duty.name} waits for the aggregator")
         self._join()
-        heard = time.monotonic()
+        started = heard = time.monotonic()
         while self._final is None:
             message = self.transport.receive(timeout=JOIN_AGAIN if self._doubt is None else JOIN_IN_DOUBT)
             if message is not None:
@@ -91,8 +93,19 @@ class PartySession:
                     "start the same command again once it runs"
                 )
             else:
+                if heard == started:
+                    self._wonder()
                 self._join()
         return self._final
+
+    def _wonder(self) -> None:
+        """Say once, when nobody answers, what an operator can look at; a stranger gets no answer."""
+        if not self._wondered:
+            self._wondered = True
+            self.duty.say(
+                f"run {self.duty.run}: no answer yet; does the aggregator run, with the same federation.run and "
+                "transport, and with this party's public line in its federation.parties?"
+            )
 
     @property
     def rounds_answered(self) -> int:
@@ -213,6 +226,8 @@ class PartySession:
             return
         self._doubt = None
         rounds = message.info.get("rounds")
+        if rounds is None and self.party is not None:
+            return  # from before the plan
         where = f"round {message.round} of {rounds}" if rounds else "the others are awaited"
         self.duty.say(f"run {self.duty.run}: {state}, {where}")
 
