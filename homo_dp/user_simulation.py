@@ -41,7 +41,8 @@ class UserSimulation(Simulation):
     @functools.cached_property
     def users(self) -> Users:
         """The training rows, user by user."""
-        return Users.of_tables([party.train for party in self.federation.parties.values()])
+        parties, names = self.federation.parties, self.federation.user_names
+        return Users.of_tables([party.train for party in parties.values()], list(parties) if names is None else names)
 
     @property
     def user_mechanism(self) -> CohortMechanism:

@@ -116,20 +116,21 @@ def table_of_users(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("site", [{"privacy.noise_at": "server"}, PARTIES], ids=["server", "parties"])
-def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path) -> None:
-    names = table_of_users(tmp_path / "visits.csv")
-    keys = {
+def keys_of_users(file: Path) -> dict[str, Any]:
+    return {
         "data.embedded": None,
-        "data.files": "visits.csv",
+        "data.files": str(file),
         "data.user_column": "who",
         "data.columns.a.bounds": [-1, 1],
         "data.columns.b.bounds": [-1, 1],
         "privacy.population": None,
-        "privacy.cohort_size": 8,
-        **site,
     }
-    outcome, told, simulation = simulated(keys)
+
+
+@pytest.mark.parametrize("site", [{"privacy.noise_at": "server"}, PARTIES], ids=["server", "parties"])
+def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path) -> None:
+    names = table_of_users(tmp_path / "visits.csv")
+    outcome, told, simulation = simulated({**keys_of_users(Path("visits.csv")), "privacy.cohort_size": 8, **site})
     written = write_outputs(outcome, simulation.ledger)
     held_out = {name for name in names if name in written.files["predictions"].read_text()}
     assert len(held_out) == 6  # whole users
@@ -143,6 +144,23 @@ def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path
         *(key for row in told for key in row if key.startswith("test_")),
     }
     assert "population" in outcome.statement
+
+
+def test_one_user_more_in_the_table_changes_no_update_of_another(tmp_path: Path) -> None:
+    """What one user adds to the sum is clipped; what it would change in the batches of others is not."""
+    table = tmp_path / "visits.csv"
+    names = table_of_users(table)
+    lines = table.read_text().splitlines(keepends=True)
+    (tmp_path / "fewer.csv").write_text("".join(line for line in lines if names[0] not in line))
+    sums = []
+    for file in (table, tmp_path / "fewer.csv"):
+        keys = {"privacy.sampling": "everyone", "privacy.cohort_size": None, "train.batch_size": 2, "train.rounds": 1}
+        split = {"data.test_fraction": None, "data.test_file": str(table)}
+        _, _, simulation = simulated({**keys, **keys_of_users(file), **split})
+        start = {name: torch.zeros_like(tensor) for name, tensor in simulation.model.module.state_dict().items()}
+        others = torch.arange(len(simulation.users) - 29, len(simulation.users))  # the first user has the first row
+        sums.append(simulation._training().run(simulation.user_mechanism, others, start, 1).updates)
+    torch.testing.assert_close(sums[0], sums[1])
 
 
 def test_parties_are_users_where_there_is_no_user_column() -> None:

@@ -47,7 +47,12 @@ class Federation:
     classes: tuple[Level, ...] | None
     public_test: Table | None
     input_shape: tuple[int, ...]
-    users: int | None = None  # number of users with training rows, where there is a user column
+    user_names: np.ndarray | None = None  # of the users with training rows, by number, where there is a user column
+
+    @property
+    def users(self) -> int | None:
+        """The number of users with training rows, where there is a user column."""
+        return None if self.user_names is None else len(self.user_names)
 
 
 def load_federation(config: Config, seed: int | None = None, only: str | None = None) -> Federation:
@@ -168,6 +173,8 @@ def _encoding(config: Config, path: str) -> Encoding:
 def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Rows:
     if is_image_file(path):
         images = read_images(path, data.label)
+        if not test and data.split_column is None and images.holds_test:
+            raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path, test=test)
     return encode_rows(read_table(path), None, encoding, data, path, test=test)
 
@@ -184,12 +191,12 @@ def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
         raise DataError(f"data.rows.{strangers[0]} names no party; the parties are {short(names)}")
 
 
-def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], int | None]:
+def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], np.ndarray | None]:
     """Tables of all parties: rows of one source become views of one tensor, users are numbered across parties."""
     train_views = _views([(one.rows, one.share.train) for one in held])
     test_views = _views([(one.test, one.share.test) for one in held])
     columns = _common_columns([one.test for one in held])
-    users = _user_numbers(held)
+    users, user_names = _user_numbers(held)
     frames: dict[int, pd.DataFrame] = {}  # parties of one table share it
     parties = {}
     for number, one in enumerate(held):
@@ -204,7 +211,7 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
         train = Table(features, labels, None, train_users)
         name = one.share.party
         parties[name] = PartyData(name, train, test, data.rows.get(name))
-    return parties, max(int(pair[0].max()) for pair in users) + 1 if users else None
+    return parties, user_names[: max(int(pair[0].max()) for pair in users) + 1] if users else None
 
 
 def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -223,19 +230,19 @@ def _common_columns(tests: list[Rows]) -> list[str]:
     return [name for name in tests[0].frame.columns if all(name in names for names in others)]
 
 
-def _user_numbers(held: list[_Held]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Numbers 0, 1, ... over the users of all parties, those with training rows first."""
+def _user_numbers(held: list[_Held]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], np.ndarray]:
+    """Numbers 0, 1, ... over the users of all parties, those with training rows first; and their names."""
     import pandas as pd
 
     pieces = []
     for rows, at in [(o.rows, o.share.train) for o in held] + [(o.test, o.share.test) for o in held]:
         if rows.users is None and len(at):
-            return []
+            return [], np.empty(0, dtype=object)
         pieces.append(np.empty(0, dtype=object) if rows.users is None else rows.users[at])
-    codes, _ = pd.factorize(np.concatenate(pieces))
+    codes, names = pd.factorize(np.concatenate(pieces))
     cuts = np.cumsum([len(piece) for piece in pieces])[:-1]
     numbers = [torch.from_numpy(part.astype(np.int64)) for part in np.split(codes, cuts)]
-    return list(zip(numbers[: len(held)], numbers[len(held) :], strict=True))
+    return list(zip(numbers[: len(held)], numbers[len(held) :], strict=True)), np.asarray(names)
 
 
 def _together(parties: list[PartyData]) -> Table | None:

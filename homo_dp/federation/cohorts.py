@@ -98,7 +98,7 @@ class Together(CohortTraining):
         sizes, offsets = self.users.sizes[piece].numpy(), self.users.offsets[piece].numpy()
         steps = plan.steps(sizes)
         velocity: Tensor | None = None
-        for step, batch in enumerate(plan.batches(piece.numpy(), sizes, round_number)):
+        for step, batch in enumerate(plan.batches(self.users.shuffled_by(piece.numpy()), sizes, round_number)):
             moves = gradient(rows, *self._gathered(batch, offsets))
             if self.train.weight_decay:
                 moves.add_(rows, alpha=self.train.weight_decay)

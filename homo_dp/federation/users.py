@@ -1,7 +1,8 @@
 """Many users in one table: their rows one after the other, and a batch order that each user can work out alone.
 
-The order of a user's rows depends on the seed, the round, the epoch and the user's number, not on who else is trained
-beside it; so users trained together and users trained one at a time see the same batches.
+The order of a user's rows depends on the seed, the round, the epoch and the user's name, not on who else is trained
+beside it or is in the table at all: otherwise one user more would change the updates of others, which no clip bounds.
+So users trained together and users trained one at a time see the same batches, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +36,10 @@ class Users:
     features: Tensor
     labels: Tensor
     offsets: Tensor
+    names: NDArray[np.uint64] | None = None  # each user's name, hashed; without names a user's number is its name
 
     @classmethod
-    def of(cls, features: Tensor, labels: Tensor, numbers: Tensor) -> Users:
+    def of(cls, features: Tensor, labels: Tensor, numbers: Tensor, names: NDArray[np.uint64] | None = None) -> Users:
         """From rows with the number (0, 1, ...) of their user; rows that are sorted by user are not copied."""
         if not bool((numbers[1:] >= numbers[:-1]).all()):
             order = numbers.argsort(stable=True)
@@ -45,18 +48,22 @@ class Users:
         if bool((sizes == 0).any()):
             empty = int((sizes == 0).nonzero()[0])
             raise DataError(f"user {empty} has no training rows; number users 0, 1, ... without gaps")
-        return cls(features, labels, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
+        return cls(features, labels, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), names)
 
     @classmethod
-    def of_tables(cls, tables: Sequence[Table]) -> Users:
-        """From the training tables of a federation: by user column where there is one, else each table is a user."""
+    def of_tables(cls, tables: Sequence[Table], names: Sequence[str] | NDArray[Any] | None = None) -> Users:
+        """From the training tables of a federation: by user column where there is one, else each table is a user.
+
+        ``names`` are those of the users, in the order of their numbers.
+        """
         labels = [table.labels for table in tables if table.labels is not None]
         if len(labels) != len(tables):
             raise DataError("training rows have no labels; set data.label to the label column")
         known = [table.users for table in tables if table.users is not None]
         if len(known) != len(tables):
             known = [torch.full((len(table),), number) for number, table in enumerate(tables)]
-        return cls.of(_joined([table.features for table in tables]), _joined(labels), _joined(known))
+        hashed = None if names is None else hashed_names(names)
+        return cls.of(_joined([table.features for table in tables]), _joined(labels), _joined(known), hashed)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -65,6 +72,10 @@ class Users:
     def sizes(self) -> Tensor:
         """Rows of each user."""
         return self.offsets.diff()
+
+    def shuffled_by(self, users: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """What the order of these users' rows follows from."""
+        return users.astype(np.uint64) if self.names is None else self.names[users]
 
     def rows_of(self, user: int) -> tuple[Tensor, Tensor]:
         """Features and labels of one user."""
@@ -97,8 +108,8 @@ class LocalPlan:
         passes = (self.train.local_epochs or 1.0) * rows / self.batch_sizes(rows)
         return np.maximum(1, np.ceil(passes - 1e-9)).astype(np.int64)
 
-    def batches(self, users: NDArray[np.int64], rows: NDArray[np.int64], round_number: int) -> Iterator[Batch]:
-        """The batches of one round of these users, one a step until the last user is done.
+    def batches(self, users: NDArray[np.integer[Any]], rows: NDArray[np.int64], round_number: int) -> Iterator[Batch]:
+        """The batches of one round of these users (``Users.shuffled_by``), one a step until the last user is done.
 
         An epoch is a permutation of the user's rows in pieces of the batch size; the last piece may be shorter.
         """
@@ -117,7 +128,7 @@ class LocalPlan:
 
     def _orders(
         self,
-        users: NDArray[np.int64],
+        users: NDArray[np.integer[Any]],
         rows: NDArray[np.int64],
         sizes: NDArray[np.int64],
         round_number: int,
@@ -149,7 +160,7 @@ class UserFit(LocalFit):
 
     def __init__(self, model: nn.Module, loss: PerSampleLoss, users: Users, user: int, train: TrainConfig) -> None:
         features, labels = users.rows_of(user)
-        self.plan, self.user = LocalPlan(train), user
+        self.plan, self.shuffled_by = LocalPlan(train), users.shuffled_by(np.array([user]))
         rows = np.array([len(features)])
         steps, size = int(self.plan.steps(rows)[0]), int(self.plan.batch_sizes(rows)[0])
         facts = PartyFacts(f"user_{user}", len(features), train.rounds, steps, size / len(features))
@@ -157,11 +168,19 @@ class UserFit(LocalFit):
 
     def _batches(self) -> Iterator[Tensor]:
         rows = np.array([len(self.features)])
-        for batch in self.plan.batches(np.array([self.user]), rows, self.round_number):
+        for batch in self.plan.batches(self.shuffled_by, rows, self.round_number):
             yield torch.from_numpy(batch.positions[0][batch.taken[0]])
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hashed_names(names: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
+    """A number for each name that is the same in every run."""
+    import pandas as pd
+
+    result: NDArray[np.uint64] = pd.util.hash_array(np.asarray(names, dtype=object), categorize=False)
+    return result
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -2,7 +2,7 @@
 
 A factor is ``min(1, C / norm)``. A norm of zero keeps factor 1 (nothing to clip, contributes nothing); a norm that is
 NaN or infinite gets factor 0, and the contribution is replaced by zeros, since ``0 * NaN`` would still be NaN. So does
-one that is so large that float32 could hold its factor only with a few bits: rounded up, it would let more than C through.
+one so large that float32 could hold its factor only with a few bits: rounded up, it would let more than C through.
 """
 
 import math
