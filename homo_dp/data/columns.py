@@ -76,8 +76,8 @@ class Numeric:
         if gaps.any():
             if self.fill is None:
                 raise DataError(
-                    f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or say what "
-                    f"stands for one: data.columns.{self.name}.missing=middle|low|high|<number>"
+                    f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or "
+                    f"train with data.columns.{self.name}.missing=middle|low|high|<number>"
                 )
             values = np.where(gaps, self.fill, values)
         out[0] = self.scale(values)
@@ -113,8 +113,8 @@ class Categorical:
         codes, gaps = level_codes(series, self.levels, missing_values)
         if self.missing == "error" and gaps.any():
             raise DataError(
-                f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in or set "
-                f"data.columns.{self.name}.missing=level"
+                f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or train "
+                f"with data.columns.{self.name}.missing=level"
             )
         codes[codes < 0] = len(self.levels)
         if self.missing in self.levels:
@@ -239,13 +239,15 @@ class Encoding:
         return features.reshape(len(frame), *self.input_shape)
 
     def encode_images(self, pixels: np.ndarray, source: str = "images") -> torch.Tensor:
-        """Images of any layout with the right number of values, scaled to [-1, 1] by the declared pixel range."""
+        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range."""
         if self.pixel_bounds is None:
             raise DataError(f"{source}: this model takes a table with columns {short(self.names)}, not images")
-        if math.prod(pixels.shape[1:]) != self.width:
+        shape, expected = pixels.shape[1:], self.input_shape
+        apart = len(shape) > 1 and len(expected) > 1 and shape not in (expected, expected[1:])
+        if math.prod(shape) != self.width or apart:
             raise DataError(
-                f"{source}: images of shape {pixels.shape[1:]} hold {math.prod(pixels.shape[1:])} values, "
-                f"expected {self.width} as in data.image.shape={list(self.shape or ())}"
+                f"{source}: images of shape {shape} hold {math.prod(shape)} values, the model takes {self.width}, "
+                f"shape {expected}; give images of that shape (trained with data.image.shape or that of the first file)"
             )
         scale = Numeric("pixel", *self.pixel_bounds).scale
         out = np.empty((len(pixels), self.width), dtype=np.float32)

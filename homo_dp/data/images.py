@@ -28,16 +28,18 @@ if TYPE_CHECKING:
 
 _SIDE_ARRAYS = ("id", "user", "party", "split")
 _NAMED = re.compile(r"(?P<what>x|y|id|user)(?:_(?P<split>train|test))?(?:_(?P<party>\w+))?\Z")
+_CHANNELS = (1, 3, 4)  # grey, colour, colour with transparency
 _DEFLATE_LIMIT = 1032  # deflate cannot expand a byte to more than this many
 _IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels (rows, ...) and one frame row per image: id, label and whatever side arrays the file has."""
+    """Pixels (rows, ...), channels first, and one frame row per image: id, label and whatever side arrays there are."""
 
     pixels: np.ndarray
     frame: pd.DataFrame
+    holds_test: bool = False  # by the names of its arrays (x_test)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -99,7 +101,14 @@ def _read_npz(file: Path, label: str) -> Images:
     frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     if "id" not in frame.columns:
         frame.insert(0, "id", np.arange(len(frame)))
-    return Images(pixels[0] if len(pixels) == 1 else np.concatenate(pixels), frame)
+    pixel_block = pixels[0] if len(pixels) == 1 else np.concatenate(pixels)
+    return Images(_channels_first(pixel_block), frame, holds_test=any(split == "test" for split, _ in parts))
+
+
+def _channels_first(pixels: np.ndarray) -> np.ndarray:
+    """Images of 1, 3 or 4 channels that stand last, as most image libraries have them, with the channels first."""
+    last = pixels.ndim == 4 and pixels.shape[3] in _CHANNELS and pixels.shape[1] not in _CHANNELS
+    return np.moveaxis(pixels, 3, 1) if last else pixels
 
 
 def _side_frame(arrays: dict[str, np.ndarray], label: str, split: str, party: str, file: Path) -> pd.DataFrame:

@@ -63,7 +63,7 @@ def class_codes(series: pd.Series, classes: Sequence[Level], source: str) -> np.
         shown = "missing" if pd.isna(value) or value == "" else repr(value if isinstance(value, str) else value.item())
         raise DataError(
             f"{source}: label {series.name!r} row {row}: {shown} is not one of classes={list(classes)}; "
-            "declare the classes in data.classes or fix the row"
+            "fix the row, or train with all classes in data.classes"
         )
     return codes
 
@@ -133,8 +133,8 @@ def _parse(series: pd.Series, missing_values: Sequence[str], source: str) -> np.
             return parsed.to_numpy(dtype=np.float64)
         row = first_row(wrong)
         raise DataError(
-            f"{source}: column {series.name!r} row {row}: {text[row - 1].as_py()!r} is not a number; fix it, list "
-            f"it in data.missing_values, or declare data.columns.{series.name}.levels"
+            f"{source}: column {series.name!r} row {row}: {text[row - 1].as_py()!r} is not a number; fix it, or train "
+            f"with it in data.missing_values or with data.columns.{series.name}.levels"
         ) from None
 
 

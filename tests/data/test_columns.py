@@ -67,7 +67,7 @@ def test_missing_number_rules_and_indicator(rule: str | float, value: float) -> 
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        ("", "row 2: missing value; fill it in, or say .* data.columns.n.missing=middle"),
+        ("", "row 2: missing value; fill it in, or train with data.columns.n.missing=middle"),
         ("NaN", "row 2: missing value"),
         ("nan", "row 2: missing value"),
         ("inf", "row 2: infinite value"),
@@ -136,7 +136,7 @@ def test_labels_become_class_numbers() -> None:
 
 @pytest.mark.parametrize(("cell", "shown"), [("2", "'2'"), ("", "missing"), ("yes", "'yes'")])
 def test_undeclared_label_is_refused_with_its_row(cell: str, shown: str) -> None:
-    with pytest.raises(DataError, match=rf"t.csv: label 'y' row 3: {shown} is not one of classes=\[0, 1\]; declare"):
+    with pytest.raises(DataError, match=rf"t.csv: label 'y' row 3: {shown} is not one of classes=\[0, 1\]; fix"):
         BINARY.encode(pd.Series(["0", "1", cell], name="y"), "t.csv")
 
 
@@ -191,8 +191,12 @@ def test_images_are_scaled_by_the_declared_range() -> None:
     images = Encoding((), BINARY, shape=(1, 2, 2), pixel_bounds=(0.0, 255.0))
     pixels = np.array([[[0, 255], [51, 102]]], dtype=np.uint8)
     assert torch.allclose(images.encode_images(pixels).flatten(), torch.tensor([-1, 1, -0.6, -0.2]))
-    with pytest.raises(DataError, match="hold 9 values, expected 4"):
+    with pytest.raises(DataError, match=r"hold 9 values, the model takes 4, shape \(1, 2, 2\)"):
         images.encode_images(np.zeros((1, 3, 3)))
+    with pytest.raises(
+        DataError, match=r"images of shape \(4, 1\) hold 4 values, the model takes 4, shape \(1, 2, 2\)"
+    ):
+        images.encode_images(np.zeros((1, 4, 1)))
     with pytest.raises(DataError, match="image 2: a pixel is not finite"):
         images.encode_images(np.array([[0.0] * 4, [0, 0, np.nan, 0]]))
     with pytest.raises(DataError, match="takes images"):

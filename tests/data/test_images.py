@@ -50,6 +50,16 @@ def test_npz_with_parts_in_names(tmp_path: Path) -> None:
     assert keras.frame["split"].value_counts().to_dict() == {"train": 5, "test": 5}
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_may_stand_last(tmp_path: Path, channels: int) -> None:
+    last = np.arange(2 * 6 * 5 * channels).reshape(2, 6, 5, channels)
+    images = read_images(npz(tmp_path, x=last))
+    assert images.shape == (channels, 6, 5)
+    assert np.array_equal(images.pixels, last.transpose(0, 3, 1, 2))
+    first = read_images(npz(tmp_path, "first.npz", x=last.transpose(0, 3, 1, 2)))
+    assert np.array_equal(first.pixels, images.pixels)
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_idx_with_labels_beside(tmp_path: Path, zipped: bool) -> None:
     end, pack = (".gz", gzip.compress) if zipped else ("", bytes)

@@ -142,6 +142,16 @@ def test_digits_are_flat_or_images_as_the_model_wants() -> None:
     assert federation.parties["party_1"].train.features.shape[1:] == (1, 8, 8)
 
 
+def test_arrays_named_test_are_not_trained_on_unseen(tmp_path: Path) -> None:
+    x, y = np.zeros((6, 3, 3)), np.array([0, 1] * 3)
+    np.savez(tmp_path / "keras.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    data: dict[str, Any] = {"files": str(tmp_path / "keras.npz"), "classes": [0, 1]}
+    with pytest.raises(DataError, match=r"x_test would be trained on; say data\.split_column=split"):
+        load_federation(config(**data))
+    split = load_federation(config(split_column="split", partition={"kind": "iid", "parties": 2}, **data))
+    assert sizes(split) == {"party_1": (3, 3), "party_2": (3, 3)}
+
+
 def test_npz_with_side_arrays(tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
     pixels = np.arange(12 * 9, dtype=np.uint8).reshape(12, 3, 3)
