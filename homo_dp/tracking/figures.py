@@ -50,6 +50,6 @@ def whole_rounds(axes: Axes, rounds: list[int]) -> None:
     """An axis of rounds: whole numbers, from the first to the last."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlim(min(rounds) - 0.5, max(rounds) + 0.5)
     axes.set_xlabel("round")

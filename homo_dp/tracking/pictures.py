@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp.tracking.plots import (
+    NOT_PRIVATE,
     accuracy_against_epsilon,
     budget_bars,
     epsilon_per_party,
@@ -23,12 +24,14 @@ def plots_of(record: Record) -> dict[str, bytes]:
     """Every plot that the record has numbers for, by name."""
     rounds, delta = record.rounds, record.privacy.get("delta")
     summary = record.indicators.get("ledger") or {}
+    private = bool(record.privacy.get("private"))
+    mark = "" if private else NOT_PRIVATE
     drawn = {
-        "learning": learning_curves(rounds),
-        "epsilon": epsilon_per_party(record.ledger, rounds, delta) if record.privacy.get("private") else None,
+        "learning": learning_curves(rounds, mark),
+        "epsilon": epsilon_per_party(record.ledger, rounds, delta) if private else None,
         "accuracy_epsilon": accuracy_against_epsilon(rounds, delta),
-        "gradient_norms": gradient_norms(record.norms) if record.norms is not None else None,
-        "budget": budget_bars(summary.get("datasets") or ()),
+        "gradient_norms": gradient_norms(record.norms, mark) if record.norms is not None else None,
+        "budget": budget_bars(summary.get("datasets") or (), mark),
     }
     return {name: data for name, data in drawn.items() if data is not None}
 

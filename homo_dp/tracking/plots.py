@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rounds = Sequence[Mapping[str, Any]]
-MOST_LINES, MOST_BARS = len(COLOURS), 12
+MOST_LINES, MOST_BARS, MOST_MARKERS = len(COLOURS), 12, 40
+NOT_PRIVATE = " (NOT PRIVATE)"
 
 
-def learning_curves(rounds: Rounds) -> bytes | None:
-    """Accuracy, AUC and loss on test rows after every round; None if no round has any of them."""
+def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
+    """Accuracy, AUC and loss on test rows after every round; None if no round has any of them.
+
+    ``mark`` goes into the title, here and below: a picture of a run that is not private says so wherever it ends up.
+    """
     shares = [(name, label) for name, label in (("test_acc", "accuracy"), ("test_auc", "AUC")) if _has(rounds, name)]
     panels = [shares] if shares else []
     if _has(rounds, "test_loss"):
@@ -30,8 +34,8 @@ def learning_curves(rounds: Rounds) -> bytes | None:
         whole_rounds(axis, [row["round"] for row in rounds])
         axis.set_ylabel("loss (mean per row)" if lines[0][0] == "test_loss" else "share / area, 0 to 1")
         if lines[0][0] != "test_loss":
-            axis.legend(loc="lower right", frameon=False)
-    axes[0].set_title("Learning: test rows after every round")
+            axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False)  # above every line
+    axes[0].set_title(f"Learning: test rows after every round{mark}", loc="left")
     return png(figure)
 
 
@@ -43,16 +47,20 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
         parties.setdefault(str(row["party"]), {})[int(row["round"])] = float(row["epsilon"])
         rdp[int(row["round"])] = max(rdp.get(int(row["round"]), 0.0), float(row["epsilon_rdp"]))
     if not parties and _has(rounds, "epsilon"):
-        parties["largest of all parties"] = {row["round"]: row["epsilon"] for row in rounds if row.get("epsilon")}
-        rdp = {row["round"]: row["epsilon_rdp"] for row in rounds if row.get("epsilon_rdp")}
+        parties["largest of all parties"] = _values(rounds, "epsilon")
+        rdp = _values(rounds, "epsilon_rdp")
     if not parties:
         return None
     figure, (axis,) = new_figure()
     _party_lines(axis, parties)
     if rdp:
-        axis.plot(list(rdp), list(rdp.values()), "--", color=GREY, label="cross-check by RDP (largest)")
+        mark = "_" if len(rdp) == 1 else ""
+        label = "cross-check by RDP (largest)"
+        axis.plot(list(rdp), list(rdp.values()), "--", color=GREY, marker=mark, markersize=14, label=label)
     whole_rounds(axis, [number for values in parties.values() for number in values])
-    axis.set_ylim(bottom=0)
+    highest = max(value for values in (rdp, *parties.values()) for value in values.values())
+    axis.set_ylim(0, 1.06 * highest or 1.0)
+    axis.ticklabel_format(axis="y", style="plain")
     axis.set_ylabel("epsilon so far" + (f" at delta = {delta:g}" if delta else ""))
     axis.set_title("Privacy spent: epsilon after every round")
     axis.legend(loc="lower right", frameon=False)
@@ -70,43 +78,42 @@ def accuracy_against_epsilon(rounds: Rounds, delta: float | None) -> bytes | Non
     if not points:
         return None
     figure, (axis,) = new_figure()
-    axis.plot([p[0] for p in points], [p[1] for p in points], "-o", color=COLOURS[0], markersize=4)
-    for (epsilon, value, number), side in ((points[0], "left"), (points[-1], "right")):
-        shift = (6, -14) if side == "left" else (-6, 7)
-        axis.annotate(f"round {number}", (epsilon, value), shift, textcoords="offset points", ha=side, fontsize="small")
+    mark = "o" if len(points) <= MOST_MARKERS else ""
+    axis.plot([p[0] for p in points], [p[1] for p in points], marker=mark, color=COLOURS[0], markersize=4)
+    _name_ends(axis, points)
     axis.margins(y=0.12)
-    axis.set_xlim(left=0)
+    axis.set_xlim(0, points[-1][0] * 1.15)
     axis.set_xlabel("epsilon so far" + (f" at delta = {delta:g}" if delta else ""))
     axis.set_ylabel("accuracy on test rows (share)" if name == "test_acc" else "loss on test rows (mean per row)")
     axis.set_title("What the privacy budget bought")
     return png(figure)
 
 
-def gradient_norms(histogram: Mapping[str, Any]) -> bytes:
+def gradient_norms(histogram: Mapping[str, Any], mark: str = "") -> bytes:
     """Gradient norms before clipping against the clip norm C. LOCAL: drawn from private rows without noise."""
     figure, (axis,) = new_figure()
     edges, clip_norm = histogram["edges"], float(histogram["clip_norm"])
-    parties = list(histogram["parties"].items())
-    for index, (name, party) in enumerate(parties[:MOST_LINES]):
+    parties = _few(histogram["parties"])
+    for index, (name, party) in enumerate(parties.items()):
         total = max(1, sum(party["counts"]))
         shares = [count / total for count in party["counts"]]
         label = f"{name}: {party['fraction_clipped']:.0%} above C"
         axis.stairs(shares, edges, color=COLOURS[index], linewidth=1.4 + 1.2 * max(0, 2 - index), label=label)
-    left_out = f"\n({len(parties) - MOST_LINES} more parties not shown)" if len(parties) > MOST_LINES else ""
     axis.axvline(clip_norm, color="black", linestyle="--", label=f"clip norm C = {clip_norm:g}")
     axis.set_xlim(0, edges[-1])
     axis.set_xlabel("L2 norm of one record's gradient, before clipping")
     axis.set_ylabel("share of records")
-    axis.set_title(f"Gradient norms against the clip norm (LOCAL ONLY){left_out}")
+    axis.set_title(f"Gradient norms against the clip norm (LOCAL ONLY){mark}")
     axis.legend(frameon=False)
     return png(figure)
 
 
-def budget_bars(datasets: Sequence[Mapping[str, Any]]) -> bytes | None:
+def budget_bars(datasets: Sequence[Mapping[str, Any]], mark: str = "") -> bytes | None:
     """What each dataset has given away so far: this run, earlier runs, and the lifetime limit where there is one."""
     if not datasets:
         return None
-    shown = list(datasets)[:MOST_BARS]
+    largest = sorted(datasets, key=lambda each: -each["epsilon_sum"])[:MOST_BARS]
+    shown = [each for each in datasets if each in largest][:MOST_BARS]
     figure, (axis,) = new_figure(height=1.9 + 0.42 * len(shown), left=0.27, below=0.95)
     for index, each in enumerate(shown):
         earlier = max(0.0, each["epsilon_sum"] - each["epsilon_this_run"])
@@ -123,7 +130,8 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]]) -> bytes | None:
     axis.grid(False, axis="y")
     axis.set_xlim(left=0)
     axis.set_xlabel("epsilon")
-    axis.set_title("Budget: what each dataset has given away")
+    left_out = f" (the {len(shown)} largest of {len(datasets)})" if len(datasets) > len(shown) else ""
+    axis.set_title(f"Budget: what each dataset has given away{left_out}{mark}", loc="right")
     handles, labels = axis.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     figure.legend(once.values(), once.keys(), loc="lower center", ncols=len(once), frameon=False, fontsize="small")
@@ -135,18 +143,41 @@ def _party_lines(axis: Axes, parties: Mapping[str, Mapping[int, float]]) -> None
     if len(parties) <= MOST_LINES:
         for index, (name, values) in enumerate(parties.items()):
             width = 1.5 + 2.5 * (len(parties) - 1 - index)
-            axis.plot(list(values), list(values.values()), color=COLOURS[index], linewidth=width, label=name)
+            mark, size = ("o" if len(values) == 1 else ""), width + 5
+            line = list(values), list(values.values())
+            axis.plot(*line, color=COLOURS[index], linewidth=width, marker=mark, markersize=size, label=name)
         return
     numbers = sorted({number for values in parties.values() for number in values})
     spent = [[values[number] for values in parties.values() if number in values] for number in numbers]
     low, high = [min(each) for each in spent], [max(each) for each in spent]
     axis.fill_between(numbers, low, high, color=COLOURS[0], alpha=0.25, label=f"all {len(parties)} parties")
-    axis.plot(numbers, high, color=COLOURS[0], linewidth=2, label="largest")
+    axis.plot(numbers, high, color=COLOURS[0], linewidth=2, marker="o" if len(numbers) == 1 else "", label="largest")
+
+
+def _few(parties: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """The histograms of the parties, or of all of them together where they would not be told apart."""
+    if len(parties) <= MOST_LINES:
+        return parties
+    sizes = [sum(party["counts"]) for party in parties.values()]
+    above = sum(party["fraction_clipped"] * size for party, size in zip(parties.values(), sizes, strict=True))
+    counts = [sum(column) for column in zip(*(party["counts"] for party in parties.values()), strict=True)]
+    return {f"all {len(parties)} parties": {"counts": counts, "fraction_clipped": above / max(1, sum(sizes))}}
+
+
+def _name_ends(axis: Axes, points: Sequence[tuple[float, float, int]]) -> None:
+    """Say which round the first and the last point are: the last beside the line, the first below its point."""
+    ends = {"last": points[-1]} if len(points) == 1 else {"first": points[0], "last": points[-1]}
+    for end, (epsilon, value, number) in ends.items():
+        shift = (6, -4) if end == "last" else (-4, -16)
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
+        text = f"round {number}"
+        axis.annotate(text, (epsilon, value), shift, textcoords="offset points", fontsize="small", bbox=back)
+        axis.plot(epsilon, value, "o", color=COLOURS[0], markersize=5)
 
 
 def _line(axis: Axes, rounds: Rounds, name: str, label: str, colour: str, marker: str) -> None:
     points = [(row["round"], row[name]) for row in rounds if row.get(name) is not None]
-    mark = marker if len(points) <= 40 else ""
+    mark = marker if len(points) <= MOST_MARKERS else ""
     axis.plot([x for x, _ in points], [y for _, y in points], color=colour, marker=mark, markersize=4, label=label)
 
 
@@ -157,3 +188,7 @@ def _short(each: Mapping[str, Any]) -> str:
 
 def _has(rounds: Rounds, name: str) -> bool:
     return any(row.get(name) is not None for row in rounds)
+
+
+def _values(rounds: Rounds, name: str) -> dict[int, float]:
+    return {int(row["round"]): float(row[name]) for row in rounds if row.get(name) is not None}

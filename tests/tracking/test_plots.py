@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from homo_dp.tracking import plots
+from homo_dp.tracking.figures import png as to_png
+from homo_dp.tracking.pictures import plots_of
 from homo_dp.tracking.plots import (
     accuracy_against_epsilon,
     budget_bars,
@@ -16,7 +19,12 @@ from homo_dp.tracking.plots import (
     gradient_norms,
     learning_curves,
 )
+from homo_dp.tracking.record import Record
 from homo_dp.tracking.sweep_plots import key_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 ROUNDS = [
     {
@@ -65,7 +73,9 @@ def pixels(data: bytes | None) -> np.ndarray:
 
 def has_colour(picture: np.ndarray, colour: str) -> bool:
     wanted = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)])
-    return bool((np.abs(picture.astype(int) - wanted).sum(axis=2) < 6).sum() > 20)
+    return bool(
+        (np.abs(picture.astype(int) - wanted).sum(axis=2) < 6).sum() > 60
+    )  # more than the soft edges of letters
 
 
 def test_learning_shows_what_there_is() -> None:
@@ -88,6 +98,8 @@ def test_epsilon_has_a_line_for_every_party_or_a_band(parties: int) -> None:
 def test_epsilon_without_a_ledger_is_that_of_the_rounds() -> None:
     assert has_colour(pixels(epsilon_per_party((), ROUNDS, 1e-5)), "#0072B2")
     assert epsilon_per_party((), [{"round": 1, "epsilon": None}], None) is None
+    assert epsilon_per_party((), [{"round": 1, "epsilon": 2.0}], None) is not None
+    assert epsilon_per_party((), [{"round": 1, "epsilon": 0.0}], None) is not None
 
 
 def test_accuracy_against_epsilon_falls_back_to_loss() -> None:
@@ -129,3 +141,97 @@ def test_a_sweep_over_numbers_with_epsilons_far_apart() -> None:
         for z in (0.1, 1.0, 10.0)
     ]
     assert has_colour(pixels(key_picture("privacy.noise_multiplier", results)), "#0072B2")
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures behind the pictures that a test draws."""
+    drawn: list[Figure] = []
+
+    def png(figure: Figure) -> bytes:
+        drawn.append(figure)
+        return to_png(figure)
+
+    monkeypatch.setattr(plots, "png", png)
+    return drawn
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Every text of a picture but the numbers at its axes, of which matplotlib keeps some that it does not draw."""
+    from matplotlib.text import Text
+
+    ticks = {text for axis in figure.axes for text in (*axis.get_xticklabels(), *axis.get_yticklabels())}
+    return [text for text in figure.findobj(Text) if text.get_text() and text not in ticks]
+
+
+def rounds_of(count: int) -> list[dict[str, Any]]:
+    """A run whose accuracy goes up and down, with the last rounds below all others."""
+    return [
+        {
+            "round": n,
+            "epsilon": n**0.5,
+            "test_acc": 0.9 + 0.05 * ((n * 7) % 5) / 5 - (0.2 if n > 0.9 * count else 0.0),
+            "test_auc": 0.95,
+            "test_loss": 1 / n,
+        }
+        for n in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 200])
+def test_no_text_leaves_the_picture_or_covers_a_line(figures: list[Figure], count: int) -> None:
+    rounds = rounds_of(count)
+    assert accuracy_against_epsilon(rounds, 1e-5) is not None
+    assert learning_curves(rounds) is not None
+    for figure in figures:
+        for text in texts(figure):
+            box = text.get_window_extent()
+            assert box.x0 >= 0, text
+            assert box.y0 >= 0, text
+            assert box.x1 <= figure.bbox.x1, text
+            assert box.y1 <= figure.bbox.y1, text
+    names = [text.get_text() for text in texts(figures[0]) if text.get_text().startswith("round")]
+    assert names == list(dict.fromkeys(["round 1", f"round {count}"]))
+    last = next(text for text in texts(figures[0]) if text.get_text() == f"round {count}").get_window_extent()
+    (axis,) = figures[0].axes
+    points = axis.transData.transform([(row["epsilon"], row["test_acc"]) for row in rounds])
+    assert not last.count_contains(points)
+    legend = figures[1].axes[0].get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y0 >= figures[1].axes[0].get_window_extent().y1 - 1
+
+
+def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) -> None:
+    one = [row for row in ledger(3) if row["round"] == 1]
+    picture = pixels(epsilon_per_party(one, [], 1e-5))
+    left = picture[:, : int(0.55 * picture.shape[1])]  # the legend, which has all colours, is on the right
+    assert all(has_colour(left, colour) for colour in ("#0072B2", "#D55E00", "#009E73"))
+    many = [row for row in ledger(30) if row["round"] == 1]
+    picture = pixels(epsilon_per_party(many, [], 1e-5))
+    assert has_colour(picture[:, : int(0.55 * picture.shape[1])], "#0072B2")
+    assert learning_curves(rounds_of(1)) is not None
+    for figure in figures:
+        ticks = figure.axes[0].get_xticks()
+        assert [tick for tick in ticks if 0.5 <= tick <= 1.5] == [1.0]
+
+
+def test_thirty_parties_stay_readable(figures: list[Figure]) -> None:
+    parties = {f"party_{n}": {"counts": [30, n], "fraction_clipped": n / (30 + n)} for n in range(30)}
+    gradient_norms({**NORMS, "parties": parties})
+    labels = figures[0].axes[0].get_legend_handles_labels()[1]
+    assert labels == ["all 30 parties: 33% above C", "clip norm C = 1"]
+    datasets = [dataset(dataset=f"d/party_{n}", epsilon_sum=1.0 + n / 30, epsilon_this_run=1.0) for n in range(30)]
+    budget_bars(datasets)
+    (axis,) = figures[1].axes
+    assert "the 12 largest of 30" in axis.get_title(loc="right")
+    assert [label.get_text().split()[0] for label in axis.get_yticklabels()] == [f"d/party_{n}" for n in range(18, 30)]
+
+
+def test_pictures_of_a_run_that_is_not_private_say_so(figures: list[Figure]) -> None:
+    ledgers = {"datasets": [dataset()]}
+    indicators = {"privacy": {"private": False, "delta": 1e-5}, "rounds": rounds_of(3), "ledger": ledgers}
+    rounds = [{**row, "epsilon": None} for row in rounds_of(3)]
+    drawn = plots_of(Record({**indicators, "rounds": rounds}, norms=NORMS))
+    assert set(drawn) == {"learning", "gradient_norms", "budget"}
+    for figure in figures:
+        assert any("NOT PRIVATE" in text.get_text() for text in texts(figure))
