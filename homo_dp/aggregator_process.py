@@ -82,7 +82,7 @@ class AggregatorProcess:
                     return row
 
                 session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
-                start_tracker(self.tracker, config, "aggregator", [])
+                start_tracker(self.tracker, config, "aggregator", folder)
                 if saved is None:
                     session.begin()
                 else:

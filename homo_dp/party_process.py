@@ -77,7 +77,7 @@ class PartyProcess:
         session = PartySession(duty, transport, folder)
         try:
             with self.screen.progress(None) as self._progress:
-                start_tracker(self.tracker, self.own, f"party {self.name}", [])
+                start_tracker(self.tracker, self.own, f"party {self.name}", folder)
                 weights = session.run()
             self._finish(session, weights)
             return 0

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError
+from homo_dp.federation.checkpoint import RunFolder, explained
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import KINDS, Kinds, Limits
 from homo_dp.federation.protocol import Transport
+from homo_dp.files import write_whole
 from homo_dp.transport.keys import (
     PUBLIC_MARK,
     KeyPair,
@@ -77,14 +80,21 @@ def open_transport(config: Config, sealer: Sealer) -> Transport:
     )
 
 
-def start_tracker(tracker: Tracker, config: Config, role: str, parties: list[str]) -> None:
-    """Tell the tracker which run this process is part of, and as what."""
+def start_tracker(tracker: Tracker, config: Config, role: str, folder: RunFolder) -> None:
+    """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
     from homo_dp import __version__
     from homo_dp.config.load import flatten
 
+    if not config.tracking.enabled:
+        return
+    path = folder.path / "tracking.mark"
+    if not path.exists():
+        write_whole(path, secrets.token_hex(16).encode(), "state")
+    with explained(path):
+        mark = path.read_text(encoding="ascii")
     params = {key: str(value) for key, value in flatten(config).items() if value is not None}
     tags = {"run": run_name(config), "role": role, "mechanism": config.privacy.mechanism, "version": __version__}
-    tracker.start(params, tags, parties)
+    tracker.start(params, tags, [], mark)
 
 
 def _limits(config: Config) -> Limits:

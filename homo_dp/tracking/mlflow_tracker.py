@@ -48,11 +48,14 @@ class MlflowTracker:
         self._round, self._last = 0, dict[str, float]()
         self._finished = False
 
-    def start(self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str]) -> None:
+    def start(
+        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+    ) -> None:
         name = self.run_name or tags.get("run", TRAINING)
-        self._open(TRAINING, None, name, tags, params)
+        self._open(TRAINING, None, name, tags, params, mark)
         for party in parties:
-            self._open(f"party/{party}", TRAINING, f"{name}/{party}", dict(tags) | {"party": party}, {"party": party})
+            part = dict(tags) | {"party": party}
+            self._open(f"party/{party}", TRAINING, f"{name}/{party}", part, {"party": party}, mark)
         if self._hidden:
             log.warning(
                 "tracking.uri is not on this machine: numbers that were computed from private rows stay out of it "
@@ -89,9 +92,15 @@ class MlflowTracker:
         return self.run_id
 
     def _open(
-        self, key: str, parent: str | None, name: str, tags: Mapping[str, str], params: Mapping[str, str]
+        self,
+        key: str,
+        parent: str | None,
+        name: str,
+        tags: Mapping[str, str],
+        params: Mapping[str, str],
+        mark: str | None,
     ) -> None:
-        self._log.add("run", key=key, parent=parent, name=name, tags=dict(tags))
+        self._log.add("run", key=key, parent=parent, name=name, tags=dict(tags), mark=mark)
         self._log.add("params", key=key, params=dict(params))
         self._runs.append(key)
 

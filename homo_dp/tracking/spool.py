@@ -71,6 +71,7 @@ class State:
     experiment_id: str | None = None
     runs: dict[str, str] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
+    shared: list[str] = field(default_factory=list)  # runs in which an earlier or later process has a part
     error: str | None = None
     refused: list[str] = field(default_factory=list)
     done: bool = False

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 SPOOL_TAG = "homo_dp.spool"
+HOLDER_TAG = "homo_dp.holder"  # of a run that several processes told of, one after another: the spool of the newest
 # What a store answers to a line that it will never take, however often it is sent.
 REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
 
@@ -115,11 +116,18 @@ class Store:
         key = line["key"]
         if key in self.state.runs:
             return
-        mark = f"{self.folder.name}/{key}"
-        run_id = self._made_before(mark) if self._retried else None
+        shared = line.get("mark")  # of a process that may be started again
+        mark = f"{shared or self.folder.name}/{key}"
+        run_id = self._made_before(mark) if self._retried or shared else None
         run_id = run_id or self._reopened(line.get("existing"))
+        if shared:
+            self.state.shared = [*{*self.state.shared, key}]
+            if run_id is not None:
+                self._take_over(run_id)
         if run_id is None:
             tags = {name: str(value)[:TAG_LENGTH] for name, value in line["tags"].items()} | {SPOOL_TAG: mark}
+            if shared:
+                tags[HOLDER_TAG] = self.folder.name
             if line.get("parent"):
                 tags["mlflow.parentRunId"] = self.state.runs[line["parent"]]
             run = self.client.create_run(
@@ -142,6 +150,15 @@ class Store:
             return None
         return run_id
 
+    def _take_over(self, run_id: str) -> None:
+        """Go on in the run of an earlier start, unless this is the spool that was left behind."""
+        if self._holder(run_id) < self.folder.name:
+            self.client.set_tag(run_id, HOLDER_TAG, self.folder.name)
+            self.client.update_run(run_id, status="RUNNING")
+
+    def _holder(self, run_id: str) -> str:
+        return str(self.client.get_run(run_id).data.tags.get(HOLDER_TAG, ""))
+
     def _made_before(self, mark: str) -> str | None:
         """A run that a lost answer was about."""
         found = self.client.search_runs([self.state.experiment_id], f"tags.`{SPOOL_TAG}` = '{mark}'", max_results=1)
@@ -151,6 +168,9 @@ class Store:
         from mlflow.entities import Param
 
         named = {_name(key): str(value)[:PARAM_LENGTH] for key, value in line["params"].items()}
+        if line["key"] in self.state.shared:  # what was said at an earlier start stays: MLflow lets none change
+            known = self.client.get_run(self._id(line)).data.params
+            named = {key: value for key, value in named.items() if key not in known}
         params = [Param(key, value) for key, value in named.items()]
         for part in _parts(params, PARAMS_AT_ONCE):
             self.client.log_batch(self._id(line), params=part)
@@ -208,7 +228,8 @@ class Store:
             return None
 
     def _end(self, line: Line) -> None:
-        self.client.set_terminated(self._id(line), line["status"], line["time"])
+        if line["key"] not in self.state.shared or self._holder(self._id(line)) == self.folder.name:
+            self.client.set_terminated(self._id(line), line["status"], line["time"])
         self.state.ended.append(line["key"])
 
     def _id(self, line: Line) -> str:

@@ -22,8 +22,10 @@ PREDICTIONS, INDICATORS, MODEL, CONFIG, LEDGER, NORMS = (
 class Tracker(Protocol):
     """A keeper of run histories. No call may stop or slow training, whatever happens to the keeper."""
 
-    def start(self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str]) -> None:
-        """A run begins, with its resolved config, flattened."""
+    def start(
+        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+    ) -> None:
+        """A run begins, with its resolved config, flattened; one with the ``mark`` of an earlier run goes on in it."""
 
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
         """A round is over: the numbers of the whole run, and of each party."""
@@ -47,7 +49,9 @@ class Tracker(Protocol):
 class NoTracker:
     """Keeps nothing."""
 
-    def start(self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str]) -> None: ...
+    def start(
+        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+    ) -> None: ...
 
     def log_round(
         self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]

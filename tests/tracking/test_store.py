@@ -93,3 +93,28 @@ def test_a_run_of_before_goes_on(spool: Spool, store: str, client: MlflowClient,
     assert found.runs["again"] == state.runs["training"]
     assert client.get_run(found.runs["again"]).info.status == "RUNNING"
     assert found.runs["gone"] != "0" * 32
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["as they ran", "the first was left behind"])
+def test_a_process_that_is_started_again_goes_on_in_its_run(
+    tmp_path: Path, store: str, client: MlflowClient, order: tuple[int, ...]
+) -> None:
+    """Killed after round 2, started again with another setting: one run, all rounds; the newest has the last word."""
+    for number, status in ((1, "FAILED"), (2, "FINISHED")):
+        spool = Spool(tmp_path / f"spool-{number}", store, tmp_path.name)
+        spool.add("run", key="training", parent=None, name="one", tags={}, mark="a-mark")
+        spool.add("params", key="training", params={"rounds": "4", "patience": str(number), f"only.{number}": "1"})
+        for step in (2 * number - 1, 2 * number):
+            spool.add("metrics", step=step, runs={"training": {"loss": float(step)}})
+        spool.add("end", key="training", status=status)
+    states = {}
+    for number in order:
+        folder = tmp_path / f"spool-{number}"
+        states[number] = State.load(folder)
+        Store(folder, store, tmp_path.name, states[number]).apply(read_lines(folder, 0))
+    (run,) = client.search_runs([states[1].experiment_id])
+    assert run.info.status == "FINISHED"
+    assert {metric.step for metric in client.get_metric_history(run.info.run_id, "loss")} == {1, 2, 3, 4}
+    assert {"rounds", "patience", "only.1", "only.2"} <= run.data.params.keys()
+    assert run.data.params["patience"] == str(order[0])  # MLflow lets no parameter change
+    assert not states[1].refused + states[2].refused
