@@ -8,10 +8,12 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_rows, public_shape
 from homo_dp.federation.build import build_mechanism, federation_facts, noise_source, run_budget
-from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, Observer, PartyPlan
 from homo_dp.federation.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.ledger import Charge, Ledger
+from homo_dp.privacy.ledger_budget import refusal
+from homo_dp.privacy.ledger_totals import Totals
 from homo_dp.screen import Screen
 from homo_dp.user_simulation import planned_user_mechanism, simulates_users
 
@@ -29,7 +31,10 @@ def show_plan(config: Config, screen: Screen) -> None:
         screen.line(text)
     if config.train.init_from:
         screen.line(continuation_note(config.train.init_from))
-    screen.summary({"parties": dict(zip(plans, rows, strict=True))})
+    refused = _refusal(config, mechanism, plans)
+    if refused is not None:
+        screen.line(f"the run would be refused: {refused}")
+    screen.summary({"parties": dict(zip(plans, rows, strict=True)), "refused": refused})
 
 
 def planned_mechanism(config: Config) -> Mechanism:
@@ -78,6 +83,43 @@ def _remaining(config: Config, name: str, plan: PartyPlan) -> float | None:
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        data = config.data.dataset if simulates_users(config) else f"{config.data.dataset}/{name}"
-        spent = ledger.spent(data, config.privacy.unit, plan.relation, budget.lifetime_delta)
+        spent = ledger.spent(_dataset(config, name), config.privacy.unit, plan.relation, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
+
+
+def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
+    """Why training would stop before its first round, None if the ledger has room for all of it."""
+    if not mechanism.private:
+        return None
+    observer: Observer = "aggregator" if mechanism.ledger_keeper == "party" else "model_reader"
+    planned = [
+        (_charge(config, mechanism, name, plan, observer), plan.releases_by(plan.rounds))
+        for name, plan in plans.items()
+        if observer in plan.events
+    ]
+    if not Path(config.privacy.ledger).exists():
+        return refusal(Totals(), planned, run_budget(config))
+    with Ledger(config.privacy.ledger, read_only=True) as ledger:
+        return ledger.would_exceed(planned, run_budget(config))
+
+
+def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan, observer: Observer) -> Charge:
+    return Charge(
+        run="dry-run",
+        dataset=_dataset(config, name),
+        unit=mechanism.unit,
+        relation=plan.relation,
+        party=name,
+        round=1,
+        kind="update" if observer == "aggregator" else "model",
+        event=plan.events[observer],
+        delta=plan.delta,
+        sigma=plan.sigma,
+        observer=observer,
+        noise=mechanism.noise.label,
+    )
+
+
+def _dataset(config: Config, name: str) -> str:
+    """The name under which the ledger keeps a party's data, or those of all users."""
+    return config.data.dataset if simulates_users(config) else f"{config.data.dataset}/{name}"

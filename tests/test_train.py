@@ -152,6 +152,8 @@ def test_a_dry_run_touches_nothing(shell: Shell, tmp_path: Path) -> None:
     done = shell.train("--dry-run")
     assert done.code == 0
     assert "noise to signal" in done.out
+    assert "refused" not in done.out
+    assert "would be refused: lifetime_epsilon=1" in shell.train("privacy.lifetime_epsilon=1", "--dry-run").out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,6 +171,9 @@ def test_the_lifetime_budget_refuses_the_second_run(shell: Shell) -> None:
     budget = "privacy.lifetime_epsilon=6,privacy.lifetime_delta=1e-5"
     assert shell.train("train.rounds=1", "--params", budget).code == 0
     before = Path("out/indicator.json").read_bytes()
+    planned = shell.train("train.rounds=1", "--params", budget, "--dry-run")
+    assert planned.code == 0
+    assert "the run would be refused: lifetime_epsilon=6" in planned.out
     refused = shell.train("train.rounds=1", "--params", budget)
     assert refused.code == 3
     assert len(refused.error_lines) == 1
