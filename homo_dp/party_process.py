@@ -9,7 +9,8 @@ from typing import Any
 from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.schema import Config
 from homo_dp.data.parties import Federation, load_federation
-from homo_dp.errors import ConfigError, InputError
+from homo_dp.data.readers import checked
+from homo_dp.errors import ConfigError
 from homo_dp.evaluation import load_into, round_metrics
 from homo_dp.federation.build import build_fit, build_mechanism, noise_source
 from homo_dp.federation.checkpoint import RunFolder
@@ -217,10 +218,12 @@ def party_budget(own: Config, agreed: Config) -> Budget:
 
 
 def _check_files(config: Config, name: str) -> None:
-    """Find out at the start, not when the plan comes, that a table is not there."""
+    """Find out at the start, not when the plan comes, that a table is not there or cannot be read."""
     data = config.data
     if data.files and data.one_table is None and name not in data.files:
         raise ConfigError(f"data.files: has no table of party.name={name}; it has {', '.join(data.files)}")
-    for path in data.files.values() if data.one_table else [data.files[name]] if data.files else []:
-        if not Path(path).is_file():
-            raise InputError(f"data.files={path}: no such file; correct the path")
+    paths = list(data.files.values()) if data.one_table else [data.files[name]] if data.files else []
+    tests = data.test_file if isinstance(data.test_file, dict) else {name: data.test_file}
+    for path in (*paths, tests.get(name)):
+        if path is not None:
+            checked(path)

@@ -56,6 +56,7 @@ def test_the_commands_run_the_job_and_everybody_keeps_its_own_files(tmp_path: Pa
         check_survivors(cluster)
         seen = indicators(cluster, AGGREGATOR)
         assert all(value is None for key, value in seen.items() if key.startswith(("train_", "test_")))
+        assert all(seen[key] for key in ("version", "finished", "model", "data"))
         assert seen["privacy"]["parties"]["party_1"]["rows"] is None  # type: ignore[index]
         assert not (tmp_path / AGGREGATOR / "out" / "predict.csv").exists()
         own = indicators(cluster, "party_1")
@@ -228,6 +229,7 @@ def test_a_dry_run_shows_the_price_and_leaves_nothing_behind(
         ("party_1", "party", {"name": "party_2"}, "is the key of party_1"),
         ("party_1", "party", {"aggregator_key": None}, "party.aggregator_key"),
         ("party_1", "data", {"files": {"party_1": "nowhere.csv"}}, "no such file"),
+        ("party_1", "data", {"test_file": {"party_1": "nowhere.csv"}}, "no such file"),
         ("party_1", "transport", {"kind": "memory"}, "directory or nats"),
     ],
 )

@@ -103,7 +103,7 @@ def checked(path: str | PathLike[str]) -> Path:
     except DataError:
         raise
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read ({reason(error)})") from None
+        raise DataError(f"{file}: cannot be read ({reason(error)}); give the permission, or name another") from None
 
 
 def reason(error: BaseException) -> str:

@@ -170,7 +170,8 @@ def _read(path: Path) -> tuple[str, int]:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: make it with `python -m homo_dp.keys new NAME`") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InputError(f"{path} cannot be read: {why}; name a key file that this user may read") from None
 
 
 def _create(path: Path, text: str, mode: int) -> None:
@@ -184,4 +185,6 @@ def _create(path: Path, text: str, mode: int) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}; choose another --dir or make room there"
+        ) from None
