@@ -66,8 +66,7 @@ def write_outputs(
         }
     )
     indicators = _indicators(outcome, summary)
-    if not _write_predictions(outcome, files["predictions"]):
-        del files["predictions"]
+    _write_predictions(outcome, files["predictions"])
     save_model(files["model"], outcome.weights, _card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
     if ledger is not None:
@@ -105,19 +104,18 @@ def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str,
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
 
 
-def _write_predictions(outcome: Outcome, path: Path) -> bool:
-    """Whether there were test rows to predict."""
+def _write_predictions(outcome: Outcome, path: Path) -> None:
+    """The test rows of all parties with their predictions; without test rows the header alone, over any older file."""
     federation, task = outcome.federation, outcome.model.task
     tests = {name: party.test for name, party in federation.parties.items() if party.test is not None}
     frames = {name: table.frame for name, table in tests.items() if table.frame is not None}
-    if not frames:
-        return False
-    columns = [str(name) for name in next(iter(frames.values())).columns]
+    encoding = federation.encoding
+    known = [*([encoding.id] if encoding.id else []), *encoding.names, encoding.label.name]
+    columns = [str(name) for name in next(iter(frames.values())).columns] if frames else known
     threshold = outcome.config.predict.threshold
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
         for name, frame in frames.items():
             writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
-    return True
 
 
 def _card(outcome: Outcome) -> ModelCard:

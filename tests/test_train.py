@@ -128,6 +128,15 @@ def test_primihubs_command_string_runs_unchanged(shell: Shell) -> None:
     assert read("ti.json")["test_acc"] == read("i.json")["test_acc"]
 
 
+def test_without_test_rows_no_older_predictions_stay(shell: Shell) -> None:
+    shell.train("train.rounds=1")
+    with Path("out/predict.csv").open() as file:
+        header = file.readline()
+    assert shell.train("train.rounds=1", "data.test_fraction=0").code == 0
+    assert Path("out/predict.csv").read_text() == header
+    assert read("out/indicator.json")["test_acc"] is None
+
+
 def test_not_private_is_written_everywhere(shell: Shell) -> None:
     done = shell.train("train.rounds=2", "privacy.mechanism=none")
     assert "NOT PRIVATE" in done.out
