@@ -168,6 +168,35 @@ def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_after(cluster: Clu
     check_survivors(cluster)
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "code"),
+    [
+        (AGGREGATOR, "exchange/run-1/party_1", 2),  # in mid-run, at the first message to a party
+        (AGGREGATOR, "state-aggregator/run-1", 2),
+        ("party_1", "exchange/run-1/aggregator", 2),
+        ("party_1", "party_1/state/run-1/outbox", 3),  # nothing leaves without it, as without the ledger
+    ],
+)
+def test_a_missing_permission_stops_with_a_line_and_the_run_goes_on_after(
+    cluster: Cluster, name: str, place: str, code: int
+) -> None:
+    """Folders that may be read and not written to, for one of the processes, from before the first round on."""
+    closed = cluster.folder / place
+    closed.mkdir(parents=True, mode=0o700)
+    closed.chmod(0o500)
+    for other in (AGGREGATOR, *PARTIES):
+        cluster.start(other, bound=other == name)
+    assert cluster.processes[name].wait(60) == code
+    *_, last = cluster.log(name).splitlines()
+    assert "Permission denied" in last
+    assert last.startswith(("error: ", "refused: "))
+    assert "Traceback" not in cluster.log(name)
+    closed.chmod(0o700)
+    cluster.start(name, bound=True)
+    assert set(cluster.wait().values()) == {0}
+    check_survivors(cluster)
+
+
 def test_garbage_strangers_and_forgers_are_named_and_the_run_goes_on(cluster: Cluster) -> None:
     known = read_public_key(cluster.folder / "keys" / "aggregator.pub")
     mallory = new_key_pair("party_1")  # another key under a name that is listed

@@ -96,6 +96,7 @@ class Cluster:
         crash_at: str | None = None,
         arguments: Sequence[str] = (),
         largest_file: int | None = None,
+        bound: bool = False,
     ) -> Running:
         """Start (or start again) one process; its output is appended to ``<name>.log``."""
         path, log = self.folder / f"{name}.yaml", self.folder / f"{name}.log"
@@ -103,7 +104,7 @@ class Cluster:
         module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
         options = ["--config", str(path), *arguments]
         if self.zygote is not None:
-            self.processes[name] = self.zygote.start(module, options, log, crash_at, largest_file)
+            self.processes[name] = self.zygote.start(module, options, log, crash_at, largest_file, bound)
             return self.processes[name]
         environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
         environment |= {"OMP_NUM_THREADS": "1"} | ({"HOMO_DP_CRASH_AT": crash_at} if crash_at else {})

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.processes.permissions import bound_by_permissions
+
 MODULES = (
     "homo_dp.aggregator_process",
     "homo_dp.party_process",
@@ -62,15 +64,22 @@ class Zygote:
         )
 
     def start(
-        self, module: str, arguments: list[str], log: Path, crash_at: str | None, largest_file: int | None = None
+        self,
+        module: str,
+        arguments: list[str],
+        log: Path,
+        crash_at: str | None,
+        largest_file: int | None = None,
+        bound: bool = False,
     ) -> Forked:
-        """Start a process; ``largest_file`` makes longer writes fail, as a full disk does."""
+        """Start a process; ``largest_file`` makes longer writes fail, as a full disk does; ``bound``: by file modes."""
         order = {
             "module": module,
             "arguments": arguments,
             "log": str(log),
             "crash_at": crash_at,
             "largest": largest_file,
+            "bound": bound,
         }
         return Forked(self, int(self.ask(order)))
 
@@ -130,6 +139,8 @@ def _child(order: dict[str, Any]) -> int:
     crash._planned = crash._plan(order["crash_at"])
     if order["largest"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
+    if order["bound"] and not bound_by_permissions():
+        raise RuntimeError("permissions do not count here")
     main = importlib.import_module(order["module"]).main
     try:
         cli.run(lambda _: main(order["arguments"]))
