@@ -59,6 +59,8 @@ class DirectoryTransport:
         self._handed: WeakKeyDictionary[Message, str] = WeakKeyDictionary()
         self._skip: set[str] = set()
         with _explained(self._root):
+            if not self._root.exists():
+                log.warning("transport.directory=%s: was not there, it is made now; if it is a share, mount it", root)
             self._root.mkdir(parents=True, exist_ok=True)
             self._mode = stat.S_IMODE(self._root.stat().st_mode)
             self._own = self._folder(sealer.name)

@@ -218,6 +218,13 @@ def test_a_folder_that_is_a_file_or_gone_is_one_line(tmp_path: Path) -> None:
     assert party.receive(0) is None
 
 
+def test_a_folder_that_had_to_be_made_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a share is not mounted, a process would wait beside an empty folder and nobody would know."""
+    end(tmp_path / "share", "bank_a")
+    end(tmp_path / "share", AGGREGATOR)
+    assert caplog.text.count("if it is a share, mount it") == 1
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_missing_permission_is_one_line_and_the_rest_works_once_it_is_given() -> None:
     with tempfile.TemporaryDirectory() as name:  # not tmp_path, whose parents are closed to the user nobody
