@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from homo_dp import __version__
 from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
@@ -149,7 +151,7 @@ class AggregatorProcess:
 
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
         config, output = self.config, self.config.output
-        statement = promised_statement(config, aggregator, plan, len(session.rows))
+        statement = promised_statement(config, aggregator, plan, aggregator.round)
         files = {
             "model": Path(output.modelFileName),
             "indicators": Path(output.indicatorFileName),
@@ -177,7 +179,11 @@ class AggregatorProcess:
         heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
         extra = {
             "run": self.run_id,
-            "rounds_done": len(session.rows),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": __version__,
+            "data": self.config.data.dataset,
+            "model": self.config.model.factory or self.config.model.name,
+            "rounds_done": aggregator.round,
             "rounds_counted": counted,
             "refused": dict(session.lobby.refusals),
             "ledger_heads": heads,
@@ -210,5 +216,5 @@ class AggregatorProcess:
         self.screen.line(str(statement["statement"]))
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")
-        shown = {"run": self.run_id, "rounds_done": len(session.rows), "privacy": statement}
+        shown = {"run": self.run_id, "rounds_done": session.aggregator.round, "privacy": statement}
         self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})

@@ -64,25 +64,26 @@ def write_report(record: Record, output: str, ledger: str | None, plots: str | N
 
 def _findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
     """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
-    if not record.ledger:
-        return ()
-    from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon, verify_extract
+    from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon, verify_extract, verify_statement
 
     summary = record.indicators.get("ledger") or {}
-    verdicts = [
-        verify_extract(record.ledger, summary.get("head"), summary.get("releases")),
-        verify_epsilon(record.ledger, record.privacy.get("parties") or {}),
-    ]
+    if not record.ledger:
+        missing = "the extract of this run's ledger rows is not in the folder: what the run released cannot be checked"
+        return ((False, missing),) if summary.get("datasets") else ()
+    found = verify_extract(record.ledger, summary.get("head"), summary.get("releases"))
+    found += verify_statement(record.privacy, record.ledger)
+    if record.privacy.get("private"):
+        found += verify_epsilon(record.ledger, record.privacy.get("parties") or {})
     whole = _whole_ledger(record, ledger)
     if whole is not None:
-        verdicts.append(verify_against(whole, record.ledger))
-    found = [(verdict.good, text) for verdict in verdicts for text in verdict.findings]
-    if whole is None:
+        found += verify_against(whole, record.ledger)
+    else:
         found.append((True, "the whole ledger is not at hand (--ledger): only this run's rows were checked"))
     return tuple(found)
 
 
 def _whole_ledger(record: Record, given: str | None) -> Path | None:
+    """The ledger that is given, the one beside the outputs, or one of the same name here if it knows the run."""
     if given is not None:
         if not Path(given).is_file():
             raise InputError(f"--ledger {given}: no such file; give the path of the ledger")
@@ -90,8 +91,12 @@ def _whole_ledger(record: Record, given: str | None) -> Path | None:
     name = (record.config.get("privacy") or {}).get("ledger")
     if not isinstance(name, str):
         return None
-    places = [Path(name), record.folder.parent / name, record.folder / Path(name).name]
-    return next((place for place in places if place.is_file()), None)
+    for place in (record.folder.parent / name, record.folder / Path(name).name):
+        if place.is_file():
+            return place
+    from homo_dp.tracking.ledger_extract import knows_run
+
+    return Path(name) if Path(name).is_file() and knows_run(Path(name), record.run) else None
 
 
 @contextlib.contextmanager

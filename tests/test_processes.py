@@ -95,6 +95,18 @@ def test_killed_and_started_again_it_continues(tmp_path: Path, zygote: Zygote, t
     assert [victim.unused for victim in victims] == [[], []]
 
 
+def test_rounds_count_although_a_power_cut_took_their_rows(cluster: Cluster) -> None:
+    """The rows of rounds are not synced one by one; what was spent is not counted by them."""
+    cluster.start_all({AGGREGATOR: "aggregator.after_save:2"})
+    assert cluster.processes[AGGREGATOR].wait(60) == -signal.SIGKILL
+    (cluster.folder / "state-aggregator" / cluster.run / "rounds.jsonl").unlink()
+    cluster.start(AGGREGATOR)
+    assert set(cluster.wait().values()) == {0}
+    seen = indicators(cluster, AGGREGATOR)
+    assert seen["rounds_done"] == cluster.rounds
+    assert [row["round"] for row in seen["rounds"]] == [3]  # type: ignore[attr-defined]
+
+
 def test_metrics_of_the_aggregator_come_from_a_public_table_only(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

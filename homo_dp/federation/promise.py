@@ -12,6 +12,7 @@ from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.plan import Plan
 from homo_dp.federation.statement import ONE_PARTY_NOTE, privacy_statement
 
+KNOWN_RELATIONS = {"dp_sgd": "add_or_remove_one", "none": "add_or_remove_one"}  # whatever the row counts are
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
 
 
@@ -50,16 +51,19 @@ def _without_rows(config: Config, aggregator: Aggregator, plan: Plan, private: b
             f"sees the model can see by at most epsilon {target:.4g} at delta {delta:g}."
         )
     bound = target if private else None
+    relation = KNOWN_RELATIONS.get(aggregator.mechanism.name)
     nothing = dict.fromkeys(("epsilon_rdp", "noise_multiplier", "applied_sigma", "steps", "sample_rate"))
     return {
         "private": private,
         "statement": sentence,
         "mechanism": aggregator.mechanism.name,
         "unit": aggregator.mechanism.unit,
+        **({"neighbouring_relation": relation} if relation is not None else {}),
         "epsilon": bound,
         "delta": delta,
         "secure_mode": config.privacy.secure_mode,
         "observers": {"aggregator": {"epsilon": bound}, "model_reader": {"epsilon": bound}},
+        "quoted_observer": "aggregator",  # who keeps its row count adds its own noise
         "parties": {
             name: {"epsilon_pld": bound, "delta": delta, "rows": rows, **nothing} for name, rows in plan["rows"].items()
         },

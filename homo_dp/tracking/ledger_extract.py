@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from homo_dp.privacy.ledger_rows import row_hash
 from homo_dp.privacy.ledger_totals import epsilon_of
 
 Rows = Sequence[Mapping[str, Any]]
+Finding = tuple[bool, str]  # whether it is good, and what was found
+MOST_BAD = 20
 SAME = 0.002  # accountants round differently where they add up in another order
 
 
@@ -55,27 +58,15 @@ def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, b
     }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was checked about an extract, and what was found."""
-
-    good: bool
-    findings: tuple[str, ...]
-
-
-def verify_extract(rows: Rows, head: str | None = None, releases: int | None = None) -> Verdict:
+def verify_extract(rows: Rows, head: str | None = None, releases: int | None = None) -> list[Finding]:
     """Check each row against its own hash, neighbours against each other, and the last against the anchored head.
 
     An extract holds the rows of one run, so where other runs wrote in between there is a gap; a gap is reported, and
     only the whole ledger can close it.
     """
-    bad: list[str] = []
+    bad = [text for row in rows for text in _edited(row)]
     links = gaps = 0
-    for before, row in zip([None, *rows[:-1]], rows, strict=True):
-        if row_hash(_row_fields(row)) != row.get("hash"):
-            bad.append(f"row {row.get('row')} does not match its own hash: it was edited")
-        if before is None:
-            continue
+    for before, row in itertools.pairwise(rows):
         if row.get("row") == before.get("row", 0) + 1:
             links += 1
             if row.get("previous_hash") != before.get("hash"):
@@ -92,16 +83,39 @@ def verify_extract(rows: Rows, head: str | None = None, releases: int | None = N
             good.append("the last row is the head that the run recorded")
         else:
             bad.append("the last row is not the head that the run recorded")
-    return Verdict(not bad and bool(rows), tuple(bad or good))
+    if len(bad) > MOST_BAD:
+        bad[MOST_BAD:] = [f"{len(bad) - MOST_BAD} more rows are not as they were written"]
+    return [(False, text) for text in bad] or [(True, text) for text in good]
 
 
-def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]]) -> Verdict:
+def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
+    """Check what the statement says first and in words against what it says about each party, and about the noise."""
+    unprotected = [row for row in rows if str(row.get("noise", "")).startswith("NOT PRIVATE")]
+    if not privacy.get("private"):
+        return [(True, "NOT PRIVATE: no epsilon is claimed, so there is none to add up")]
+    if unprotected:
+        number = unprotected[0].get("row")
+        return [(False, f"row {number} says that its noise was NOT PRIVATE, and the run claims to be private")]
+    parties = (privacy.get("parties") or {}).values()
+    quoted = [_quoted(party) for party in parties]
+    known = [value for value in quoted if value is not None]
+    largest, said = max(known, default=None), privacy.get("epsilon")
+    if len(known) < len(quoted) or largest is None or said is None:
+        return []
+    if abs(largest - said) > SAME * largest:
+        return [(False, f"the largest epsilon of a party is {largest:.4g}, but {said} was stated for the run")]
+    sentence = str(privacy.get("statement", ""))
+    if f"epsilon {said:.4g} " not in f"{sentence} ":
+        return [(False, f"epsilon of the run is {said:.4g}, but its sentence says: {sentence}")]
+    return [(True, f"epsilon of the run is the largest of its parties, {said:.4g}, as stated")]
+
+
+def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Add up the events of the extract again, by both accountants, and compare with what the statement says.
 
     Rows of somebody who is no party are the aggregator's, which adds the noise for all of them.
     """
-    found: list[str] = []
-    good = True
+    found: list[Finding] = []
     largest = max(parties.values(), key=lambda stated: stated.get("epsilon_rdp") or 0.0, default={})
     for name in dict.fromkeys(str(row.get("party")) for row in rows):
         stated = parties.get(name, largest)
@@ -111,11 +125,10 @@ def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]]) -> Verd
             ("RDP", spent.rdp, stated.get("epsilon_rdp")),
         ):
             same = value == said or (value is not None and said is not None and abs(value - said) <= SAME * said)
-            good &= same
             shown = "none" if value is None else f"{value:.4g}"
             ending = "as stated" if same else f"but {said} was stated"
-            found.append(f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}")
-    return Verdict(good, tuple(found))
+            found.append((same, f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}"))
+    return found
 
 
 def recomputed(rows: Rows) -> Epsilon:
@@ -124,18 +137,43 @@ def recomputed(rows: Rows) -> Epsilon:
     return epsilon_of(counts, float(rows[0]["delta"]))
 
 
-def verify_against(path: Path, rows: Rows) -> Verdict:
+def verify_against(path: Path, rows: Rows) -> list[Finding]:
     """Check the whole ledger, and that the extract's rows are in it."""
     try:
         with Ledger(path, read_only=True) as ledger:
             head = ledger.verify()
             known = {row.row: row.hash for row in ledger.rows()}
     except (LedgerError, PrivacyError, OSError) as error:
-        return Verdict(False, (f"the ledger {path.name} is not whole: {error}",))
+        return [(False, f"the ledger {path.name} is not whole: {error}")]
     strangers = [row.get("row") for row in rows if known.get(int(row.get("row", -1))) != row.get("hash")]
     if strangers:
-        return Verdict(False, (f"row {strangers[0]} of the extract is not in the ledger {path.name}",))
-    return Verdict(True, (f"the whole ledger {path.name} is intact: {head.count} rows, head {head.hash[:16]}",))
+        return [(False, f"row {strangers[0]} of the extract is not in the ledger {path.name}")]
+    return [(True, f"the whole ledger {path.name} is intact: {head.count} rows, head {head.hash[:16]}")]
+
+
+def knows_run(path: Path, run: str) -> bool:
+    """Whether a ledger has rows of a run; one that cannot be read may have."""
+    try:
+        with Ledger(path, read_only=True) as ledger:
+            return bool(ledger.rows(run))
+    except (LedgerError, PrivacyError, OSError):
+        return True
+
+
+def _edited(row: Mapping[str, Any]) -> list[str]:
+    """What shows that a row is not as it was written: its hash, or the epsilon to quote, which the hash leaves out."""
+    if row_hash(_row_fields(row)) != row.get("hash"):
+        return [f"row {row.get('row')} does not match its own hash: it was edited"]
+    unprotected = str(row.get("noise", "")).startswith("NOT PRIVATE")
+    if row.get("epsilon") != (None if unprotected else _quoted(row)):
+        return [f"row {row.get('row')} shows another epsilon than the one it was written with: it was edited"]
+    return []
+
+
+def _quoted(values: Mapping[str, Any]) -> float | None:
+    """The figure to quote: PLD where it exists, else RDP."""
+    found: float | None = values.get("epsilon_pld")
+    return values.get("epsilon_rdp") if found is None else found
 
 
 def _row_fields(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.errors import ModelFileError
 from homo_dp.tracking.signature import describe, example_of, signature_of
+from homo_dp.tracking.uris import missing_file
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -79,6 +80,8 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         return
     from homo_dp.tracking.sender import set_defaults
 
+    if missing_file(uri) is not None:
+        raise ModelFileError(f"modelFileName={name}: tracking.uri={uri} is no store (no such file); set tracking.uri")
     set_defaults()
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException

@@ -44,6 +44,8 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
     parties: dict[str, dict[int, float]] = {}
     rdp: dict[int, float] = {}
     for row in rows:
+        if row.get("epsilon") is None:  # its noise was not private
+            continue
         parties.setdefault(str(row["party"]), {})[int(row["round"])] = float(row["epsilon"])
         rdp[int(row["round"])] = max(rdp.get(int(row["round"]), 0.0), float(row["epsilon_rdp"]))
     if not parties and _has(rounds, "epsilon"):

@@ -14,8 +14,10 @@ from typing import Any
 from homo_dp.config.text import parse_yaml
 from homo_dp.errors import ConfigError, InputError
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
+from homo_dp.tracking.uris import missing_file
 
 LARGEST_FILE = 100 << 20  # bytes; what we look for is smaller
+LARGEST_CONFIG = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
     """The record of a run in MLflow, by its id; its files are there while the block runs."""
     from homo_dp.tracking.sender import set_defaults
 
+    if missing_file(uri) is not None:
+        raise InputError(f"{run_id}: is no folder, and --uri {uri} is no store (no such file); give an output folder")
     set_defaults()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -124,8 +128,10 @@ def _read(path: Path) -> Any:
         if path.suffix.lower() in (".yaml", ".yml"):
             return parse_yaml(path.read_text(encoding="utf-8"), str(path))
         with path.open("rb") as file:
-            if file.read(64).lstrip()[:1] not in (b"{", b"["):
-                return None
+            start = file.read(LARGEST_CONFIG)
+            if start.lstrip()[:1] not in (b"{", b"["):
+                is_config = b"\nprivacy:" in start and path.stat().st_size <= LARGEST_CONFIG
+                return parse_yaml(start.decode(), str(path)) if is_config else None
         return json.loads(path.read_text(encoding="utf-8"))
     return None
 

@@ -10,7 +10,15 @@ from typing import Any
 from homo_dp import __version__
 from homo_dp.tracking.record import Record
 from homo_dp.tracking.report_page import Html, facts, folded, listed, page, picture, table, tag
-from homo_dp.tracking.report_text import event_words, guarantee, limits, observers, released_words, weakness
+from homo_dp.tracking.report_text import (
+    event_words,
+    guarantee,
+    limits,
+    observers,
+    released_words,
+    unlisted_words,
+    weakness,
+)
 
 PARTY_COLUMNS = {
     "rows": "rows",
@@ -27,7 +35,7 @@ MOST_ROWS = 2000
 # What the report says in words or tables of their own; everything else that a mechanism states is listed as it is.
 SAID = {
     *("private", "statement", "mechanism", "unit", "neighbouring_relation", "epsilon", "delta", "secure_mode"),
-    *("observers", "quoted_observer", "parties", "rows", "note", "notes"),
+    *("observers", "quoted_observer", "parties", "rows", "note", "notes", "basis"),
 }
 
 
@@ -88,6 +96,7 @@ def _trained(record: Record) -> Html:
     parties = list(record.privacy.get("parties") or {})
     rows = [party.get("rows") for party in (record.privacy.get("parties") or {}).values()]
     known = [count for count in rows if count is not None]
+    done = indicators.get("rounds_done", len(record.rounds))
     pairs = [
         ("run", record.run),
         ("finished", indicators.get("finished")),
@@ -97,7 +106,7 @@ def _trained(record: Record) -> Html:
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
         ("training rows", sum(known) if known and len(known) == len(rows) else "not in this report"),
         ("row counts", record.privacy.get("rows")),
-        ("rounds", f"{indicators.get('rounds_done')}{' (interrupted)' if indicators.get('interrupted') else ''}"),
+        ("rounds", f"{done}{' (interrupted)' if indicators.get('interrupted') else ''}"),
     ]
     return Html(tag("h2", "What was trained") + facts((name, value) for name, value in pairs if value is not None))
 
@@ -106,7 +115,7 @@ def _guarantee(record: Record) -> Html:
     privacy = record.privacy
     pairs = [
         ("unit", privacy.get("unit")),
-        ("neighbouring relation", str(privacy.get("neighbouring_relation", "")).replace("_", " ")),
+        ("neighbouring relation", str(privacy.get("neighbouring_relation", "see each party")).replace("_", " ")),
         ("mechanism", privacy.get("mechanism")),
         ("secure mode", privacy.get("secure_mode")),
         *((f"towards {who}", said) for who, said in observers(privacy)),
@@ -124,16 +133,15 @@ def _parties(record: Record) -> Html:
         "PLD (privacy loss distribution) is the figure quoted; RDP (Renyi) is an independent, looser check. Sigma "
         "is the standard deviation of the noise as it was added."
     )
-    return Html(tag("h2", "Parties") + table(header, rows) + tag("p", note, class_="meta"))
+    basis = record.privacy.get("basis")
+    said = tag("p", f"Each figure is {basis}.") if basis else ""
+    return Html(tag("h2", "Parties") + said + table(header, rows) + tag("p", note, class_="meta"))
 
 
 def _released(record: Record) -> Html:
     heading = tag("h2", "What was released in each round")
     if not record.ledger:
-        said = (
-            "There is no ledger extract in the folder." if record.privacy.get("private") else "No release was noised."
-        )
-        return Html(heading + tag("p", said))
+        return Html(heading + _not_on_a_ledger(record))
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in record.ledger:
         event = json.dumps(row.get("event"), sort_keys=True)
@@ -147,9 +155,27 @@ def _released(record: Record) -> Html:
     return Html(heading + table(header, shown[:MOST_ROWS]) + note)
 
 
+def _not_on_a_ledger(record: Record) -> Html:
+    """What is known about the releases where there is no extract; an aggregator saw who answered, and their heads."""
+    heads: Mapping[str, Mapping[str, Any] | None] = record.indicators.get("ledger_heads") or {}
+    said = tag("p", unlisted_words(record.privacy, kept_by_parties="ledger_heads" in record.indicators))
+    if not heads:
+        return said
+    rows = [
+        [
+            name,
+            sum(name in row.get("replied", ()) for row in record.rounds),
+            (head or {}).get("count"),
+            tag("span", str((head or {}).get("hash", ""))[:16], class_="hash"),
+        ]
+        for name, head in heads.items()
+    ]
+    return Html(said + table(["party", "rounds answered", "rows of its ledger", "head of its ledger"], rows))
+
+
 def _ledger(record: Record, checks: Checks) -> Html:
     heading = tag("h2", "Ledger")
-    if not record.ledger:
+    if not record.ledger and not checks.findings:
         return Html("")
     signs = [
         tag("span", tag("span", "ok" if good else "BAD", class_=f"badge {'good' if good else 'bad'}"), " ", text)
@@ -165,6 +191,8 @@ def _ledger(record: Record, checks: Checks) -> Html:
         ]
         for row in record.ledger[:MOST_ROWS]
     ]
+    if not rows:
+        return Html(heading + listed(signs))
     left = len(record.ledger) - len(rows)
     more = tag("p", f"{left} more rows are in the extract.") if left > 0 else ""
     return Html(heading + listed(signs) + folded(f"Extract: {len(record.ledger)} rows", table(header, rows), more))
@@ -210,10 +238,11 @@ def _pictures(record: Record, checks: Checks) -> Html:
 
 def _quality(record: Record) -> Html:
     indicators = record.indicators
-    metrics = [name for name in METRICS if any(f"{part}_{name}" in indicators for part in ("train", "test"))]
+    parts = ("train", "test")
+    metrics = [name for name in METRICS if any(indicators.get(f"{part}_{name}") is not None for part in parts)]
     if not metrics:
         return Html("")
-    rows = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in ("train", "test")]
+    rows = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in parts]
     badge = _local_badge() if record.local else ""
     return Html(tag("h2", "Quality of the model ", badge) + table(["rows of", *metrics], rows))
 

@@ -13,6 +13,7 @@ RELATIONS = {
     "add_or_remove_one": "a table with that unit against the same table without it (add or remove one)",
     "replace_one": "a table with that unit against the same table with another in its place (replace one)",
 }
+UNKNOWN_RELATION = "a table with that unit against a neighbouring one; each party's own statement says which"
 OBSERVERS = {
     "aggregator": "the aggregator, who sees every message of every party, and everybody who sees the model",
     "model_reader": "people who see only the published model",
@@ -32,7 +33,7 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
             "single records."
         )
     unit = UNITS.get(str(privacy.get("unit")), str(privacy.get("unit")))
-    relation = RELATIONS.get(str(privacy.get("neighbouring_relation")), str(privacy.get("neighbouring_relation")))
+    relation = RELATIONS.get(str(privacy.get("neighbouring_relation")), UNKNOWN_RELATION)
     observer = OBSERVERS.get(str(privacy.get("quoted_observer")), "those who see the model")
     epsilon = privacy.get("epsilon")
     figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g}"
@@ -60,6 +61,21 @@ def released_words(privacy: Mapping[str, Any]) -> str:
             "own: it is trusted with them."
         )
     return "Nothing else left a party: messages carry only the released tensors and public numbers."
+
+
+def unlisted_words(privacy: Mapping[str, Any], *, kept_by_parties: bool) -> str:
+    """What was released where there are no rows of a ledger to list."""
+    if not privacy.get("private"):
+        return (
+            "In every round each party that took part sent its update as it was, without enough noise to protect "
+            "anybody. Nothing of it is on a ledger."
+        )
+    if kept_by_parties:
+        return (
+            "In every round each party that answered released one update with its own noise. What exactly, and at "
+            "what price, is on that party's own ledger and in its own report; the aggregator kept the heads."
+        )
+    return "There is no ledger extract in the folder."
 
 
 def event_words(event: Mapping[str, Any]) -> str:

@@ -38,3 +38,11 @@ def artifact_location(uri: str) -> str | None:
         return None
     path = uri.removeprefix(SQLITE).partition("?")[0]
     return (Path(path).resolve().parent / "mlartifacts").as_uri()
+
+
+def missing_file(uri: str) -> Path | None:
+    """The database file that an address names and that is not there; MLflow would make an empty one to look into."""
+    if not uri.startswith(SQLITE):
+        return None
+    path = Path(uri.removeprefix(SQLITE).partition("?")[0])
+    return None if path.is_file() else path

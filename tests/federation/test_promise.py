@@ -25,6 +25,7 @@ def test_with_declared_rows_it_is_what_the_parties_calibrate() -> None:
 def test_without_them_it_is_the_promised_target() -> None:
     found = statement({"a": 100, "b": None}, privacy__target_epsilon=3.0, privacy__noise_multiplier=None)
     assert found["epsilon"] == 3.0
+    assert (found["neighbouring_relation"], found["quoted_observer"]) == ("add_or_remove_one", "aggregator")
     assert found["parties"]["b"] | {"epsilon_pld": None, "delta": None} == dict.fromkeys(found["parties"]["b"])
     assert "at most epsilon 3" in found["statement"]
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from homo_dp import report
+from homo_dp import report, train
 from homo_dp.errors import InputError
+from homo_dp.privacy.ledger import Ledger
 from homo_dp.tracking.pictures import checked_by_the_run, plots_of
 from homo_dp.tracking.record import find_record
 from homo_dp.tracking.report import Checks, report_page
@@ -65,7 +66,7 @@ def change(path: Path, edit: Any) -> None:
 
 def test_it_says_everything_from_the_folder_alone(shell: Shell, folder: Path) -> None:
     for index, path in enumerate(sorted(folder.iterdir())):  # names do not matter, only content
-        path.rename(folder / f"file{index}{path.suffix if path.suffix == '.yaml' else ''}")
+        path.rename(folder / f"file{index}")
     (folder / "notes.txt").write_text("not ours")
     assert shell.report(str(folder)).code == 0
     for part in (
@@ -118,8 +119,68 @@ def test_an_edited_row_is_found(shell: Shell, folder: Path) -> None:
     change(folder / "numbers_ledger.json", lambda rows: rows[4].update(sigma=9.0))
     done = shell.report(str(folder))
     assert done.code == 1
-    assert "row 5 does not match its own hash" in done.out
+    assert "BAD: row 5 does not match its own hash" in done.out
     assert "BAD" in shell.text
+    assert "ok: party_1: epsilon by PLD" in done.out  # each finding stands for itself
+
+
+def test_an_edited_epsilon_so_far_is_found(shell: Shell, folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows[4].update(epsilon=0.01))
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "BAD: row 5 shows another epsilon" in done.out
+
+
+def test_many_edited_rows_are_counted(shell: Shell, folder: Path) -> None:
+    change(
+        folder / "numbers_ledger.json",
+        lambda rows: rows.__setitem__(slice(None), [{**row, "sigma": 9.0} for row in 4 * rows]),
+    )
+    assert "more rows are not as they were written" in shell.report(str(folder)).out
+
+
+@pytest.mark.parametrize("edit", [{"epsilon": 0.5}, {"statement": "Nothing can be seen: epsilon 0.5 at delta 1e-05."}])
+def test_an_edited_headline_is_found(shell: Shell, folder: Path, edit: dict[str, Any]) -> None:
+    change(folder / "numbers.dat", lambda value: value["privacy"].update(edit))
+    assert shell.report(str(folder)).code == 1
+
+
+def test_a_missing_extract_is_found(shell: Shell, folder: Path) -> None:
+    (folder / "numbers_ledger.json").unlink()
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "BAD" in shell.text
+    assert "cannot be checked" in shell.text
+
+
+def test_seeded_noise_is_not_private_whatever_the_indicators_say(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = "privacy.seeded_noise_for_tests=1,train.rounds=1,tracking.enabled=false"
+    assert run_command(train.main, ["--quiet", "--params", keys], monkeypatch, capsys).code == 0
+    done = shell.report("out")
+    assert done.code == 0, done.out
+    assert "NOT PRIVATE: no epsilon is claimed" in shell.text
+    assert "the whole ledger ledger.sqlite is intact" in shell.text
+    change(shell.folder / "out" / "indicator.json", lambda value: value["privacy"].update(private=True))
+    done = shell.report("out")
+    assert done.code == 1
+    assert "BAD: row 1 says that its noise was NOT PRIVATE" in done.out
+
+
+def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(shell: Shell, folder: Path) -> None:
+    config = folder / "numbers_config.yaml"
+    config.write_text(config.read_text().replace("elsewhere.sqlite", "ledger.sqlite"))
+    Ledger(shell.folder / "here" / "ledger.sqlite").close()
+    shell.monkeypatch.chdir(shell.folder / "here")
+    done = shell.report(str(folder))
+    assert done.code == 0
+    assert "the whole ledger is not at hand" in done.out
+
+
+def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
+    assert "is no store" in shell.report("0" * 32).error_lines[0]
+    assert not list(shell.folder.iterdir())
 
 
 def test_a_missing_row_is_found_by_its_epsilon(shell: Shell, folder: Path) -> None:
@@ -204,6 +265,30 @@ def test_a_run_without_privacy_says_so(folder: Path) -> None:
     assert "NOT PRIVATE" in page
     assert "NO differential-privacy guarantee" in page
     assert "There is no guarantee whose limits" in page
+
+
+def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shell) -> None:
+    privacy = {
+        "private": True,
+        "statement": "Each party promised epsilon 4 at delta 1e-05.",
+        "mechanism": "mine",
+        "unit": "record",
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "quoted_observer": "aggregator",
+        "parties": {"a": {"epsilon_pld": 4.0, "epsilon_rdp": None, "rows": None, "delta": 1e-5}},
+        "basis": "an upper bound from the plan",
+    }
+    rounds = [{"round": 1, "replied": ["a"]}, {"round": 2, "replied": []}]
+    heads = {"a": {"count": 7, "hash": "f" * 64}}
+    indicators = {"run": "r", "train_acc": None, "privacy": privacy, "rounds": rounds, "ledger_heads": heads}
+    (shell.folder / "out").mkdir()
+    (shell.folder / "out" / "i.json").write_text(json.dumps(indicators))
+    assert shell.report("out").code == 0
+    for part in ("upper bound from the plan", "on that party's own ledger", "f" * 16, "each party's own statement"):
+        assert part in shell.text, part
+    assert "None" not in shell.text
+    assert "Quality" not in shell.text
 
 
 def test_words() -> None:
