@@ -21,10 +21,10 @@ from homo_dp.federation.build import build_aggregator, build_mechanism, mechanis
 from homo_dp.federation.checkpoint import Row, RunFolder
 from homo_dp.federation.heads import HeadBook
 from homo_dp.federation.lobby import Lobby, SessionRules
-from homo_dp.federation.mechanism import Weights
+from homo_dp.federation.mechanism import PartyPlan, Weights
 from homo_dp.federation.messages import KINDS, extended
 from homo_dp.federation.plan import Plan, difference, encoding_digest, facts_for_aggregator, make_plan
-from homo_dp.federation.promise import promised_statement
+from homo_dp.federation.promise import promised_plans, promised_statement
 from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, load_model, save_model
 from homo_dp.models.metrics import evaluate
@@ -33,6 +33,7 @@ from homo_dp.outputs import companion
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
+from homo_dp.round_numbers import payload_bytes, promised_numbers
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, write_indicators
 from homo_dp.tracking.tracker import open_tracker
@@ -74,17 +75,20 @@ class AggregatorProcess:
                 lobby.open(rules)
                 plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
             aggregator = self._aggregator(plan)
+            plans = promised_plans(config, aggregator, plan) or {}
             with self.screen.progress(config.train.rounds) as progress:
 
                 def report(found: RoundReport, row: Row) -> Row:
-                    row = {**row, **self._measured(aggregator.weights)}
+                    row = {**row, **self._measured(aggregator.weights), **self._numbers(aggregator, plans, found)}
                     progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=len(found.replied))
-                    numbers = {key: float(row[key]) for key in row if isinstance(row[key], int | float)}
+                    numbers = {k: float(v) for k, v in row.items() if type(v) in (int, float) and k != "round"}
                     self.tracker.log_round(found.round, numbers, {})
                     return row
 
                 session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
-                start_tracker(self.tracker, config, "aggregator", folder)
+                mechanism = aggregator.mechanism
+                private = config.private and mechanism.private
+                start_tracker(self.tracker, config, "aggregator", folder, mechanism, private=private)
                 if saved is None:
                     session.begin()
                 else:
@@ -149,6 +153,17 @@ class AggregatorProcess:
         load_into(self.model.module, weights)
         return round_metrics(self.model.module, self.model.task, [] if self.test is None else [self.test])
 
+    @staticmethod
+    def _numbers(aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport) -> dict[str, float]:
+        """What the round cost: epsilon by the plan, the noise that was added here, and what travelled."""
+        numbers = promised_numbers(plans, found.round) if plans else {}
+        if aggregator.applied_sigma is not None:
+            numbers["applied_sigma"] = aggregator.applied_sigma
+        if not aggregator.mechanism.hides_cohort:
+            messages = 2 * len(found.replied) + len(found.missing)
+            numbers["bytes"] = float(payload_bytes(found.weights) * messages)
+        return numbers
+
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
         config, output = self.config, self.config.output
         statement = promised_statement(config, aggregator, plan, aggregator.round)
@@ -162,10 +177,12 @@ class AggregatorProcess:
         if self.ledger is not None:
             files["ledger"] = companion(output.indicatorFileName, "ledger.json")
             write_json(files["ledger"], self.ledger.extract(self.run_id), "ledger extract")
-        write_indicators(files["indicators"], self._indicators(aggregator, session, statement))
+        indicators = self._indicators(aggregator, session, statement)
+        write_indicators(files["indicators"], indicators)
         crash_point("aggregator.written")
-        self.tracker.finish("FINISHED", files, {"statement": statement["statement"]})
-        self._show(session, statement, files)
+        last = {k: v for k, v in indicators.items() if type(v) in (int, float)}
+        tracked = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]}, last)
+        self._show(session, statement, files, tracked)
 
     def _indicators(
         self, aggregator: Aggregator, session: AggregatorSession, statement: Mapping[str, Any]
@@ -189,9 +206,9 @@ class AggregatorProcess:
             "ledger_heads": heads,
         }
         rows = session.rows
-        if aggregator.mechanism.hides_cohort:  # a head counts the rounds that a party was in
+        if aggregator.mechanism.hides_cohort:  # a head counts the rounds a party was in; who refused had been asked
             rows = [{key: value for key, value in row.items() if key not in WHO} for row in rows]
-            extra["ledger_heads"] = {}
+            extra |= {"ledger_heads": {}, "refused": {}}
         return build_indicators(no_metrics(task, "train_"), test, statement, rows, [], extra)
 
     def _card(self, statement: Mapping[str, Any]) -> ModelCard:
@@ -205,7 +222,9 @@ class AggregatorProcess:
             privacy=statement,
         )
 
-    def _show(self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path]) -> None:
+    def _show(
+        self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path], tracked: str | None
+    ) -> None:
         if not session.aggregator.mechanism.hides_cohort:
             missed = dict.fromkeys(session.lobby.parties, 0)
             for row in session.rows:
@@ -216,5 +235,7 @@ class AggregatorProcess:
         self.screen.line(str(statement["statement"]))
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")
-        shown = {"run": self.run_id, "rounds_done": session.aggregator.round, "privacy": statement}
+        if tracked is not None:
+            self.screen.line(f"MLflow run: {tracked} in {self.config.tracking.uri}")
+        shown = {"mlflow_run": tracked, "run": self.run_id, "rounds_done": session.aggregator.round, "privacy": statement}
         self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})

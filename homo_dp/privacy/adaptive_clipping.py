@@ -87,5 +87,5 @@ class QuantileTracker:
 
     def next_clip_norm(self, clip_norm: float, share: float) -> float:
         """The clip norm of the next round, given the noisy share of this one; it stays where float32 resolves it."""
-        moved = clip_norm * math.exp(-self.learning_rate * (share - self.target_quantile))
+        moved = clip_norm * math.exp(min(-self.learning_rate * (share - self.target_quantile), 100.0))  # no overflow
         return check_clip_norm(min(max(moved, LEAST), MOST))

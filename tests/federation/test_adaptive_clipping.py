@@ -179,6 +179,7 @@ def test_a_clip_norm_that_falls_for_ever_stops_where_float32_still_resolves_it()
     tracker = QuantileTracker(learning_rate=0.2, target_quantile=0.5, cohort_size=100)
     assert tracker.next_clip_norm(LEAST, tracker.share(50.0)) == LEAST
     assert tracker.next_clip_norm(MOST, tracker.share(-50.0)) == MOST
+    assert tracker.next_clip_norm(1.0, tracker.share(-1e9)) == MOST
 
 
 def test_a_forged_bit_counts_as_one_bit() -> None:
@@ -188,6 +189,17 @@ def test_a_forged_bit_counts_as_one_bit() -> None:
     first = mechanism.on_receive(forged, zeros(4), 1).metrics["unclipped_share"]
     honest = user_mechanism(user_config(ADAPTIVE, {"privacy.adaptive.bit_noise": 1000.0}))
     assert first == honest.on_receive(updates, zeros(4), 1).metrics["unclipped_share"]
+
+
+@pytest.mark.parametrize("forged", [1e300, -1e300])
+def test_a_forged_noisy_bit_counts_as_one_that_noise_could_have_made(forged: float) -> None:
+    # noise on b has a deviation of 1/20; six of them, and the one bit
+    mechanism = user_mechanism(user_config(PARTIES, FIXED, ADAPTIVE))
+    updates = sent_by(mechanism, torch.zeros(50, 1))
+    updates[0] = type(updates[0])("u0", updates[0].tensors, 1.0, {"clip_bit": forged})
+    share = mechanism.on_receive(updates, zeros(1), 1).metrics["unclipped_share"]
+    most = 0.5 + 10 * mechanism.numbers.share_of_bit_noise
+    assert abs(share - 1) < (0.5 + most) / 50 + 6 / 20
 
 
 @pytest.mark.parametrize("where", [POISSON, FIXED, PARTIES, {**PARTIES, "privacy.tolerated_dropouts": 10}])

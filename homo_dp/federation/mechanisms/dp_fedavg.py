@@ -216,6 +216,9 @@ class DpFedAvg(CohortMechanism):
         if not self.noise_at_parties:  # the object that adds the noise bounds what it is added to
             rows = _scaled(rows, row_norms(rows), clip_norm)
             bit = math.copysign(HALF, bit) if bit else 0.0
+        elif self.adaptive:  # a forged bit moves the clip norm no further than noise could have
+            most = HALF + 10 * self.numbers.share_of_bit_noise
+            bit = min(max(bit, -most), most)
         return Contributions(rows, torch.tensor([bit], dtype=torch.float64))
 
     def combine(self, total: CohortSum, current: Weights, round_number: int) -> Combined:
