@@ -96,7 +96,11 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
                 labels.append(table.labels)
     screen.line(f"predictions: {destination} ({writer.rows} rows)")
     if not labels:
-        screen.line(f"no indicators: the table has no label column {model.card.label!r}")
+        older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
+        screen.line(
+            f"no indicators: the table has no label column {model.card.label!r}"
+            + (f"; {older} is of an earlier run" if older else "")
+        )
         screen.summary({"rows": writer.rows, "files": {"predictions": destination}})
         return 0
     metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", threshold)
@@ -151,7 +155,11 @@ def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Ta
         for party in load_federation(config).parties.values():
             if party.test is not None and party.test.frame is not None:
                 frame = party.test.frame
-                yield Table(encoding.encode(frame, "embedded test rows"), party.test.labels, frame)
+                try:
+                    features = encoding.encode(frame, f"test rows of data.embedded={config.data.embedded}")
+                except DataError as error:
+                    raise DataError(f"{error}; give the table to score with --data") from error
+                yield Table(features, party.test.labels, frame)
         return
     if source is None:
         raise ConfigError("--data is missing: give the table to score, or data.test_file in --config")

@@ -82,6 +82,19 @@ def test_without_labels_there_are_no_indicators(shell: Shell) -> None:
     assert not Path("i.json").exists()
 
 
+def test_indicators_of_an_earlier_table_are_named_as_such(shell: Shell) -> None:
+    write("b.csv", rows(), ["id", "x", "c"])
+    assert "earlier" not in shell.infer("--data", "b.csv").out
+    shell.infer("--data", "a.csv")
+    assert "i.json is of an earlier run" in shell.infer("--data", "b.csv").out
+
+
+def test_without_a_table_the_embedded_rows_must_fit(shell: Shell) -> None:
+    done = shell.infer()
+    assert done.code == 2
+    assert done.error_lines[-1].endswith("give the table to score with --data")
+
+
 def test_with_labels_indicators_are_written(shell: Shell) -> None:
     assert shell.infer("--data", "a.csv").code == 0
     indicators = json.loads(Path("i.json").read_text())

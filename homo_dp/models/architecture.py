@@ -136,7 +136,7 @@ def architecture_of(settings: ModelSettings, input_shape: Sequence[int], outputs
     layers = settings.layers
     if layers is None:
         layers = DEFAULT_LAYERS if name == "mlp" else ()
-    channels = settings.channels or DEFAULT_CHANNELS
+    channels = DEFAULT_CHANNELS if settings.channels is None else settings.channels
     return Architecture(
         name=name,
         input_shape=tuple(int(size) for size in input_shape),

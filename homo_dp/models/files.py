@@ -146,7 +146,7 @@ def _check_header(path: str | Path) -> None:
             size = os.fstat(file.fileno()).st_size
             start = file.read(9)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path}: no such model file; train first or correct modelFileName") from error
+        raise ModelFileError(f"{path}: no such model file; train first or correct the path") from error
     except (OSError, ValueError) as error:
         raise ModelFileError(f"{path}: cannot be read ({_line(error)}); check the path and its permissions") from error
     header = int.from_bytes(start[:8], "little")

@@ -87,6 +87,7 @@ def test_the_tempered_sigmoid_of_the_config_is_used() -> None:
     ("settings", "shape", "classes", "words"),
     [
         ({"name": "cnn"}, (30,), [0, 1], "needs images"),
+        ({"name": "cnn", "channels": []}, (1, 8, 8), [0, 1], "needs at least one block"),
         ({"name": "linear_regression"}, (30,), [0, 1], "predicts a number"),
         ({"name": "logistic_regression"}, (30,), None, "predicts classes"),
         ({"name": "logistic_regression"}, (30,), [0], "at least 2 classes"),
