@@ -148,18 +148,17 @@ def _threshold(config: Config, model: SavedModel) -> float:
 
 
 def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Table]:
-    from homo_dp.data.parties import Table, iter_tables, load_federation
+    from homo_dp.data.parties import iter_tables, load_federation, table_to_score
 
     source = path or config.data.test_file
     if source is None and config.data.embedded is not None:
         for party in load_federation(config).parties.values():
             if party.test is not None and party.test.frame is not None:
-                frame = party.test.frame
                 try:
-                    features = encoding.encode(frame, f"test rows of data.embedded={config.data.embedded}")
+                    name = f"test rows of data.embedded={config.data.embedded}"
+                    yield table_to_score(party.test.frame, encoding, name)
                 except DataError as error:
                     raise DataError(f"{error}; give the table to score with --data") from error
-                yield Table(features, party.test.labels, frame)
         return
     if source is None:
         raise ConfigError("--data is missing: give the table to score, or data.test_file in --config")

@@ -128,6 +128,12 @@ def test_primihubs_command_string_runs_unchanged(shell: Shell) -> None:
     assert read("ti.json")["test_acc"] == read("i.json")["test_acc"]
 
 
+def test_scoring_reads_labels_by_the_classes_of_the_model(shell: Shell) -> None:
+    shell.train("train.rounds=2", "data.classes=[1, 0]")
+    assert shell.infer("--params", "modelFileName=out/model.safetensors").code == 0
+    assert read("out/test_indicator.json")["test_acc"] == read("out/indicator.json")["test_acc"]
+
+
 def test_without_test_rows_no_older_predictions_stay(shell: Shell) -> None:
     shell.train("train.rounds=1")
     with Path("out/predict.csv").open() as file:

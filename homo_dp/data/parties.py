@@ -87,7 +87,12 @@ def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Ite
             yield _scored(features, images.frame.iloc[at : at + rows], encoding, source)
         return
     for frame in read_chunks(path, rows):
-        yield _scored(encoding.encode(frame, source), frame, encoding, source)
+        yield table_to_score(frame, encoding, source)
+
+
+def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+    """Rows as a trained model reads them, with its own classes; labels only where the column is there."""
+    return _scored(encoding.encode(frame, source), frame, encoding, source)
 
 
 @dataclass(frozen=True)
