@@ -38,6 +38,10 @@ from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
+FOLDER_NOTE = (
+    "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of the "
+    "model who cannot (docs/threat_model.md)"
+)
 WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
 
 
@@ -237,5 +241,10 @@ class AggregatorProcess:
             self.screen.line(f"{name}: {path}")
         if tracked is not None:
             self.screen.line(f"MLflow run: {tracked} in {self.config.tracking.uri}")
-        shown = {"mlflow_run": tracked, "run": self.run_id, "rounds_done": session.aggregator.round, "privacy": statement}
+        shown = {
+            "mlflow_run": tracked,
+            "run": self.run_id,
+            "rounds_done": session.aggregator.round,
+            "privacy": statement,
+        }
         self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})

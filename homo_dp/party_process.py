@@ -14,7 +14,7 @@ from homo_dp.errors import ConfigError
 from homo_dp.evaluation import load_into, round_metrics
 from homo_dp.federation.build import build_fit, build_mechanism, noise_source
 from homo_dp.federation.checkpoint import RunFolder
-from homo_dp.federation.mechanism import PartyPlan, Weights
+from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.federation.party_session import PartyDuty, PartySession
 from homo_dp.federation.plan import (
@@ -35,6 +35,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.outbox import Outbox
 from homo_dp.processes import GO_ON, open_transport, party_sealer, run_name, start_tracker
+from homo_dp.round_numbers import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.screen import Progress
 from homo_dp.simulation import Outcome
 from homo_dp.tracking.tracker import open_tracker
@@ -57,13 +58,15 @@ class PartyProcess:
         self.federation: Federation
         self.model: BuiltModel
         self.party: Party
+        self.gradient_norms = GradientNorms()
+        self._folder: RunFolder
         self._progress: Progress | None = None
         self._shown = 0  # the last round on the screen
         self._asked = time.perf_counter()
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
-        folder = RunFolder(state_dir(self.own, self.name), self.run_id)
+        folder = self._folder = RunFolder(state_dir(self.own, self.name), self.run_id)
         transport = open_transport(self.own, self.sealer)
         duty = PartyDuty(
             name=self.name,
@@ -78,7 +81,6 @@ class PartyProcess:
         session = PartySession(duty, transport, folder)
         try:
             with self.screen.progress(None) as self._progress:
-                start_tracker(self.tracker, self.own, f"party {self.name}", folder)
                 weights = session.run()
             self._finish(session, weights)
             return 0
@@ -119,6 +121,8 @@ class PartyProcess:
         self.sealer.kinds = mechanism.kinds
         self.party = party
         self._say_agreed(party)
+        who = f"party {self.name}"
+        start_tracker(self.tracker, config, who, self._folder, party.mechanism, private=self._private)
         return party
 
     def _model(self) -> BuiltModel:
@@ -149,19 +153,23 @@ class PartyProcess:
         load_into(self.model.module, weights)
         test = self.federation.parties[self.name].test
         found = round_metrics(self.model.module, self.model.task, [test] if test is not None else [])
-        spent = self._spent(self.party.plan, number)
+        plan = self.party.plan
+        numbers = promised_numbers({self.name: plan}, number) if self._private else {}
+        spent = numbers.get("epsilon")
         now = time.perf_counter()
         seconds, self._asked = now - self._asked, now
-        row = {"epsilon": spent, **found, "seconds": seconds}
+        charged = self.ledger.charged(self.run_id, self.name, number, "update")
+        row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
+        row |= {"applied_sigma": charged.sigma} if charged is not None else {}
+        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and self.agreed.privacy.clipping == "fixed" else {}
+        if not self.party.mechanism.hides_cohort:
+            row["bytes"] = payload_bytes(weights) * (1 if self.party.charges_itself and charged is None else 2)
+        self.gradient_norms.look({self.name: self.party})
         if self._progress is not None:
             steps, self._shown = number - self._shown, number  # a party that was away does not start from one
             self._progress.advance(steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
         self.tracker.log_round(number, {key: value for key, value in row.items() if value is not None}, {})
         return row
-
-    def _spent(self, plan: PartyPlan, rounds: int) -> float | None:
-        spent = epsilon_after(plan, quoted_observer({self.name: plan}), rounds)
-        return spent.quoted if spent is not None and self._private else None
 
     @property
     def _private(self) -> bool:
@@ -187,12 +195,14 @@ class PartyProcess:
             statement=statement,
             rounds=session.duty.rows,
         )
-        written = write_outputs(outcome, self.ledger if self.party.mechanism.private else None)
+        ledger = self.ledger if self.party.mechanism.private else None
+        written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
         crash_point("party.written")
-        self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]})
-        self._show(outcome, written)
+        last = {k: v for k, v in written.indicators.items() if type(v) in (int, float)}
+        tracked = self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]}, last)
+        self._show(outcome, written, tracked)
 
-    def _show(self, outcome: Outcome, written: Written) -> None:
+    def _show(self, outcome: Outcome, written: Written, tracked: str | None) -> None:
         names = [name for name in ("loss", "acc", "auc", "r2", "mse") if f"test_{name}" in written.indicators]
         cells = [[part, *(written.indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")]
         self.screen.table("metrics (local)", ["rows of", *names], cells)
@@ -200,8 +210,11 @@ class PartyProcess:
             self.screen.line(str(text))
         for name, path in written.files.items():
             self.screen.line(f"{name}: {path}")
+        if tracked is not None:
+            self.screen.line(f"MLflow run: {tracked} in {self.own.tracking.uri}")
         files = {name: str(path) for name, path in written.files.items()}
-        self.screen.summary({"run": self.run_id, "privacy": outcome.statement, "files": files})
+        shown = {"run": self.run_id, "privacy": outcome.statement, "files": files}
+        self.screen.summary({**shown, "mlflow_run": tracked})
 
 
 def state_dir(config: Config, name: str) -> Path:

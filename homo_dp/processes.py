@@ -25,6 +25,7 @@ from homo_dp.transport.keys import (
 from homo_dp.transport.sealing import Sealer
 
 if TYPE_CHECKING:
+    from homo_dp.federation.mechanism import Mechanism
     from homo_dp.tracking.tracker import Tracker
 
 GO_ON = "start the same command again: the run continues where it is"
@@ -80,7 +81,9 @@ def open_transport(config: Config, sealer: Sealer) -> Transport:
     )
 
 
-def start_tracker(tracker: Tracker, config: Config, role: str, folder: RunFolder) -> None:
+def start_tracker(
+    tracker: Tracker, config: Config, role: str, folder: RunFolder, mechanism: Mechanism, *, private: bool
+) -> None:
     """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
     from homo_dp import __version__
     from homo_dp.config.load import flatten
@@ -93,7 +96,15 @@ def start_tracker(tracker: Tracker, config: Config, role: str, folder: RunFolder
     with explained(path):
         mark = path.read_text(encoding="ascii")
     params = {key: str(value) for key, value in flatten(config).items() if value is not None}
-    tags = {"run": run_name(config), "role": role, "mechanism": config.privacy.mechanism, "version": __version__}
+    tags = {
+        "run": run_name(config),
+        "role": role,
+        "unit": mechanism.unit,
+        "mechanism": mechanism.name,
+        "privacy": "private" if private else "NOT PRIVATE",
+        "version": __version__,
+        "data.name": config.data.dataset,
+    }
     tracker.start(params, tags, [], mark)
 
 

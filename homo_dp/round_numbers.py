@@ -27,7 +27,7 @@ def party_numbers(
     drawn, because it would say who, or how many, took part.
     """
     observer = quoted_observer(plans)
-    payload = sum(tensor.numel() * tensor.element_size() for tensor in report.weights.values())
+    payload = payload_bytes(report.weights)
     everybody = set(plans) == {*report.replied, *report.missing}
     numbers: dict[str, Numbers] = {}
     for name, plan in plans.items():
@@ -41,6 +41,23 @@ def party_numbers(
         }
         numbers[name] = {key: float(value) for key, value in values.items() if value is not None}
     return numbers
+
+
+def payload_bytes(weights: Mapping[str, torch.Tensor]) -> int:
+    """The bytes of the tensors of one message."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+
+
+def promised_numbers(plans: Mapping[str, PartyPlan], rounds: int) -> Numbers:
+    """The largest epsilon over the parties after some rounds, quoted and by both accountants, by their plans alone."""
+    observer = quoted_observer(plans)
+    spent = [epsilon_after(plan, observer, rounds) for plan in plans.values()]
+    known = [each for each in spent if each is not None]
+    if not known or len(known) < len(spent):
+        return {}
+    numbers = {"epsilon": max(each.quoted for each in known), "epsilon_rdp": max(each.rdp for each in known)}
+    pld = [each.pld for each in known if each.pld is not None]
+    return numbers | ({"epsilon_pld": max(pld)} if len(pld) == len(known) else {})
 
 
 def summed_up(numbers: Mapping[str, Numbers]) -> Numbers:

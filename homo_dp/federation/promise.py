@@ -9,11 +9,22 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.aggregator import Aggregator
+from homo_dp.federation.mechanism import PartyPlan
 from homo_dp.federation.plan import Plan
 from homo_dp.federation.statement import ONE_PARTY_NOTE, privacy_statement
 
 KNOWN_RELATIONS = {"dp_sgd": "add_or_remove_one", "none": "add_or_remove_one"}  # whatever the row counts are
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
+
+
+def promised_plans(config: Config, aggregator: Aggregator, plan: Plan) -> dict[str, PartyPlan] | None:
+    """What each party planned, as far as the aggregator can know; None where it depends on rows that none declared."""
+    mechanism, rows = aggregator.mechanism, plan["rows"]
+    if not (config.private and mechanism.private):
+        return None
+    if mechanism.unit == "record" and any(count is None for count in rows.values()):
+        return None
+    return {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
 
 
 def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, rounds_done: int) -> dict[str, Any]:

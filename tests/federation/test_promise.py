@@ -4,7 +4,7 @@ from typing import Any
 
 from homo_dp.federation.build import build_aggregator, build_mechanism, noise_source
 from homo_dp.federation.plan import facts_for_aggregator, make_plan
-from homo_dp.federation.promise import promised_statement
+from homo_dp.federation.promise import promised_plans, promised_statement
 from tests.federation.small import RUN, small_config, zeros
 
 
@@ -20,6 +20,15 @@ def test_with_declared_rows_it_is_what_the_parties_calibrate() -> None:
     assert 2.9 < found["parties"]["a"]["epsilon_pld"] <= 3.0
     assert found["parties"]["b"]["rows"] == 200
     assert "upper bound" in found["basis"]
+
+
+def test_plans_are_known_with_the_rows_and_with_privacy_only() -> None:
+    config = small_config(privacy__target_epsilon=3.0, privacy__noise_multiplier=None)
+    for rows, known in (({"a": 100, "b": 200}, ["a", "b"]), ({"a": 100, "b": None}, None)):
+        plan = make_plan(config, rows, {})
+        mechanism = build_mechanism(config, facts_for_aggregator(config, plan, 4), noise_source(config))
+        found = promised_plans(config, build_aggregator(config, RUN, zeros(), mechanism, None), plan)
+        assert (None if found is None else list(found)) == known
 
 
 def test_without_them_it_is_the_promised_target() -> None:
