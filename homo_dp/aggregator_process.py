@@ -39,8 +39,8 @@ from homo_dp.tracking.indicators import build_indicators, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
 FOLDER_NOTE = (
-    "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of the "
-    "model who cannot (docs/threat_model.md)"
+    "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of "
+    "the model who cannot (docs/threat_model.md)"
 )
 WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
 
@@ -79,6 +79,8 @@ class AggregatorProcess:
                 lobby.open(rules)
                 plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
             aggregator = self._aggregator(plan)
+            if aggregator.mechanism.hides_cohort and config.transport.kind == "directory":
+                self.screen.line(FOLDER_NOTE)
             plans = promised_plans(config, aggregator, plan) or {}
             with self.screen.progress(config.train.rounds) as progress:
 

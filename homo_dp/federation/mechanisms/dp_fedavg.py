@@ -47,7 +47,7 @@ class DpFedAvg(CohortMechanism):
         - the noise on the sum has at least the standard deviation z_delta * C, of the C that clipped; it is added
           once, by the aggregator or in shares by the parties;
         - the sum is divided by a fixed number, so a missing reply lowers the sum and never the noise;
-        - who was in a cohort is kept in memory only.
+        - who was in a cohort stays with the aggregator: no output of a run says it.
     """
 
     name = "dp_fedavg"
