@@ -198,6 +198,12 @@ def _check_protection(own: Config, plan: Plan) -> None:
 
 def _check_caps(own: Config, plan: Plan) -> None:
     caps, rounds = own.party.caps, plan["train"]["rounds"]
+    if epsilon_cap(own) is None and own.private and mechanism_class(plan["privacy"]["mechanism"]).private:
+        raise PlanRefused(
+            "epsilon_cap",
+            "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so nothing bounds what "
+            "the plan may cost; give a cap",
+        )
     if caps.rounds is not None and rounds > caps.rounds:
         raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
     names = release_names(mechanism_class(plan["privacy"]["mechanism"]))

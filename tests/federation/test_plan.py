@@ -114,6 +114,15 @@ def test_caps_on_rounds_and_releases() -> None:
     assert agree(config(party__caps__releases=["update"], party__caps__rounds=5), plan_of(train__rounds=5))
 
 
+@pytest.mark.parametrize("own", [{"privacy__noise_multiplier": 2.0}, {"privacy__mechanism": "nbafl"}])
+def test_a_config_that_names_no_target_must_name_a_cap(own: dict[str, Any]) -> None:
+    """Its own noise_multiplier or nbafl.epsilon gives way to the plan, so nothing would bound what a run may cost."""
+    plan = plan_of(privacy__target_epsilon=1000.0)
+    assert refusal(config(**own), plan) == "epsilon_cap"
+    assert agree(config(**own, party__caps__epsilon=3.0), plan).privacy.target_epsilon == 3.0
+    assert agree(config(privacy__mechanism="none"), plan)  # asks for no protection at all
+
+
 def test_a_price_above_the_cap_is_refused() -> None:
     own = config(party__caps__epsilon=0.5)
     agreed = agree(own, plan_of(privacy__noise_multiplier=0.7))
