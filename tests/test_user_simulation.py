@@ -57,6 +57,7 @@ def test_recipes(recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert found["test_acc"] > 0.9  # 0.93 without noise
     assert all(row["clip_norm"] > 0 and row["applied_sigma"] > 0 for row in found["rounds"])
     assert all(("unclipped_share" in row) is ("adaptive" in recipe) for row in found["rounds"])
+    assert all(0 <= row["fraction_clipped"] <= 1 for row in found["rounds"] if "adaptive" in recipe)
     rows = Ledger("ledger.sqlite").rows()
     assert [(row.party, row.round, row.kind, row.observer, row.unit) for row in rows] == [
         ("aggregator", number, "model", "model_reader", "user") for number in range(1, 51)

@@ -241,7 +241,8 @@ class DpFedAvg(CohortMechanism):
             return Combined(current, event, planned, metrics, discarded=True)
         mean = self.noisy_sum(total) / self.denominator(total)
         if self.adaptive:
-            metrics["unclipped_share"] = self._move_clip_norm(total)
+            share = self._move_clip_norm(total)
+            metrics |= {"unclipped_share": share, "fraction_clipped": min(1.0, max(0.0, 1.0 - share))}
         moved = {name: current[name] + part for name, part in self.layout(current).unflatten(mean).items()}
         return Combined({**current, **moved}, event, sigma, metrics)
 
