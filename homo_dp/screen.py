@@ -102,8 +102,11 @@ def hush(quiet: bool) -> None:
     if quiet:
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
-    else:
-        warnings.formatwarning = _one_line
+        return
+    warnings.formatwarning = _one_line
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Plain())
+    logging.basicConfig(handlers=[handler])  # before a library sets its own
 
 
 def show(value: object) -> str:
@@ -124,6 +127,13 @@ def show(value: object) -> str:
 def figures_text(figures: Mapping[str, object]) -> str:
     """Figures as `loss 0.31  epsilon 1.2`; those that are None are left out."""
     return "  ".join(f"{name.replace('_', ' ')} {show(value)}" for name, value in figures.items() if value is not None)
+
+
+class _Plain(logging.Formatter):
+    """A log record as the screen shows a warning."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
 
 
 class _Silent:

@@ -1,6 +1,8 @@
 """The screen: what is shown, where, and when."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -47,3 +49,15 @@ def test_warnings_go_to_stderr_unless_quiet(capsys: pytest.CaptureFixture[str]) 
     Screen(quiet=True).line("nothing")
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "warning: two lines\n")
+
+
+def test_a_library_that_warns_or_logs_does_it_in_one_plain_line() -> None:
+    code = """if True:
+        import logging
+        from homo_dp.screen import hush
+        hush(quiet=False)
+        logging.basicConfig(format="%(asctime)s %(message)s")  # what a library does when it is imported
+        logging.getLogger("a").warning("two\\nlines of %s", "text")
+    """
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr == "warning: two lines of text\n"
