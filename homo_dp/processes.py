@@ -86,6 +86,7 @@ def start_tracker(
 ) -> None:
     """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
     from homo_dp import __version__
+    from homo_dp.code_version import commit_tags
     from homo_dp.config.load import flatten
 
     if not config.tracking.enabled:
@@ -104,6 +105,7 @@ def start_tracker(
         "privacy": "private" if private else "NOT PRIVATE",
         "version": __version__,
         "data.name": config.data.dataset,
+        **commit_tags(),
     }
     tracker.start(params, tags, [], mark)
 

@@ -118,6 +118,7 @@ def _continued(config: Config, simulation: Simulation, screen: Screen) -> dict[s
 
 def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
     from homo_dp import __version__
+    from homo_dp.code_version import commit_tags
     from homo_dp.config.load import flatten
 
     params = {key: str(value) for key, value in flatten(config).items() if value is not None}
@@ -128,6 +129,7 @@ def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
         "privacy": "private" if simulation.private else "NOT PRIVATE",
         "version": __version__,
         "data.name": config.data.dataset,
+        **commit_tags(),
     }
     tracker.start(params, tags, list(simulation.plans))
 

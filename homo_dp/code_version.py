@@ -1,0 +1,30 @@
+"""Which code a run was made with, beyond its version number: the commit, where it runs from a checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+COMMIT_TAG = "mlflow.source.git.commit"  # the one that MLflow's pages show as the version of the source
+
+
+def commit_tags(root: Path = Path(__file__).parents[1]) -> dict[str, str]:
+    """The commit of a checkout as a tag for MLflow; none where the code was installed from a package."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        commit = _commit(root / ".git")
+        if re.fullmatch("[0-9a-f]{40,64}", commit):
+            return {COMMIT_TAG: commit}
+    return {}
+
+
+def _commit(git: Path) -> str:
+    """What HEAD names, read from git's own files: starting git takes longer than a round."""
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return head
+    name = head.removeprefix("ref: ")
+    if (git / name).is_file():
+        return (git / name).read_text().strip()
+    packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
+    return next((parts[0] for parts in packed if len(parts) == 2 and parts[1] == name), "")
