@@ -142,6 +142,8 @@ class Mechanism(ABC):
     unit: ClassVar[Literal["record", "user"]] = "record"
     private: ClassVar[bool] = True
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
+    relation: ClassVar[str | None] = None  # of every plan that it makes; None where the settings decide
+    price_needs_rows: ClassVar[bool] = True  # whether what a party spends depends on how many rows it has
     combines_empty_rounds: ClassVar[bool] = False  # on_receive is called (and adds noise) also if nobody replied
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:

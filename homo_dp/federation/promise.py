@@ -9,20 +9,18 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.aggregator import Aggregator
-from homo_dp.federation.mechanism import PartyPlan
+from homo_dp.federation.mechanism import Mechanism, PartyPlan
 from homo_dp.federation.plan import Plan
 from homo_dp.federation.statement import ONE_PARTY_NOTE, privacy_statement
 
-KNOWN_RELATIONS = {"dp_sgd": "add_or_remove_one", "none": "add_or_remove_one"}  # whatever the row counts are
+KEPT = "kept by the parties"
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
 
 
 def promised_plans(config: Config, aggregator: Aggregator, plan: Plan) -> dict[str, PartyPlan] | None:
     """What each party planned, as far as the aggregator can know; None where it depends on rows that none declared."""
-    mechanism, rows = aggregator.mechanism, plan["rows"]
-    if not (config.private and mechanism.private):
-        return None
-    if mechanism.unit == "record" and any(count is None for count in rows.values()):
+    mechanism = aggregator.mechanism
+    if not (config.private and mechanism.private) or _hidden(mechanism, plan):
         return None
     return {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
 
@@ -31,7 +29,7 @@ def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, round
     """The ``privacy`` part of the aggregator's indicators, after ``rounds_done`` rounds."""
     mechanism, rows = aggregator.mechanism, plan["rows"]
     private = config.private and mechanism.private
-    if mechanism.unit == "record" and any(count is None for count in rows.values()):
+    if _hidden(mechanism, plan):
         return _without_rows(config, aggregator, plan, private)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     statement = privacy_statement(
@@ -46,7 +44,14 @@ def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, round
     for name, count in rows.items():
         if count is None:
             statement["parties"][name].update(rows=None, steps=None, sample_rate=None)
+            statement["rows"] = KEPT
     return {**statement, "basis": BASIS}
+
+
+def _hidden(mechanism: Mechanism, plan: Plan) -> bool:
+    """Whether epsilon depends on rows that a party keeps to itself."""
+    counted = mechanism.unit == "record" and mechanism.price_needs_rows
+    return counted and any(count is None for count in plan["rows"].values())
 
 
 def _without_rows(config: Config, aggregator: Aggregator, plan: Plan, private: bool) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def _without_rows(config: Config, aggregator: Aggregator, plan: Plan, private: b
             f"sees the model can see by at most epsilon {target:.4g} at delta {delta:g}."
         )
     bound = target if private else None
-    relation = KNOWN_RELATIONS.get(aggregator.mechanism.name)
+    relation = aggregator.mechanism.relation
     nothing = dict.fromkeys(("epsilon_rdp", "noise_multiplier", "applied_sigma", "steps", "sample_rate"))
     return {
         "private": private,
@@ -78,7 +83,7 @@ def _without_rows(config: Config, aggregator: Aggregator, plan: Plan, private: b
         "parties": {
             name: {"epsilon_pld": bound, "delta": delta, "rows": rows, **nothing} for name, rows in plan["rows"].items()
         },
-        "rows": "kept by the parties",
+        "rows": KEPT,
         "note": ONE_PARTY_NOTE,
         "basis": BASIS,
     }

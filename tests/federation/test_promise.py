@@ -39,6 +39,15 @@ def test_without_them_it_is_the_promised_target() -> None:
     assert "at most epsilon 3" in found["statement"]
 
 
+def test_noise_by_a_declared_smallest_table_needs_no_rows() -> None:
+    settings = {"privacy__mechanism": "nbafl", "privacy__noise_multiplier": None, "nbafl__min_dataset_size": 50}
+    hidden, declared = (statement({"a": rows, "b": rows}, **settings) for rows in (None, 100))
+    assert hidden["epsilon"] == declared["epsilon"] > 0
+    assert hidden["statement"] == declared["statement"]
+    assert (hidden["parties"]["a"]["rows"], hidden["rows"]) == (None, "kept by the parties")
+    assert hidden["parties"]["a"]["steps"] is None
+
+
 def test_a_fixed_noise_multiplier_promises_no_number() -> None:
     found = statement({"a": None})
     assert found["epsilon"] is None

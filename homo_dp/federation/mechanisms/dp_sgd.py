@@ -31,6 +31,7 @@ class DpSgd(Mechanism):
     """
 
     name = "dp_sgd"
+    relation = PoissonSampler.relation
 
     _training: PrivateTraining | None = None
 

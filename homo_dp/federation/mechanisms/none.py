@@ -11,13 +11,14 @@ class NoPrivacy(Mechanism):
 
     name = "none"
     private = False
+    relation = "add_or_remove_one"
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         return PartyPlan(
             noise_multiplier=0.0,
             sigma=0.0,
             clip_norm=0.0,
-            relation="add_or_remove_one",
+            relation=self.relation,
             delta=self.config.privacy.delta,
             rounds=party.rounds,
             events={},
