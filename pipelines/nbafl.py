@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _line(cell: Cell) -> str:
     numbers = f"{cell.nominal_epsilon:15g}  {cell.nominal_delta:13g}  {100 * cell.accuracy:10.2f}"
-    return f"{numbers}  {cell.accounted_epsilon:17.4g}  {cell.accounted_epsilon_model_reader:14.4g}"
+    return f"{numbers}  {cell.accounted_epsilon:17,.0f}  {cell.accounted_epsilon_model_reader:14,.0f}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from homo_dp.errors import ConfigError
 from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, run_budget
-from homo_dp.federation.mechanism import PartyPlan
+from homo_dp.federation.mechanism import PartyPlan, Update
 from homo_dp.federation.mechanisms.nbafl import Formula, Nbafl, noise_constant, schedule
 from homo_dp.federation.messages import Message
 from homo_dp.federation.party import Party, PartySettings
@@ -311,6 +311,25 @@ def test_without_upload_noise_the_aggregator_keeps_the_ledger(tmp_path: Path) ->
         mechanism.download_sigma,
     )
     assert from_json(row.event) == GaussianDpEvent(mechanism.download_sigma / (2 * C))
+
+
+def test_the_aggregator_clips_what_it_alone_adds_noise_to() -> None:
+    mechanism = make(nbafl__noise_at_upload=False, privacy__trust_aggregator=True, nbafl__exposures=1, train__rounds=3)
+    sent = [Update(name, weights(100.0), 1.0) for name in mechanism.cohort([], 1)]
+    found = flat(mechanism.on_receive(sent, weights(0.0), 1).weights)
+    noise = mechanism.download_sigma * math.sqrt(len(found))
+    assert float(found.norm()) <= C + 6 * noise
+
+
+def test_weights_that_are_not_finite_are_uploaded_as_zeros_with_noise_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mechanism = make()
+    fit = make_fit(mechanism)
+    fit.load(weights(math.nan))
+    release = mechanism.after_fit(fit)
+    assert_deviation(flat(release.tensors), mechanism.upload_sigma)
+    assert "NaN or infinity" in caplog.text
 
 
 def test_a_party_that_does_not_trust_the_aggregator_refuses(tmp_path: Path) -> None:

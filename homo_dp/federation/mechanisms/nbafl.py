@@ -8,9 +8,10 @@ nominal, beside the one that the clip and the applied noise alone account for: d
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dp_accounting import GaussianDpEvent
@@ -35,6 +36,8 @@ from homo_dp.privacy.clipping import clip_vector
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise import NoiseSource
 from homo_dp.privacy.sampling import REPLACE_ONE
+
+log = logging.getLogger(__name__)
 
 NOMINAL = "the paper's, for all uploads; assumes that one record moves the trained weights by at most 2C/m"
 ACCOUNTED = "for the noise applied so far, assuming nothing but the clip (sensitivity 2C); this is the guarantee"
@@ -92,8 +95,6 @@ class Nbafl(Mechanism):
     """
 
     name = "nbafl"
-    relation = REPLACE_ONE
-    price_needs_rows = False  # the noise is by the smallest table, and that is declared
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -219,7 +220,9 @@ class Nbafl(Mechanism):
         fit.proximal_mu = self.config.nbafl.mu
 
     def after_fit(self, fit: LocalFit) -> Release:
-        clipped, _ = clip_vector(fit.weights(), self.clip_norm)
+        clipped, norm = clip_vector(fit.weights(), self.clip_norm)
+        if not math.isfinite(norm):
+            log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
         if self.ledger_keeper == "aggregator":
             return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
         return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
@@ -235,6 +238,8 @@ class Nbafl(Mechanism):
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
         what it saw, sees nothing without it."""
+        if self.ledger_keeper == "aggregator":  # the object that adds the noise bounds what it is added to
+            updates = [replace(update, tensors=clip_vector(update.tensors, self.clip_norm)[0]) for update in updates]
         mean = weighted_mean(updates)
         sigma = self._sigma_for(updates, round_number)
         if sigma > 0:
