@@ -127,5 +127,5 @@ def _card(outcome: Outcome) -> ModelCard:
         encoding=encoding.to_json(),
         threshold=outcome.config.predict.threshold,
         target_bounds=outcome.config.data.target_bounds,
-        privacy=outcome.statement,
+        privacy={**outcome.statement, "data": outcome.config.data.dataset},
     )

@@ -15,14 +15,12 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
-from homo_dp.errors import ModelFileError
 from homo_dp.quick import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from homo_dp.config.schema import Config
+    from homo_dp.continuation import Earlier
     from homo_dp.outputs import Written
     from homo_dp.simulation import Outcome, Simulation
 
@@ -64,6 +62,7 @@ def train(config: Config, screen: Screen) -> int:
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     with quick_imports():
+        from homo_dp.continuation import continued_statement
         from homo_dp.federation.build import mechanism_class
         from homo_dp.outputs import write_outputs
         from homo_dp.user_simulation import build_simulation
@@ -80,8 +79,10 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
             simulation = build_simulation(config, on_round)
         except KeyboardInterrupt:
             raise Interrupted("before the first round; nothing was written") from None
+        earlier = _continued(config, simulation, screen)
         _start(tracker, config, simulation)
-        outcome = simulation.run(_continued(config, simulation, screen))
+        outcome = simulation.run(earlier.weights if earlier else None)
+        outcome.statement = continued_statement(outcome.statement, earlier, config.data.dataset)
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")
@@ -96,24 +97,16 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     return 0
 
 
-def _continued(config: Config, simulation: Simulation, screen: Screen) -> dict[str, Tensor] | None:
-    """The weights of ``train.init_from``, if they fit this run."""
-    if config.train.init_from is None:
-        return None
-    from homo_dp.models.files import load_model
+def _continued(config: Config, simulation: Simulation, screen: Screen) -> Earlier | None:
+    """The model of ``train.init_from``, if one is given."""
+    from homo_dp.continuation import earlier_model
     from homo_dp.planning import continuation_note
 
-    saved = load_model(config.train.init_from, trust_factory=config.model.factory)
-    if saved.card.architecture != simulation.model.architecture:
-        raise ModelFileError(
-            f"train.init_from={config.train.init_from}: has another architecture than the model section"
-        )
-    if saved.card.encoding != simulation.federation.encoding.to_json():
-        raise ModelFileError(
-            f"train.init_from={config.train.init_from}: was trained on other columns than data describes"
-        )
-    screen.line(continuation_note(config.train.init_from))
-    return {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}
+    encoding = simulation.federation.encoding.to_json()
+    found = earlier_model(config, simulation.model.architecture, encoding, private=simulation.private)
+    if config.train.init_from is not None:
+        screen.line(continuation_note(config.train.init_from))
+    return found
 
 
 def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from homo_dp import infer, train
+from homo_dp.models.files import read_card
 from homo_dp.privacy.ledger import Ledger
 from tests.commands import Finished, run_command
 
@@ -201,6 +202,29 @@ def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     done = shell.train("train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second")
     assert done.code == 0
     assert "adds to" in done.out
+    first, second = (read_card(name).privacy for name in ("out/model.safetensors", "out/second"))
+    together = f"together at most epsilon {first['epsilon'] + second['epsilon']:.4g} at delta 2e-05"
+    assert together in second["statement"]
+    assert together in done.out
+    assert read("out/indicator.json")["privacy"] == {key: value for key, value in second.items() if key != "data"}
+
+
+def test_a_model_without_privacy_is_not_made_private_by_continuing_it(shell: Shell) -> None:
+    shell.train("train.rounds=1", "privacy.mechanism=none")
+    before = Path("out/indicator.json").read_bytes()
+    continued = ["train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second"]
+    refused = shell.train(*continued)
+    assert refused.code == 2
+    assert "was trained without privacy on the same data (data.name=breast_cancer)" in refused.error_lines[-1]
+    assert Path("out/indicator.json").read_bytes() == before
+    assert not Path("ledger.sqlite").exists() or not Ledger("ledger.sqlite").rows()
+    assert shell.train(*continued, "privacy.not_private=true").code == 0
+    assert read_card("out/second").privacy["private"] is False
+    other = shell.train(*continued, "data.name=another")
+    assert other.code == 0
+    assert "a model of other data (breast_cancer)" in other.out
+    chain = ["train.init_from=out/second", "modelFileName=out/third", "train.rounds=1"]
+    assert shell.train(*chain).code == 2, "the rows of the first run are in the third model, whatever came between"
 
 
 def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: Shell) -> None:
