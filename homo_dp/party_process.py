@@ -62,6 +62,7 @@ class PartyProcess:
         self._folder: RunFolder
         self._progress: Progress | None = None
         self._shown = 0  # the last round on the screen
+        self._looked, self._paid = 1, 0  # the next round to look up in the ledger, and how many before it were charged
         self._asked = time.perf_counter()
 
     def run(self) -> int:
@@ -154,7 +155,7 @@ class PartyProcess:
         test = self.federation.parties[self.name].test
         found = round_metrics(self.model.module, self.model.task, [test] if test is not None else [])
         plan = self.party.plan
-        numbers = promised_numbers({self.name: plan}, number) if self._private else {}
+        numbers = promised_numbers({self.name: plan}, self._spent_rounds(number)) if self._private else {}
         spent = numbers.get("epsilon")
         now = time.perf_counter()
         seconds, self._asked = now - self._asked, now
@@ -170,6 +171,17 @@ class PartyProcess:
             self._progress.advance(steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
         self.tracker.log_round(number, {key: value for key, value in row.items() if value is not None}, {})
         return row
+
+    def _spent_rounds(self, number: int) -> int:
+        """After how many rounds of the plan a party has spent what this one has by now: it may have missed some."""
+        if not self.party.charges_itself:
+            return number  # readers of the model see every round
+        found = (
+            self.ledger.charged(self.run_id, self.name, each, "update") for each in range(self._looked, number + 1)
+        )
+        self._paid += sum(row is not None for row in found)
+        self._looked = number + 1
+        return self.party.plan.round_of(self._paid)
 
     @property
     def _private(self) -> bool:

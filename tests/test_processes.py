@@ -16,6 +16,7 @@ from homo_dp import aggregator, party
 from homo_dp.errors import ConfigError, InputError
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import Message
+from homo_dp.models.files import load_model
 from homo_dp.transport.keys import new_key_pair, read_public_key
 from homo_dp.transport.sealing import Sealer
 from tests.processes.parts import PARTIES, Cluster
@@ -130,6 +131,21 @@ def test_a_party_refuses_what_passes_its_caps_and_the_others_go_on(cluster: Clus
     seen = indicators(cluster, AGGREGATOR)
     assert seen["refused"] == {"party_3": "rounds_cap"}
     assert seen["rounds"][0]["replied"] == ["party_1", "party_2"]  # type: ignore[index]
+
+
+def test_a_party_that_comes_after_the_end_gets_the_model_and_has_spent_nothing(cluster: Cluster) -> None:
+    cluster.change(AGGREGATOR, "federation", min_parties=2, round_timeout=5)
+    for name in (AGGREGATOR, "party_1", "party_2"):
+        cluster.start(name)
+    assert set(cluster.wait().values()) == {0}
+    cluster.start("party_3")
+    assert cluster.wait()["party_3"] == 0
+    seen = indicators(cluster, "party_3")
+    assert seen["privacy"]["epsilon"] == 0  # type: ignore[index]
+    assert [(row["round"], row["epsilon"]) for row in seen["rounds"]] == [(3, 0)]  # type: ignore[attr-defined]
+    one, other = (cluster.folder / name / "out" / "model.safetensors" for name in ("party_1", "party_3"))
+    for tensors in zip(*(load_model(path).module.state_dict().values() for path in (one, other)), strict=True):
+        assert torch.equal(*tensors)
 
 
 def test_a_run_that_too_many_refuse_stops_before_budget_is_spent_on_it(cluster: Cluster) -> None:
