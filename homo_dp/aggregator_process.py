@@ -11,9 +11,10 @@ from homo_dp import __version__
 from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
+from homo_dp.continuation import continued_statement, earlier_model
 from homo_dp.data.columns import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
-from homo_dp.errors import ConfigError, ModelFileError
+from homo_dp.errors import ConfigError
 from homo_dp.evaluation import load_into, no_metrics, round_metrics, score_tables
 from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.aggregator_session import AggregatorSession, RunState
@@ -23,10 +24,10 @@ from homo_dp.federation.heads import HeadBook
 from homo_dp.federation.lobby import Lobby, SessionRules
 from homo_dp.federation.mechanism import PartyPlan, Weights
 from homo_dp.federation.messages import KINDS, extended
-from homo_dp.federation.plan import Plan, difference, encoding_digest, facts_for_aggregator, make_plan
+from homo_dp.federation.plan import Plan, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.promise import promised_plans, promised_statement
 from homo_dp.files import write_whole
-from homo_dp.models.files import ModelCard, load_model, save_model
+from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.outputs import companion
@@ -57,7 +58,10 @@ class AggregatorProcess:
         bounds = config.data.target_bounds
         shape, classes = self.encoding.input_shape, self.encoding.classes
         self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds)
-        fields = mechanism_class(config.privacy.mechanism).message_fields
+        found = mechanism_class(config.privacy.mechanism)
+        private = config.private and found.private
+        self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
+        fields = found.message_fields
         self.sealer = aggregator_sealer(config, extended(KINDS, fields))
         self.tracker = open_tracker(config)
         self.ledger: Ledger | None = None
@@ -145,15 +149,9 @@ class AggregatorProcess:
         return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger)
 
     def _first_weights(self) -> Weights:
-        path = self.config.train.init_from
-        if path is None:
-            return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
-        saved = load_model(path, trust_factory=self.config.model.factory)
-        if saved.card.architecture != self.model.architecture:
-            raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
-        if encoding_digest(saved.card.encoding) != encoding_digest(self.encoding.to_json()):
-            raise ModelFileError(f"train.init_from={path}: was trained on other columns than data describes")
-        return {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}
+        if self.earlier is not None:
+            return self.earlier.weights
+        return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
 
     def _measured(self, weights: Weights) -> dict[str, float | None]:
         load_into(self.model.module, weights)
@@ -172,7 +170,8 @@ class AggregatorProcess:
 
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
         config, output = self.config, self.config.output
-        statement = promised_statement(config, aggregator, plan, aggregator.round)
+        promised = promised_statement(config, aggregator, plan, aggregator.round)
+        statement = continued_statement(promised, self.earlier, config.data.dataset)
         files = {
             "model": Path(output.modelFileName),
             "indicators": Path(output.indicatorFileName),
@@ -225,7 +224,7 @@ class AggregatorProcess:
             encoding=self.encoding.to_json(),
             threshold=self.config.predict.threshold,
             target_bounds=self.config.data.target_bounds,
-            privacy=statement,
+            privacy={**statement, "data": self.config.data.dataset},
         )
 
     def _show(

@@ -74,7 +74,7 @@ def continued_statement(statement: Mapping[str, Any], earlier: Earlier | None, d
         return dict(statement)
     same = _same_data(earlier.ancestors, data)
     others = sorted({str(one["data"]) for one in earlier.ancestors if one not in same})
-    sentence, notes = str(statement["statement"]), list(statement["notes"])
+    sentence, notes = str(statement["statement"]), list(statement.get("notes", ()))
     if same and statement["private"]:
         sentence += f" {_together(statement, same)}"
     if others:
@@ -87,7 +87,7 @@ def continued_statement(statement: Mapping[str, Any], earlier: Earlier | None, d
 
 def _together(statement: Mapping[str, Any], same: Sequence[Ancestor]) -> str:
     start = "The first weights come from the same data, which costs more:"
-    alike = all(one[key] == statement[key] for one in same for key in ("unit", "neighbouring_relation"))
+    alike = all(one[key] == statement.get(key) for one in same for key in ("unit", "neighbouring_relation"))
     spent = [one["epsilon"] for one in (*same, statement)]
     if not alike or None in spent:
         return f"{start} the epsilons of all these runs add up."
@@ -102,7 +102,8 @@ def _same_data(ancestors: Sequence[Ancestor], data: str) -> list[Ancestor]:
 def _ancestor(privacy: Mapping[str, Any]) -> Ancestor:
     epsilon, delta = (_number(privacy.get(key)) for key in ("epsilon", "delta"))
     texts = {key: value if isinstance(value := privacy.get(key), str) else None for key in _TEXTS}
-    private = privacy.get("private") is True and epsilon is not None and delta is not None
+    known = epsilon is not None or privacy.get("epsilon", 0) is None  # null: the parties keep it to themselves
+    private = privacy.get("private") is True and known and delta is not None
     return {**texts, "private": private, "epsilon": epsilon if private else None, "delta": delta}
 
 

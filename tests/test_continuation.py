@@ -24,13 +24,15 @@ def test_other_data_and_other_units_are_not_added_up() -> None:
     assert other["statement"] == "S."
     assert "other data (clinic)" in other["notes"][0]
     users = continued_statement(RUN, Earlier({}, ancestors_of({**FIRST, "unit": "user"})), "clinic")
-    assert users["statement"].endswith("the epsilons of all these runs add up.")
+    kept = continued_statement(RUN, Earlier({}, ancestors_of({**FIRST, "epsilon": None})), "clinic")
+    for found in (users, kept):
+        assert found["statement"].endswith("the epsilons of all these runs add up.")
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"epsilon": None},
+        {"epsilon": float("inf")},
         {"epsilon": "2"},
         {"epsilon": -1.0},
         {"epsilon": True},
