@@ -6,6 +6,7 @@ Where the data have a user column, a user is all rows with one value there; else
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from homo_dp.errors import ConfigError
 from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.build import build_mechanism, mechanism_class, noise_source, run_budget
 from homo_dp.federation.cohort_mechanism import CohortMechanism
-from homo_dp.federation.cohorts import CohortTraining, cohort_training
+from homo_dp.federation.cohorts import CohortTraining, OneAtATime, cohort_training
 from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan
 from homo_dp.federation.messages import AGGREGATOR
 from homo_dp.federation.party import Party
@@ -24,6 +25,8 @@ from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Charge
 from homo_dp.privacy.noise import NoiseSource
 from homo_dp.simulation import USERS, RoundRow, Simulation
+
+log = logging.getLogger(__name__)
 
 NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
 
@@ -97,7 +100,11 @@ class UserSimulation(Simulation):
             self._report(aggregator.apply(mechanism.combine(total, aggregator.weights, aggregator.round)))
 
     def _training(self) -> CohortTraining:
-        return cohort_training(self._build().module, self.model.task.loss, self.users, self.config.train)
+        model, loss, train = self._build().module, self.model.task.loss, self.config.train
+        if not self.user_mechanism.trains_together:
+            log.info("users are trained one at a time, since %s has hooks of its own", self.mechanism.name)
+            return OneAtATime(model, loss, self.users, train)
+        return cohort_training(model, loss, self.users, train)
 
     def _rounds_spent(self) -> int:
         return max(len(self.rounds), self._spent)

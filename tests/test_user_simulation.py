@@ -228,3 +228,15 @@ def test_a_mechanism_of_ones_own_is_one_file() -> None:
     outcome, _, _ = simulated(keys)
     assert outcome.statement["mechanism"] == "louder"
     assert outcome.statement["epsilon"] > 0
+
+
+def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
+    """Users that are trained together skip the hooks: only those may be whose effect that training has by itself."""
+    keys = {"privacy.mechanism": "tests.own_user_mechanism:StayingPut", "privacy.unit": "user"}
+    with caplog.at_level("INFO"):
+        _, _, simulation = simulated({**keys, "train.rounds": 1})
+    weights = simulation._build().module.state_dict()
+    total = simulation._training().run(simulation.user_mechanism, torch.arange(5), weights, 1)
+    assert total.replies == 5
+    assert not total.updates.any()
+    assert "one at a time" in caplog.text

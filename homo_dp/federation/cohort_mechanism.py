@@ -7,14 +7,27 @@ a user column; between parties it works as every other mechanism.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from homo_dp.federation.flat import Layout
 from homo_dp.federation.mechanism import Combined, Mechanism, Update, Weights
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def batched(hook: Hook) -> Hook:
+    """Mark a hook of local training that users who are trained together can do without.
+
+    That training clips to the clip norm after every step where ``privacy.clip_each_step`` says so, and hands the
+    differences to ``contributions``; a mechanism with a hook that does anything else has its users trained one by one.
+    """
+    hook.batched = True  # type: ignore[attr-defined]
+    return hook
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,12 @@ class CohortMechanism(Mechanism):
     def party_sigma(self, clip_norm: float) -> float:
         """The standard deviation of the noise that each party adds itself; 0 where the aggregator adds it."""
 
+    @property
+    def trains_together(self) -> bool:
+        """Whether users may be trained together, past the hooks of local training."""
+        hooks = [(getattr(type(self), name), getattr(Mechanism, name)) for name in _HOOKS]
+        return all(own is empty or getattr(own, "batched", False) for own, empty in hooks)
+
     def layout(self, weights: Weights) -> Layout:
         """How the weights that are trained lie in one vector."""
         return Layout.of(weights, self.config.privacy.public_tensors)
@@ -89,3 +108,6 @@ class CohortMechanism(Mechanism):
         for update in updates:
             total.add(self.received(update, layout, total.clip_norm))
         return self.combine(total, current, round_number)
+
+
+_HOOKS = ("before_fit", "after_batch", "after_fit")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError
-from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum, Contributions
+from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
 from homo_dp.federation.flat import Layout, check_module
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import (
@@ -125,6 +125,7 @@ class DpFedAvg(CohortMechanism):
 
     # --- at the party ---
 
+    @batched
     def before_fit(self, fit: LocalFit) -> None:
         check_module(fit.model, self.config.privacy.public_tensors)
         self._fit_clip_norm = self._agreed_clip_norm(fit.broadcast)
@@ -133,6 +134,7 @@ class DpFedAvg(CohortMechanism):
         fit.optimizer.state.clear()
         fit.steps_done = (fit.round_number - 1) * fit.facts.steps_per_round
 
+    @batched
     def after_batch(self, fit: LocalFit) -> None:
         """Project the weights back into the ball around the global ones, where ``clip_each_step`` asks for it."""
         if not self.config.privacy.clip_each_step:
@@ -145,6 +147,7 @@ class DpFedAvg(CohortMechanism):
             self._within = False
             fit.load({**fit.start, **layout.unflatten(start + _scaled(rows, norm, clip_norm)[0])})
 
+    @batched
     def after_fit(self, fit: LocalFit) -> Release:
         layout = self.layout(fit.start)
         rows = (layout.flatten(fit.weights()) - layout.flatten(fit.start)).unsqueeze(0)
