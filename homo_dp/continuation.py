@@ -37,12 +37,13 @@ def earlier_model(
     path = config.train.init_from
     if path is None:
         return None
+    from homo_dp.federation.plan import encoding_digest
     from homo_dp.models.files import load_model
 
     saved = load_model(path, trust_factory=config.model.factory)
     if saved.card.architecture != architecture:
         raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
-    if saved.card.encoding != encoding:
+    if encoding_digest(saved.card.encoding) != encoding_digest(encoding):
         raise ModelFileError(f"train.init_from={path}: was trained on other columns than data describes")
     ancestors = ancestors_of(saved.card.privacy)
     if private and not all(one["private"] for one in _same_data(ancestors, config.data.dataset)):
