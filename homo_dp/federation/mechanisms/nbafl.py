@@ -95,6 +95,8 @@ class Nbafl(Mechanism):
     """
 
     name = "nbafl"
+    relation = REPLACE_ONE
+    price_needs_rows = False  # the noise is by the smallest table, and that is declared
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
