@@ -80,6 +80,11 @@ def cells_of(
             names = ("predictFileName", "indicatorFileName", "modelFileName")
             files = [(f"output.{name}", str(folder / "cells" / cell.id / _file(name))) for name in names]
             cells.append(Cell(values, repeat, load([*seeded, *files])))
+    if len({cell.id for cell in cells}) < len(cells):
+        raise ConfigError(
+            f"--vary {', '.join(vary)}: some of its values give the same training twice (where files and runs are kept "
+            "does not change it); vary keys of model, data, privacy, nbafl or train"
+        )
     return cells
 
 
@@ -140,6 +145,9 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _train(config: Config) -> dict[str, Any]:
     from homo_dp.outputs import write_outputs
     from homo_dp.user_simulation import build_simulation
+
+    if config.privacy.mechanism == "dp_sgd":
+        import homo_dp.privacy.engine  # noqa: F401 (Opacus: now, or the first round seems to take seconds)
 
     simulation = build_simulation(config, lambda _row, _parties: None)
     outcome = simulation.run()

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp import __version__
+from homo_dp.code_version import commit_tags
+from homo_dp.config.load import flatten
 from homo_dp.files import write_whole
 from homo_dp.tracking.mlflow_tracker import PRIVATE_PREFIXES
 from homo_dp.tracking.run_log import RunLog
@@ -32,7 +35,7 @@ class SweepLog:
         hidden = not self._local and not tracking.private_metrics
         self._hidden = PRIVATE_PREFIXES[: 1 if config.data.public_test else 2] if hidden else ()
         name = tracking.run_name or f"compare {self._same['vary']}"
-        tags = {"kind": "compare", "data.name": config.data.dataset, "mechanism": config.privacy.mechanism}
+        tags = {"kind": "compare", **_tags(config)}
         self._add("run", key=PARENT, parent=None, name=name, tags=tags, existing=self._known())
         self._add("tags", key=PARENT, tags={"vary": self._same["vary"], "cells": len(cells)})
 
@@ -41,10 +44,11 @@ class SweepLog:
         key = f"cell/{cell.id}"
         private = "private" if result.get("private") else "NOT PRIVATE"
         tags = {"kind": "cell", "privacy": private, "cell": cell.id, "run": str(result.get("run", ""))}
+        tags |= _tags(cell.config) | {"unit": cell.config.privacy.unit}
         if "reason" in result:
             tags["reason"] = str(result["reason"])
         self._add("run", key=key, parent=PARENT, name=f"{cell.label} #{cell.repeat}", tags=tags)
-        self._add("params", key=key, params={**cell.values, "repeat": cell.repeat})
+        self._add("params", key=key, params={**_params(cell.config), **cell.values, "repeat": cell.repeat})
         numbers = {
             name: value
             for name, value in result.items()
@@ -80,3 +84,14 @@ class SweepLog:
     def _add(self, op: str, **fields: Any) -> None:
         if self._log is not None:
             self._log.add(op, **fields)
+
+
+def _tags(config: Config) -> dict[str, str]:
+    mechanism, dataset = config.privacy.mechanism, config.data.dataset
+    return {"mechanism": mechanism, "data.name": dataset, "version": __version__, **commit_tags()}
+
+
+def _params(config: Config) -> dict[str, str]:
+    """The resolved config of a cell, without where its files go."""
+    found = {key: value for key, value in flatten(config).items() if value is not None}
+    return {key: str(value) for key, value in found.items() if not key.startswith(("output.", "tracking."))}

@@ -47,6 +47,8 @@ def test_a_bad_cell_is_refused_before_any_runs(tmp_path: Path) -> None:
         parse_vary(["train.rounds=1", "train.rounds=2"])
     with pytest.raises(ConfigError, match=r"train\.rounds=0"):
         cells(tmp_path, "train.rounds=3,0")
+    with pytest.raises(ConfigError, match="same training twice"):
+        cells(tmp_path, "output.modelFileName=a,b")
     with pytest.raises(ConfigError, match="roundz"):
         cells(tmp_path, "train.roundz=3")
 

@@ -78,7 +78,21 @@ def _line(
         bars = spread if any(spread) else None
         width = 1.5 if bars else 1.5 + 2.0 * max(0, 2 - index)  # equal lines of epsilon stay visible below each other
         colour, marker = COLOURS[index], MARKERS[index]
+        x = _beside(x, ticks, numeric, index) if bars else x
         axis.errorbar(x, middle, bars, color=colour, marker=marker, label=label, linewidth=width, capsize=3)
+
+
+def _beside(x: list[float], ticks: list[Any], numeric: bool, index: int) -> list[float]:
+    """Each line a little further to the right, so that the bars of one value stand side by side."""
+    if not numeric:
+        return [each + 0.04 * index for each in x]
+    if _logarithmic(ticks):
+        return [each * (ticks[-1] / ticks[0]) ** (0.012 * index) for each in x]
+    return [each + 0.012 * (ticks[-1] - ticks[0]) * index for each in x]
+
+
+def _logarithmic(ticks: list[Any]) -> bool:
+    return bool(ticks[0] > 0 and ticks[-1] / ticks[0] >= 4)
 
 
 def _axis(axis: Axes, key: str, ticks: list[Any], numeric: bool) -> None:
@@ -86,7 +100,7 @@ def _axis(axis: Axes, key: str, ticks: list[Any], numeric: bool) -> None:
     if not numeric:
         axis.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
         return
-    if ticks[0] > 0 and ticks[-1] / ticks[0] >= 4:
+    if _logarithmic(ticks):
         from matplotlib.ticker import NullLocator
 
         axis.set_xscale("log")

@@ -124,6 +124,29 @@ def test_the_same_numbers_give_the_same_bytes() -> None:
     assert learning_curves(ROUNDS) == learning_curves(ROUNDS)
 
 
+def panel(picture: bytes) -> np.ndarray:
+    """The left half of a picture, without the legend below it."""
+    whole = pixels(picture)
+    return whole[: int(0.75 * whole.shape[0]), : whole.shape[1] // 2]
+
+
+@pytest.mark.parametrize("values", [(0.1, 0.3, 1, 3), (2, 3, 4), (1,)])
+def test_a_sweep_with_repeats_shows_every_line(values: tuple[float, ...]) -> None:
+    results = [
+        {
+            "values": {"train.rounds": value, "privacy.max_grad_norm": norm},
+            "repeat": repeat,
+            "test_acc": 0.5 + norm / 10 + repeat / 50,
+            "epsilon": 2.0 * value,
+        }
+        for value in values
+        for norm in (1, 2)
+        for repeat in (0, 1)
+    ]
+    shown = panel(key_picture("train.rounds", results))
+    assert all(has_colour(shown, colour) for colour in ("#0072B2", "#D55E00"))
+
+
 def test_a_sweep_over_words_and_lists_and_without_epsilon() -> None:
     results = [
         {"values": {"train.optimizer": name, "model.layers": layers}, "repeat": repeat, "test_acc": 0.5 + repeat / 9}
@@ -131,8 +154,8 @@ def test_a_sweep_over_words_and_lists_and_without_epsilon() -> None:
         for layers in ([8], [8, 4])
         for repeat in (0, 1)
     ]
-    assert pixels(key_picture("train.optimizer", results)).any()
-    assert pixels(key_picture("model.layers", results)).any()
+    for key in ("train.optimizer", "model.layers"):
+        assert all(has_colour(panel(key_picture(key, results)), colour) for colour in ("#0072B2", "#D55E00"))
 
 
 def test_a_sweep_over_numbers_with_epsilons_far_apart() -> None:
