@@ -118,6 +118,7 @@ class NatsTransport:
             try:
                 delivery = self._deliveries.get(timeout=max(0.0, deadline - self._loop.time()))
             except queue.Empty:
+                self._link.check_permissions()
                 return None
             self._loop.call_soon_threadsafe(self._link.read)
             try:

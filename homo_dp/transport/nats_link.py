@@ -69,8 +69,9 @@ class Link:
         self._tasks: list[asyncio.Task[None]] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._told_of_stream = False
+        self._told = ""
         self.complaint = ""
+        self.denied: str | None = None  # what the server does not permit this user
 
     async def start(self, patience: float) -> None:
         """Connect for the first time, or raise TransportError."""
@@ -164,9 +165,13 @@ class Link:
         async def on_error(error: Exception) -> None:
             self.complaint = str(error) or type(error).__name__
             log.debug("nats: %s", self.complaint)
+            if "permissions violation" in self.complaint.lower():
+                self.denied = self.complaint
+                for request in self._requests:  # the answer will never come
+                    request.cancel()
 
         failure: Exception = nats.errors.NoServersError()
-        self.complaint = ""
+        self.complaint, self.denied = "", None
         for server in random.sample(self._servers, len(self._servers)):
             client = Client()
             try:
@@ -247,19 +252,31 @@ class Link:
                     return await self._publish(subject, part.data, headers)
             except nats.js.errors.NoStreamResponseError:
                 reason = f"there is no stream {self.names.stream} yet: start the aggregator"
-                if not self._told_of_stream:
-                    self._told_of_stream = True
-                    log.warning("nats: %s; waiting for it", reason)
+                self._tell(reason)
             except nats.js.errors.APIError as error:
                 reason = f"{error.description or error}"
                 if error.code is not None and error.code < 500:
                     raise TransportError(f"nats: {subject}: {reason}") from None
+                self._tell(reason)
             except _AWAY as error:
+                self.check_permissions()
                 reason = self.complaint or str(error) or type(error).__name__
             if deadline - asyncio.get_running_loop().time() < pause:
                 raise TransportError(f"nats: {subject} was not stored: {reason}; sending again is safe")
             await asyncio.sleep(pause)
         raise TransportError(f"nats: {subject} was not stored")  # not reached: there is always another pause
+
+    def _tell(self, reason: str) -> None:
+        if reason != self._told:
+            self._told = reason
+            log.warning("nats: %s; trying on", reason)
+
+    def check_permissions(self) -> None:
+        """Stop where the server permits this user too little: waiting would not help."""
+        if self.denied is not None:
+            raise TransportError(
+                f"{self.denied}: give the user of {self.names.name} what docs/transports.md lists, then start again"
+            )
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """The sequence under which the stream stored `data`; fails at once when the connection does."""

@@ -354,6 +354,42 @@ def test_what_cannot_connect_is_one_line(server: NatsServer) -> None:
         NatsTransport(server.config("bank_a"), "a.*.b", sealer("bank_a"))
 
 
+def test_a_missing_permission_stops_with_one_line(server: NatsServer, ends: Ends) -> None:
+    """Waiting would not help: neither can it send, nor may it hear the answer."""
+    ends(AGGREGATOR)
+    wrong = NatsTransport(server.config("bank_b"), ends.run, sealer("bank_a"), patience=WAIT)
+    ends.opened.append(wrong)
+    for act in (lambda: wrong.send(join(run=ends.run)), lambda: wrong.receive(0.1)):
+        with pytest.raises(TransportError, match=r"(?i)permissions violation.*docs/transports.md") as failure:
+            act()
+        assert "\n" not in str(failure.value)
+
+
+def test_a_full_store_is_said_and_sending_goes_on_when_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = {"store_dir": str(tmp_path / "store"), "max_file_store": 2 << 20}
+    with NatsServer(tmp_path, PARTIES, settings={"jetstream": room}) as server:
+        ends = Ends(server, "demo")
+        aggregator, party = ends(AGGREGATOR), ends("bank_a", patience=1.0)
+
+        def fill() -> None:
+            for number in range(1, 9):
+                party.send(update(round=number, size=100_000))  # 400 KB each
+
+        with pytest.raises(TransportError, match="sending again is safe") as failure:
+            fill()
+        assert "\n" not in str(failure.value)
+        assert "trying on" in caplog.text
+        aggregator.done(got(aggregator))
+        while (message := aggregator.receive(1.0)) is not None:
+            aggregator.done(message)
+        party.send(update(round=9, size=100_000))
+        assert got(aggregator).round == 9
+        for end in ends.opened:
+            end.close()
+
+
 def test_a_missing_extra_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['nats'] = None\n"
