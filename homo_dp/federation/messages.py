@@ -214,7 +214,7 @@ def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -
     if len(text) > limits.header_bytes or size > limits.bytes or len(message.tensors) > limits.tensors:
         raise MessageError(
             f"message of {size} bytes (header {len(text)}, {len(message.tensors)} tensors) is too large: allowed "
-            f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors)"
+            f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors); raise transport.max_message_bytes"
         )
     prefix = _MAGIC + bytes([_FRAMING]) + len(text).to_bytes(4, "little") + text
     return Packed([memoryview(prefix), *body], size, hashlib.sha256(prefix).hexdigest())
@@ -233,7 +233,7 @@ def decode(data: bytes | bytearray | memoryview, limits: Limits | None = None, k
     limits = limits or Limits()
     view = memoryview(data).cast("B")
     if len(view) > limits.bytes:
-        raise MessageError(f"message of {len(view)} bytes, allowed {limits.bytes}: raise the limit or send less")
+        raise MessageError(f"message of {len(view)} bytes, allowed {limits.bytes}: raise transport.max_message_bytes")
     if len(view) < 8 or bytes(view[:3]) != _MAGIC:
         raise MessageError("this is not a homo_dp message")
     if view[3] != _FRAMING:

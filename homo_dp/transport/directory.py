@@ -150,7 +150,8 @@ class DirectoryTransport:
         with os.fdopen(descriptor, "rb", buffering=0) as raw:
             status = os.fstat(descriptor)
             if status.st_size > largest_sealed(self._sealer.limits):
-                raise MessageError(f"{status.st_size} bytes, allowed {self._sealer.limits.bytes}: raise the limit")
+                allowed = self._sealer.limits.bytes
+                raise MessageError(f"{status.st_size} bytes, allowed {allowed}: raise transport.max_message_bytes")
             message = self._sealer.open(lambda size: _read(raw, size), status.st_size)
         if message.run != self._run or (message.round, message.kind, message.sender) != file[:3]:
             raise MessageError(f"it holds {message.kind!r} of round {message.round} by {message.sender!r}: misplaced")

@@ -124,7 +124,9 @@ class Assembler:
             raise MessageError(f"queue message of {sender!r} lacks its headers: it is not from homo_dp")
         number, count, size = map(int, numbers)
         if size > self._max_size:
-            raise MessageError(f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise the limit")
+            raise MessageError(
+                f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise transport.max_message_bytes"
+            )
         if not 0 <= number < count <= max(1, size):
             raise MessageError(f"queue message of {sender!r} is part {number} of {count}: not possible")
         return tag, attempt, number, count, size

@@ -192,7 +192,10 @@ def _read_header(read: Read, size: int, own: str, limits: Limits) -> tuple[bytes
     if header.recipient != own:
         raise MessageError(f"message of {header.sender!r} is for {header.recipient!r}, not for {own!r}")
     if not 0 <= header.size <= limits.bytes:
-        raise MessageError(f"message of {header.sender!r} holds {header.size} bytes, allowed {limits.bytes}")
+        raise MessageError(
+            f"message of {header.sender!r} holds {header.size} bytes, allowed {limits.bytes}: raise "
+            "transport.max_message_bytes"
+        )
     if size != _sealed_size(6 + length, header.size):
         raise MessageError(f"message of {header.sender!r} is cut or too long: {size} bytes")
     return start + text, header
