@@ -214,7 +214,8 @@ def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -
     if len(text) > limits.header_bytes or size > limits.bytes or len(message.tensors) > limits.tensors:
         raise MessageError(
             f"message of {size} bytes (header {len(text)}, {len(message.tensors)} tensors) is too large: allowed "
-            f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors); raise transport.max_message_bytes"
+            f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors): raise "
+            "transport.max_message_bytes"
         )
     prefix = _MAGIC + bytes([_FRAMING]) + len(text).to_bytes(4, "little") + text
     return Packed([memoryview(prefix), *body], size, hashlib.sha256(prefix).hexdigest())
