@@ -99,7 +99,7 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
     if architecture.factory is not None and trust_factory not in (True, architecture.factory):
         raise ModelFileError(
             f"{path}: this model needs the code of its factory {architecture.factory}; if you trust that code, "
-            "give --trust-factory"
+            "give --trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)"
         )
     try:
         module, loss = build_module(architecture, seed=None)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +117,54 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
 def test_a_factory_model_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = Encoding((Numeric("x", 0, 1),), Label("y", (0, 1)))
     path = saved(tmp_path, encoding, {"factory": "tests.models.factories:plain"}, [0, 1])
-    with pytest.raises(ModelFileError, match="factory"):
+    with pytest.raises(ModelFileError, match=f"{TRUST}=1"):
         loaded(path, tmp_path)
     monkeypatch.setenv(TRUST, "1")
     (tmp_path / "again").mkdir()
     assert len(loaded(path, tmp_path / "again").predict(pd.DataFrame({"x": [0.5]}))) == 1
+
+
+FACTORY = '''
+import torch
+
+def narrow(input_shape, outputs, width=3):
+    """A model of the user's own, in a module beside the data."""
+    return torch.nn.Sequential(torch.nn.Linear(input_shape[0], width), torch.nn.Tanh(), torch.nn.Linear(width, outputs))
+'''
+SCORE = """
+import json, sys
+import mlflow, pandas as pd
+
+mlflow.set_tracking_uri(sys.argv[1])
+model = mlflow.pyfunc.load_model("models:/own/1")
+print(json.dumps(model.predict(pd.read_csv("out/predict.csv"))["pred_prob"].tolist()))
+"""
+
+
+def test_a_model_of_the_users_own_module_is_trained_registered_and_served(tmp_path: Path, empty_store: Path) -> None:
+    """All in processes of their own, as a user has it: the module is found in the folder."""
+    shutil.copy(empty_store, tmp_path)
+    (tmp_path / "own_models.py").write_text(FACTORY)
+    (tmp_path / "score.py").write_text(SCORE)
+    uri = f"sqlite:///{tmp_path / empty_store.name}"
+
+    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {TRUST: "1"}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    keys = ("model.factory=own_models:narrow", "train.rounds=2", "tracking.plots=false", "tracking.model_name=own")
+    trained = python("-m", "homo_dp.train", "--quiet", "--params", *keys, f"tracking.uri={uri}")
+    assert trained.returncode == 0, trained.stderr
+    scored = python("score.py", uri)
+    assert scored.returncode == 0, scored.stderr
+    written = pd.read_csv(tmp_path / "out" / "predict.csv")["pred_prob"]
+    assert np.allclose(json.loads(scored.stdout.splitlines()[-1]), written, atol=1e-6)
+    infer_keys = f"modelFileName=models:/own/1,tracking.uri={uri}"
+    inferred = python("-m", "homo_dp.infer", "--trust-factory", "--params", infer_keys)
+    assert inferred.returncode == 0, inferred.stderr
+    again = pd.read_csv(tmp_path / "out" / "test_predict.csv")["pred_prob"]
+    assert np.allclose(sorted(again), sorted(written), atol=1e-6)
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
