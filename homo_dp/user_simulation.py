@@ -28,6 +28,9 @@ from homo_dp.simulation import USERS, RoundRow, Simulation
 
 log = logging.getLogger(__name__)
 
+COUNTED = "counted, and public with this run: noise and sample rate disclose the number; declare privacy.population"
+    "users were counted, and are public with this run: noise and sample rate disclose them; declare privacy.population"
+)
 NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
 
 
@@ -63,8 +66,9 @@ class UserSimulation(Simulation):
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds, with one entry for all users."""
         sigma = aggregator_sigma if self._by_aggregator else self._share_sigma
-        made = self._statement(rounds_done, {USERS: sigma}, declared_rows=self.config.privacy.population is not None)
-        return {**made, "note": NOTE}
+        declared = self.config.privacy.population is not None
+        made = self._statement(rounds_done, {USERS: sigma}, declared_rows=declared)
+        return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
 
     def _facts(self, parameters: int) -> FederationFacts:
         self._spent = 0

@@ -11,7 +11,7 @@ from homo_dp import train
 from homo_dp.config.load import load_config
 from homo_dp.errors import ConfigError
 from homo_dp.outputs import write_outputs
-from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.simulation import Outcome, RoundRow
 from homo_dp.tracking.indicators import published
@@ -183,6 +183,29 @@ def test_parties_are_users_where_there_is_no_user_column() -> None:
 def test_a_population_below_the_users_of_the_table_is_refused() -> None:
     with pytest.raises(ConfigError, match="below the 400 users"):
         simulated({"privacy.population": 399})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"privacy.cohort_size": 500}, "cohort_size=500: must be at most privacy.population=400"),
+        ({"privacy.delta": 0.01}, "delta=0.01 must be in"),
+        (
+            {**PARTIES, "privacy.sampling": "everyone", "privacy.cohort_size": None, "privacy.tolerated_dropouts": 400},
+            "tolerated_dropouts=400: must be below the cohort of 400",
+        ),
+    ],
+)
+def test_what_a_counted_population_does_not_allow_is_one_line(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refusal:
+        simulated({"privacy.population": None, **keys})
+    assert isinstance(refusal.value, ConfigError | PrivacyError)
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_population_that_was_counted_is_said_to_be_public() -> None:
+    outcome, _, _ = simulated({"privacy.population": None, "train.rounds": 1})
+    assert "declare privacy.population" in outcome.statement["rows"]
 
 
 def test_a_run_over_its_budget_is_refused_before_the_first_round() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent, GaussianDpEvent
+from pydantic import ValidationError
 
 from homo_dp.config.schema import PrivacyConfig
 from homo_dp.errors import ConfigError
@@ -95,7 +96,10 @@ def user_noise(privacy: PrivacyConfig, rounds: int) -> UserNoise:
     if privacy.population is None:
         raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
     check_delta(privacy.delta, privacy.population)
-    return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
+    try:
+        return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
+    except ValidationError as error:  # a population that was counted may not fit what was written beside it
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 @functools.lru_cache(maxsize=64)
