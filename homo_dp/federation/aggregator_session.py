@@ -125,8 +125,11 @@ class AggregatorSession:
         waiting = facts.get("charge")
         if waiting is not None:  # killed between keeping the weights and charging for them
             self.aggregator.charge(from_json(waiting["event"]), float(waiting["sigma"]))
-            self.aggregator.publish(self.aggregator.weights)
-            self._close_round(RoundReport(self.aggregator.round, waiting["replied"], waiting["missing"], {}, 0.0))
+            weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting["discarded"] else {}
+            if not waiting["discarded"]:
+                self.aggregator.publish(weights)
+            replied, missing = waiting["replied"], waiting["missing"]
+            self._close_round(RoundReport(self.aggregator.round, replied, missing, weights, 0.0, metrics))
 
     def run(self) -> None:
         """The rounds that are left, then the final weights to everybody."""
@@ -293,5 +296,6 @@ class AggregatorSession:
         missing = list(self.aggregator.waiting_for)
         replied = [party for party in self.aggregator.cohort if party not in missing]
         charge = {"event": to_json(event), "sigma": sigma, "replied": replied, "missing": missing}
+        charge["discarded"] = weights is self.aggregator.weights  # paid for, and moves nothing
         self.state.save(self.aggregator, weights, charge=charge)
         crash_point("aggregator.before_charge")
