@@ -29,8 +29,6 @@ from homo_dp.simulation import USERS, RoundRow, Simulation
 log = logging.getLogger(__name__)
 
 COUNTED = "counted, and public with this run: noise and sample rate disclose the number; declare privacy.population"
-    "users were counted, and are public with this run: noise and sample rate disclose them; declare privacy.population"
-)
 NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
 
 
