@@ -6,7 +6,8 @@ and a short run on made-up rows finds modules that mix rows without saying so in
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from opacus.validators import ModuleValidator
@@ -79,9 +80,9 @@ def check_module(module: nn.Module) -> None:
 def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> None:
     """Raise PrivacyError if one row changes another row's loss or gradient, or if a forward pass writes to the module.
 
-    One row gets other features and another label, and then is left out, as the neighbouring relation has it. Rows are
-    made up where features are floating point; integer features (embedding indices) reuse rows of the table.
-    Runs under its own random state, so nothing that is drawn later depends on it.
+    One row gets other features and another label, and then is left out, as the neighbouring relation has it; every
+    layer must get it in its place. Rows are made up where features are floating point; integer features (embedding
+    indices) reuse rows of the table. Runs under its own random state, so nothing that is drawn later depends on it.
     """
     if len(features) < 2:
         return
@@ -96,17 +97,21 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     was_training = module.training
     module.train()
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        try:
-            expected = _seeded_losses(module, loss, rows, targets)
-        except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
-            rows, changed = features[:count], features[:count].clone()
-            changed[-1] = _another_row(features, rows[-1])
-            expected = _seeded_losses(module, loss, rows, targets)
-        differs = _difference(expected, _seeded_losses(module, loss, changed, other))
+        with _layer_inputs(module) as seen:
+            try:
+                expected = _seeded_losses(module, loss, rows, targets)
+            except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
+                seen.clear()
+                rows, changed = features[:count], features[:count].clone()
+                changed[-1] = _another_row(features, rows[-1])
+                expected = _seeded_losses(module, loss, rows, targets)
+        with _layer_inputs(module) as seen_changed:
+            differs = _difference(expected, _seeded_losses(module, loss, changed, other))
         without = None if differs else _left_out(module, loss, rows, targets, expected)
     module.train(was_training)
     if differs or without:
         raise PrivacyError(_mixes(module, "changing one row" if differs else "leaving one row out", differs or without))
+    _check_order(seen, seen_changed, count)
     for name, tensor in _named_tensors(module):
         if not torch.equal(tensor, before[name]):
             raise PrivacyError(f"{name} is written by the forward pass; remove it: it would carry data raw")
@@ -188,6 +193,42 @@ def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
     """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs."""
     squares = outputs.square()
     return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
+
+
+@contextmanager
+def _layer_inputs(module: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
+    """What every layer with weights of its own is given, call by call, while the block runs."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def keep(name: str, inputs: tuple[object, ...]) -> None:
+        if inputs and isinstance(inputs[0], Tensor):
+            seen.append((name, inputs[0].detach()))
+
+    handles = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: keep(name, inputs))
+        for name, layer in module.named_modules()
+        if name and any(True for _ in layer.parameters(recurse=False))
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_order(one: Sequence[tuple[str, Tensor]], other: Sequence[tuple[str, Tensor]], count: int) -> None:
+    """Raise unless the changed row, the last of the batch, is the last that each layer gets, too.
+
+    Norms are added up over layers by position: were row 3 of one layer row 1 of another, both would be clipped wrongly.
+    """
+    for (name, first), (_, second) in zip(one, other, strict=False):
+        if first.shape[:1] != (count,) or first.shape != second.shape:
+            continue
+        if not torch.allclose(first[:-1].double(), second[:-1].double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+            raise PrivacyError(
+                f"{name}: is given the rows in another order than the model, so that gradients of different rows "
+                "would be clipped as one; keep the order of rows inside the model"
+            )
 
 
 def _seeded_losses(

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from opacus.layers import DPMultiheadAttention
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
@@ -301,3 +302,37 @@ def test_rows_that_show_how_many_there_are_are_found() -> None:
     for count in (2, 3, 6):
         probe_rows(apart, softmax_cross_entropy, features[:count], labels[:count])
     assert apart.training
+
+
+class Turned(nn.Module):
+    """Gives its first layer the rows in reverse: every row's output is its own, its gradients are not in its place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden: Tensor = self.first(inputs.flip(0)).flip(0)
+        outputs: Tensor = self.second(hidden.tanh())
+        return outputs
+
+
+def test_layers_must_get_the_rows_in_order() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="first: is given the rows in another order"):
+        probe_rows(Turned(), softmax_cross_entropy, features, labels)
+    for fixed in (nn.LSTM(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)):
+        probe_rows(OneStep(compatible_module(fixed, fix=True)), size_of_outputs, torch.randn(6, 5, 4), labels)
+
+
+class OneStep(nn.Module):
+    """A sequence layer, asked for its last step."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        attends = isinstance(self.layer, DPMultiheadAttention)
+        outputs: Tensor = self.layer(*[inputs] * 3 if attends else [inputs[..., :3]])[0]
+        return outputs[:, -1]
