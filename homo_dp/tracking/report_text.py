@@ -130,7 +130,9 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
         found.append(
             "Row counts were not declared (data.rows) but counted; sample rate, steps and noise disclose them."
         )
-    if lifetime_epsilon is None:
+    if privacy.get("basis"):
+        found.append("Whether a lifetime budget limits further runs on these data, each party's own report says.")
+    elif lifetime_epsilon is None:
         found.append("No lifetime budget was set (privacy.lifetime_epsilon): nothing stops further runs on these data.")
     return found
 

@@ -288,6 +288,7 @@ def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shel
     for part in ("upper bound from the plan", "on that party's own ledger", "f" * 16, "each party's own statement"):
         assert part in shell.text, part
     assert "None" not in shell.text
+    assert "nothing stops further runs" not in shell.text
     assert "Quality" not in shell.text
 
 
