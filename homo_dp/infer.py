@@ -110,7 +110,8 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     screen.table("metrics", list(shown), [list(shown.values())])
     screen.line(f"indicators: {config.output.indicatorFileName}")
     files = {"predictions": destination, "indicators": config.output.indicatorFileName}
-    screen.summary({"rows": writer.rows, **metrics, "files": files})
+    numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}  # the curve is in the indicators
+    screen.summary({"rows": writer.rows, **numbers, "files": files})
     return 0
 
 

@@ -100,6 +100,9 @@ def test_with_labels_indicators_are_written(shell: Shell) -> None:
     indicators = json.loads(Path("i.json").read_text())
     assert 0 <= indicators["test_acc"] <= 1
     assert indicators["privacy"]["private"] is True
+    summary = json.loads(shell.infer("--data", "a.csv", "--json").out)
+    assert summary["test_acc"] == indicators["test_acc"]
+    assert not [key for key, value in summary.items() if isinstance(value, list)]  # a curve has as many points as rows
 
 
 def test_the_threshold_decides_pred_y(shell: Shell) -> None:
