@@ -143,12 +143,11 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _train(config: Config) -> dict[str, Any]:
+    from homo_dp.federation.build import mechanism_class
     from homo_dp.outputs import write_outputs
     from homo_dp.user_simulation import build_simulation
 
-    if config.privacy.mechanism == "dp_sgd":
-        import homo_dp.privacy.engine  # noqa: F401 (Opacus: now, or the first round seems to take seconds)
-
+    mechanism_class(config.privacy.mechanism).warm_up()  # now, or the first round seems to take seconds
     simulation = build_simulation(config, lambda _row, _parties: None)
     outcome = simulation.run()
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
