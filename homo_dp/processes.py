@@ -107,6 +107,8 @@ def start_tracker(
         "data.name": config.data.dataset,
         **commit_tags(),
     }
+    if config.party.name is not None and role != "aggregator":
+        tags["party"] = config.party.name
     tracker.start(params, tags, [], mark)
 
 

@@ -51,7 +51,7 @@ class MlflowTracker:
     def start(
         self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
     ) -> None:
-        name = self.run_name or tags.get("run", TRAINING)
+        name = self.run_name or "/".join(filter(None, (tags.get("run", TRAINING), tags.get("party"))))
         self._open(TRAINING, None, name, tags, params, mark)
         for party in parties:
             part = dict(tags) | {"party": party}

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.tracking.spool import Line, State
-from homo_dp.tracking.uris import artifact_location
+from homo_dp.tracking.tracker import CONFIG, LEDGER, MODEL
+from homo_dp.tracking.uris import artifact_location, is_local
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+PUBLIC_FILES = (MODEL, CONFIG, LEDGER)
 SPOOL_TAG = "homo_dp.spool"
 HOLDER_TAG = "homo_dp.holder"  # of a run that several processes told of, one after another: the spool of the newest
 # What a store answers to a line that it will never take, however often it is sent.
@@ -38,6 +40,7 @@ class Store:
             if state.experiment_id is None:
                 state.experiment_id = self._experiment(uri, experiment)
                 state.save(folder)
+        self._elsewhere = self._files_elsewhere(uri)
         self._retried = bool(state.offset)
         self._verbs: Mapping[str, Callable[[Line], None]] = {
             "run": self._run,
@@ -195,7 +198,23 @@ class Store:
         tags = [RunTag(_name(name), str(value)[:TAG_LENGTH]) for name, value in line["tags"].items()]
         self.client.log_batch(self._id(line), tags=tags)
 
+    def _files_elsewhere(self, uri: str) -> str | None:
+        """Where a store on this machine keeps its files, if that is not on this machine."""
+        if not is_local(uri):
+            return None  # it was told nothing that must stay
+        found = str(self.client.get_experiment(self.state.experiment_id).artifact_location)
+        return None if is_local(found) else found
+
+    def _must_stay(self, what: str) -> bool:
+        """Whether a file must not be sent, because only the numbers of this store are on this machine."""
+        if self._elsewhere is None or what in PUBLIC_FILES:
+            return False
+        self.state.refused.append(f"{what} must stay on this machine, and the experiment's files are {self._elsewhere}")
+        return True
+
     def _artifact(self, line: Line) -> None:
+        if self._must_stay(line.get("role") or "a file"):
+            return
         self.client.log_artifact(self._id(line), str(self.folder / line["path"]), line.get("folder"))
 
     def _model(self, line: Line) -> None:
@@ -214,6 +233,8 @@ class Store:
     def _pictures(self, line: Line) -> None:
         from homo_dp.tracking.pictures import draw_pictures
 
+        if self._must_stay("plots and report"):
+            return
         files = {role: self.folder / path for role, path in line["files"].items()}
         for path, folder in self._drawn(draw_pictures, files, self.folder) or ():
             self.client.log_artifact(self._id(line), str(path), folder)

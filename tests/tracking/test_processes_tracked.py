@@ -52,7 +52,8 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
         rounds = list(range(1, cluster.rounds + 1))
 
     run, history, files = tracked(uris["party_1"])
-    wanted = TAGS | {"role": "party party_1", "data.name": "hospital"}
+    wanted = TAGS | {"role": "party party_1", "party": "party_1", "data.name": "hospital"}
+    assert run.info.run_name == "run-1/party_1"
     assert {key: run.data.tags.get(key) for key in wanted} == wanted
     assert run.data.params["train.local_steps"] == "2"  # from the plan, not from its own config
     per_round = {"epsilon", "epsilon_pld", "epsilon_rdp", "applied_sigma", "clip_norm", "seconds", "bytes"}
@@ -66,6 +67,7 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
 
     run, history, files = tracked(uris[AGGREGATOR])
     wanted = TAGS | {"role": "aggregator"}
+    assert run.info.run_name == "run-1"
     assert {key: run.data.tags.get(key) for key in wanted} == wanted
     for metric in ("epsilon", "epsilon_pld", "epsilon_rdp", "seconds", "bytes"):
         assert [step for step, _ in history[metric]] == rounds, metric

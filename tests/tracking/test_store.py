@@ -118,3 +118,18 @@ def test_a_process_that_is_started_again_goes_on_in_its_run(
     assert {"rounds", "patience", "only.1", "only.2"} <= run.data.params.keys()
     assert run.data.params["patience"] == str(order[0])  # MLflow lets no parameter change
     assert not states[1].refused + states[2].refused
+
+
+def test_files_of_private_rows_stay_where_a_local_store_keeps_its_files_elsewhere(
+    tmp_path: Path, store: str, client: MlflowClient
+) -> None:
+    client.create_experiment(tmp_path.name, artifact_location="s3://bucket/folder")
+    spool = Spool(tmp_path / "spool", store, tmp_path.name)
+    spool.add("run", key="training", parent=None, name="one", tags={})
+    for role in ("predictions", "gradient_norms", "indicators", None):
+        spool.add("artifact", key="training", path="files/x", role=role)
+    spool.add("pictures", key="training", files={"indicators": "files/x"})
+    state = State()
+    sent(spool, store, state)
+    assert len(state.refused) == 5
+    assert all("must stay on this machine" in reason and "s3://bucket" in reason for reason in state.refused)
