@@ -193,7 +193,9 @@ def _grad_sample(parameter: nn.Parameter, count: int) -> Tensor | None:
     if rows is None:
         return None
     if not isinstance(rows, Tensor) or len(rows) != count:
-        raise PrivacyError(f"expected {count} per-sample gradients of one batch; call the model once per forward pass")
+        raise PrivacyError(
+            f"expected {count} per-sample gradients of one batch; give layers one row a record, once a pass"
+        )
     return rows
 
 
