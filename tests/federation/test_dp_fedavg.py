@@ -221,6 +221,14 @@ def test_a_population_must_be_declared() -> None:
         user_mechanism(user_config({"privacy.population": None}))
 
 
+@pytest.mark.parametrize(
+    "keys", [{"privacy.clip_norm": 1e-13}, {**ADAPTIVE, "privacy.adaptive.initial_clip_norm": 1e13}]
+)
+def test_a_clip_norm_that_float32_does_not_resolve_is_refused_before_the_first_round(keys: Keys) -> None:
+    with pytest.raises(PrivacyError, match="clip_norm=1e"):
+        user_mechanism(user_config(keys))
+
+
 def test_weighting_by_rows_is_refused() -> None:
     with pytest.raises(ConfigError, match="uniform"):
         user_mechanism(user_config({"train.weighting": "rows"}))

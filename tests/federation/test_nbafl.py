@@ -354,6 +354,7 @@ def test_a_party_that_does_not_trust_the_aggregator_refuses(tmp_path: Path) -> N
         ({"privacy.cohort_size": 2}, "K-of-N scheduling is not offered"),
         ({"privacy.delta": 0.1}, "delta=0.1 must be in"),
         ({"privacy.target_epsilon": 1.0}, r"nbafl\.epsilon"),
+        ({"nbafl.clip_norm": 1e-13}, r"nbafl\.clip_norm=1e-13 is outside"),
     ],
 )
 def test_what_cannot_be_is_refused(overrides: Mapping[str, Any], words: str) -> None:

@@ -63,7 +63,11 @@ class DpFedAvg(CohortMechanism):
         self.numbers: UserNoise = user_noise(config.privacy, facts.rounds)
         self.adaptive = config.privacy.clipping == "adaptive"
         privacy = config.privacy
-        self.first_clip_norm = privacy.adaptive.initial_clip_norm if self.adaptive else privacy.clip_norm
+        self.first_clip_norm = (
+            check_clip_norm(privacy.adaptive.initial_clip_norm, "privacy.adaptive.initial_clip_norm")
+            if self.adaptive
+            else check_clip_norm(privacy.clip_norm, "privacy.clip_norm")
+        )
         self.clip_norm = self.first_clip_norm
         self.not_finite = 0  # updates that were NaN or infinite; for the log of whoever trained them, never released
         self._fit_clip_norm = self.clip_norm

@@ -32,7 +32,7 @@ from homo_dp.federation.mechanism import (
     weighted_mean,
 )
 from homo_dp.privacy.accounting import check_delta
-from homo_dp.privacy.clipping import clip_vector
+from homo_dp.privacy.clipping import check_clip_norm, clip_vector
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise import NoiseSource
 from homo_dp.privacy.sampling import REPLACE_ONE
@@ -101,7 +101,7 @@ class Nbafl(Mechanism):
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
         settings = config.nbafl
-        self.clip_norm = settings.clip_norm
+        self.clip_norm = check_clip_norm(settings.clip_norm, "nbafl.clip_norm")
         self.exposures = facts.rounds if settings.exposures is None else settings.exposures
         _check(config, self.exposures, facts)
         self.constant = settings.constant or noise_constant(settings.delta or math.nan)  # the config has one of them
