@@ -128,6 +128,9 @@ class AggregatorProcess:
 
     def _same_plan(self, plan: Plan) -> Plan:
         changed = difference(plan, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
+        if before != now:
+            changed = f"federation.parties={before} became {now}"
         if changed is not None:
             raise ConfigError(
                 f"federation.run={self.run_id}: was started with other settings ({changed}); restore them, or give "

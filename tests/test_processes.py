@@ -313,6 +313,12 @@ def test_other_settings_under_the_same_run_and_a_second_process_are_refused(clus
     cluster.start(AGGREGATOR)
     assert cluster.processes[AGGREGATOR].wait(60) == 2
     assert "train.rounds=3 became 9" in cluster.log(AGGREGATOR)
+    cluster.change(AGGREGATOR, "train", rounds=3)
+    listed = cluster.configs[AGGREGATOR]["federation"]["parties"]
+    cluster.change(AGGREGATOR, "federation", parties=listed | {"party_4": new_key_pair("party_4").public.line})
+    cluster.start(AGGREGATOR)
+    assert cluster.processes[AGGREGATOR].wait(60) == 2
+    assert "became party_1, party_2, party_3, party_4" in cluster.log(AGGREGATOR)
     first = cluster.processes["party_1"]
     cluster.start("party_1")
     assert cluster.processes["party_1"].wait(60) == 2
