@@ -168,7 +168,8 @@ def _all_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 def _without_batch_norm(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         # Opacus takes gcd(32, features) groups too, but on flat records such a group may be one value, which it zeroes.
-        groups = 1 if isinstance(module, nn.BatchNorm1d) else math.gcd(32, module.num_features)
+        flat = isinstance(module, nn.BatchNorm1d | nn.SyncBatchNorm)  # or may be: it takes any shape
+        groups = 1 if flat else math.gcd(32, module.num_features)
         return nn.GroupNorm(groups, module.num_features, eps=module.eps, affine=module.affine)
     for name, child in module.named_children():
         setattr(module, name, _without_batch_norm(child))

@@ -120,6 +120,13 @@ def test_the_fix_makes_a_copy_that_passes(module: nn.Module) -> None:
         compatible_module(module)
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.SyncBatchNorm(8)])
+def test_a_replaced_norm_of_flat_records_does_not_wipe_them_out(norm: nn.Module) -> None:
+    fixed = compatible_module(nn.Sequential(nn.Linear(4, 8), norm), fix=True)
+    outputs = fixed(torch.randn(1, 4))
+    assert float(outputs.detach().std()) > 0.5
+
+
 def test_the_fix_keeps_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     fixed = compatible_module(module, fix=True)
