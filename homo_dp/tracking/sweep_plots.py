@@ -75,7 +75,8 @@ def _line(
             middle.append(sum(values) / len(values))
             spread.append(math.sqrt(sum((value - middle[-1]) ** 2 for value in values) / max(1, len(values) - 1)))
     if x:
-        bars = spread if any(spread) else None
+        wide = [each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)]  # more than rounding
+        bars = spread if any(wide) else None
         width = 1.5 if bars else 1.5 + 2.0 * max(0, 2 - index)  # equal lines of epsilon stay visible below each other
         colour, marker = COLOURS[index], MARKERS[index]
         x = _beside(x, ticks, numeric, index) if bars else x

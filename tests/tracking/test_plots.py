@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from homo_dp.tracking import plots
+from homo_dp.tracking import plots, sweep_plots
 from homo_dp.tracking.figures import png as to_png
 from homo_dp.tracking.pictures import plots_of
 from homo_dp.tracking.plots import (
@@ -176,6 +176,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
         return to_png(figure)
 
     monkeypatch.setattr(plots, "png", png)
+    monkeypatch.setattr(sweep_plots, "png", png)
     return drawn
 
 
@@ -258,3 +259,14 @@ def test_pictures_of_a_run_that_is_not_private_say_so(figures: list[Figure]) -> 
     assert set(drawn) == {"learning", "gradient_norms", "budget"}
     for figure in figures:
         assert any("NOT PRIVATE" in text.get_text() for text in texts(figure))
+
+
+def test_repeats_that_agree_have_no_bars(figures: list[Figure]) -> None:
+    from matplotlib.container import ErrorbarContainer
+
+    values = {"train.rounds": 3}
+    key_picture("train.rounds", [{"values": values, "repeat": n, "test_acc": 0.5, "epsilon": 0.1} for n in range(3)])
+    for axis in figures[0].axes:
+        (bars,) = axis.containers
+        assert isinstance(bars, ErrorbarContainer)
+        assert not bars.has_yerr  # although three times a tenth is not quite three tenths
