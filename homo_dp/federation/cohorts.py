@@ -81,7 +81,7 @@ class Together(CohortTraining):
         total = mechanism.open_sum(weights)
         present = self._present(chosen)
         present = present[self.users.sizes[present].argsort()]  # users of like sizes need little padding
-        for piece in torch.split(present, self._piece(mechanism.layout(weights))) if len(present) else ():
+        for piece in torch.split(present, self._pieces(present, mechanism.layout(weights))):
             rows, within = self._trained(mechanism, piece, weights, round_number)
             total.add(mechanism.contributions(rows, total.clip_norm, within))
         return total
@@ -153,16 +153,20 @@ class Together(CohortTraining):
             rows[outside] = start + clip_rows(moved[outside], clip_norm)
         return ~outside
 
-    def _piece(self, layout: Layout) -> int:
-        """Users at once: weights, gradients, the gathered batch and what the layers keep for the gradient."""
-        sizes = self.users.sizes
-        width = int(LocalPlan(self.train).batch_sizes(sizes.max().reshape(1).numpy())[0])
+    def _pieces(self, present: Tensor, layout: Layout) -> list[int]:
+        """How many users go together, the smallest first: within the memory limit, and with about as many steps.
+
+        A user takes its weights, gradients, the gathered batch and what the layers keep for the gradient.
+        """
+        plan, rows = LocalPlan(self.train), self.users.sizes[present].numpy()
         if "kept" not in self._widths:
             self._widths["kept"] = _kept_per_row(self.model, self.users.features[:1])
-        if self.train.physical_batch_size is not None:
-            return max(1, self.train.physical_batch_size // width)
-        numbers = 6 * layout.size + width * (3 * self.users.features[0].numel() + self._widths["kept"])
-        return users_at_once(self.memory_bytes, 4 * numbers + 32 * int(sizes.max()))
+        widths, steps = plan.batch_sizes(rows), plan.steps(rows)
+        each, limit = widths, self.train.physical_batch_size
+        if limit is None:
+            numbers = 6 * layout.size + widths * (3 * self.users.features[0].numel() + self._widths["kept"])
+            each, limit = 4 * numbers + 32 * rows, self.memory_bytes
+        return users_at_once(each, steps, limit)
 
 
 def cohort_training(model: nn.Module, loss: PerSampleLoss, users: Users, train: TrainConfig) -> CohortTraining:

@@ -7,7 +7,6 @@ So users trained together and users trained one at a time see the same batches, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -194,10 +193,23 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
-def users_at_once(memory_bytes: int, bytes_per_user: int) -> int:
-    """How many users fit into a limit; one always does.
+def users_at_once(each: NDArray[np.int64], steps: NDArray[np.int64], limit: int) -> list[int]:
+    """Sizes of pieces, one after the other: users times the largest of them within a limit, though one always goes.
 
-    >>> users_at_once(1000, 300), users_at_once(1000, 5000)
-    (3, 1)
+    Nor does a piece hold users with far more steps than its first: those with fewer would wait for them, as they are
+    computed to the end of the piece.
+
+    >>> users_at_once(np.array([300, 300, 300, 300, 5000]), np.array([1, 1, 1, 1, 1]), 1000)
+    [3, 1, 1]
+    >>> users_at_once(np.array([1, 1, 1]), np.array([3, 9, 500]), 1000)
+    [2, 1]
     """
-    return max(1, math.floor(memory_bytes / bytes_per_user))
+    pieces, start = [], 0
+    while start < len(each):
+        ahead = slice(start, start + max(1, limit // int(each[start])))
+        largest = np.maximum.accumulate(each[ahead])
+        fits = largest * np.arange(1, len(largest) + 1) <= limit
+        alike = np.maximum.accumulate(steps[ahead]) <= 2 * steps[start] + 8
+        pieces.append(max(1, int((fits & alike).sum())))  # true up to some user, false from there on
+        start += pieces[-1]
+    return pieces

@@ -14,6 +14,7 @@ from homo_dp.data.rows import Table
 from homo_dp.errors import DataError
 from homo_dp.federation.cohort_mechanism import CohortSum
 from homo_dp.federation.cohorts import CohortTraining, OneAtATime, Together, cohort_training
+from homo_dp.federation.flat import Layout
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.users import LocalPlan, Users
 from homo_dp.models.cnn import cnn
@@ -147,6 +148,17 @@ def test_pieces_change_nothing() -> None:
     rows = Together(model, loss, users, limited).run(user_mechanism(config), chosen, weights, 1)
     assert_same(whole, pieces)
     assert_same(whole, rows)
+
+
+def test_one_large_user_does_not_hold_up_the_small_ones() -> None:
+    """In one piece with it they would be computed to its last step, and only few at a time."""
+    users, config = ragged_users(sizes=[3] * 50 + [3000]), user_config({"train.local_epochs": 1, "train.batch_size": 2})
+    training = Together(nn.Linear(6, 1), binary_logistic, users, config.train)
+    layout = Layout.of(training.model.state_dict())
+    assert training._pieces(torch.arange(51), layout) == [50, 1]
+    assert training._pieces(torch.arange(50), layout) == [50]
+    whole = TrainConfig(local_steps=1, sample_rate=1.0, physical_batch_size=2000)  # 3 rows each, and 3,000
+    assert Together(nn.Linear(6, 1), binary_logistic, users, whole)._pieces(torch.arange(51), layout) == [50, 1]
 
 
 def test_one_user_that_diverges_leaves_the_others_alone() -> None:
