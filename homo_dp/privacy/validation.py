@@ -84,9 +84,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     layer must get it in its place. Rows are made up where features are floating point; integer features (embedding
     indices) reuse rows of the table. Runs under its own random state, so nothing that is drawn later depends on it.
     """
-    if len(features) < 2:
+    if not len(features):
         return
-    count = min(4, len(features))
+    count = 4  # of any table: what is refused must not depend on how many rows there are
     rows = probe_features(features, count)
     targets = labels[:1].repeat(count, *(1,) * (labels.dim() - 1))  # equal, so that a loss that counts labels shows it
     other = targets.clone()
@@ -102,7 +102,7 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
                 expected = _seeded_losses(module, loss, rows, targets)
             except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
                 seen.clear()
-                rows, changed = features[:count], features[:count].clone()
+                rows, changed = _table_rows(features, count), _table_rows(features, count)
                 changed[-1] = _another_row(features, rows[-1])
                 expected = _seeded_losses(module, loss, rows, targets)
         with _layer_inputs(module) as seen_changed:
@@ -185,9 +185,14 @@ def _forget_running_statistics(layer: nn.modules.instancenorm._InstanceNorm) -> 
 def probe_features(features: Tensor, count: int) -> Tensor:
     """Rows shaped like the features: made up, or for integers (which may be indices) copied from the table."""
     if not features.is_floating_point():
-        return features[:count].clone()
+        return _table_rows(features, count)
     generator = torch.Generator().manual_seed(0)
     return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
+
+
+def _table_rows(features: Tensor, count: int) -> Tensor:
+    """The first rows of the table, from the start again where it has fewer."""
+    return features[torch.arange(count, device=features.device) % len(features)]
 
 
 def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -143,6 +143,15 @@ def test_rows_that_meet_are_found_whatever_the_layer_is_called() -> None:
         probe_rows(Counting(persistent=False), softmax_cross_entropy, features, labels)
 
 
+def test_a_single_row_is_probed_as_any_table_is() -> None:
+    features, labels = torch.randn(1, 4), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="Centred mixes rows"):
+        probe_rows(Centred(), softmax_cross_entropy, features, labels)
+    probe_rows(nn.Linear(4, 2), softmax_cross_entropy, features, labels)
+    probe_rows(nn.Sequential(nn.Embedding(5, 3), nn.Flatten()), size_of_outputs, torch.tensor([[0, 1]]), labels)
+    probe_rows(nn.Linear(4, 2), softmax_cross_entropy, features[:0], labels[:0])
+
+
 def test_rows_of_indices_are_probed_too() -> None:
     class CentredWords(nn.Module):
         def __init__(self) -> None:
