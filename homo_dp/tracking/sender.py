@@ -31,6 +31,7 @@ DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MPLBACKEND": "agg",
 }
 
@@ -102,24 +103,26 @@ def _follow(folder: Path) -> int:
     """Send a run's spool while the run goes on, then what earlier runs left."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training; its end comes as a line
     os.nice(POLITENESS)
+    answer = os.dup(ANSWER)
+    os.dup2(sys.stderr.fileno(), ANSWER)  # what a library prints goes to the log, and not to a run that may be gone
     writer = opening(folder)["pid"]
     with locked(folder) as mine:
         if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
             return 1
         state = State.load(folder)
         discard(folder)
-        _tell(state)
+        _tell(state, answer)
     for other in unsent(folder.parent):
         if other != folder:
             _send_left_behind(other)
     return 0
 
 
-def _tell(state: State) -> None:
+def _tell(state: State, answer: int) -> None:
     """Say to the training process, if it still listens, where its run is; it does not wait for what follows."""
     with contextlib.suppress(OSError):
-        os.write(ANSWER, json.dumps({"runs": state.runs, "refused": state.refused}).encode())
-        os.dup2(os.open(os.devnull, os.O_WRONLY), ANSWER)
+        os.write(answer, json.dumps({"runs": state.runs, "refused": state.refused}).encode())
+    os.close(answer)
 
 
 def _send_left_behind(folder: Path) -> bool:

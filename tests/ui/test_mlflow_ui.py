@@ -185,6 +185,18 @@ def test_a_run_that_found_no_server_is_sent_when_there_is_one(site: Site, browse
     until(one(browser, "a", "late"), "the run that was sent later")
 
 
+def test_a_training_with_a_server_says_where_its_run_is(site: Site) -> None:
+    keys = f"train.rounds=1,tracking.uri={site.url},tracking.run_name=served,tracking.plots=false"
+    outputs = "indicatorFileName=served/i.json,predictFileName=served/p.csv,modelFileName=served/m"
+    command = [sys.executable, "-m", "homo_dp.train", "--json", "--params", keys, outputs]
+    done = subprocess.run(command, cwd=site.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = runs(site)["served"]
+    assert json.loads(done.stdout)["mlflow_run"] == run["info"]["run_id"]
+    assert run["info"]["status"] == "FINISHED"
+    assert "is slow" not in done.stderr
+
+
 def test_the_served_model_answers(site: Site) -> None:
     """``mlflow models serve`` on the registered model, asked over HTTP as any client would."""
     port = free_port()
