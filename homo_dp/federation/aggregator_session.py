@@ -211,12 +211,12 @@ class AggregatorSession:
         if message.round < aggregator.round:
             log.info("update of %s for round %d came late", party, message.round)
             with contextlib.suppress(MessageError):  # its head may still be news
-                self.lobby.heads.take(party, message.info.get("ledger_head"))
+                self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
             return False
         if party in aggregator.cohort and party not in aggregator.waiting_for:
             return False  # came twice
         try:
-            self.lobby.heads.take(party, message.info.get("ledger_head"))
+            self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
             aggregator.receive(message)
         except MessageError:
             self._refused[party] = "bad_update"
@@ -241,7 +241,9 @@ class AggregatorSession:
 
     def _note_refusal(self, message: Message) -> None:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
-        self.lobby.heads.take(party, message.info.get("ledger_head"))  # an old one that came once more is behind
+        self.lobby.heads.take(
+            party, message.info.get("ledger_head"), underway=True
+        )  # an old one that came again is not
         if message.round in (0, self.aggregator.round):
             log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason

@@ -36,11 +36,15 @@ class HeadBook:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._heads = self._read()
+        self._heard = dict(self._heads)  # by this aggregator, and by all before it was started
 
-    def take(self, party: str, shown: Json) -> None:
-        """Remember a head; MessageError if this party has shown a later or another one before."""
+    def take(self, party: str, shown: Json, *, underway: bool = False) -> None:
+        """Remember a head; MessageError if this party has shown a later or another one before.
+
+        What was ``underway`` is not compared with other runs of now: the party may have shown more there meanwhile.
+        """
         head = shown if isinstance(shown, dict) else None
-        known = self._heads.get(party)
+        known = (self._heard if underway else self._heads).get(party)
         if known is not None and (head is None or head["count"] < known["count"]):
             rows = head["count"] if head else "no"
             raise MessageError(
@@ -50,7 +54,8 @@ class HeadBook:
         if known is not None and head is not None and head["count"] == known["count"] and head["hash"] != known["hash"]:
             raise MessageError(f"ledger of {party} has another row {head['count']} than it showed before: restore it")
         if head is not None and head["count"]:
-            self._heads[party] = head
+            self._heard[party] = head
+            self._heads[party] = max(head, self._heads.get(party, head), key=lambda each: int(each["count"]))
 
     def newest(self, party: str) -> Head | None:
         """The newest head that a party has shown."""

@@ -55,3 +55,20 @@ def test_a_damaged_book_is_named(tmp_path: Path) -> None:
     (tmp_path / "heads.json").write_text("{")
     with pytest.raises(InputError, match=r"heads\.json"):
         HeadBook(tmp_path / "heads.json")
+
+
+def test_an_update_that_was_underway_is_not_behind_another_run(tmp_path: Path) -> None:
+    """A party in two runs with one ledger: what it showed in one may overtake what it sent before in the other."""
+    one, other = HeadBook(tmp_path / "heads.json"), HeadBook(tmp_path / "heads.json")
+    one.take("a", head(1))
+    other.take("a", head(3))
+    other.save()
+    one.save()
+    one.take("a", head(2), underway=True)
+    assert one.newest("a") == head(3)
+    with pytest.raises(MessageError, match="it showed 2 before"):
+        one.take("a", head(1), underway=True)
+    with pytest.raises(MessageError, match="it showed 3 before"):
+        one.take("a", head(2))
+    with pytest.raises(MessageError, match="it showed 3 before"):  # a run that begins later knows all of them
+        HeadBook(tmp_path / "heads.json").take("a", head(2), underway=True)
