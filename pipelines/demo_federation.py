@@ -25,6 +25,7 @@ def main(folder: Path) -> int:
     from homo_dp.transport.keys import new_key_pair, write_key_pair
 
     shutil.copytree(ROOT / "data", folder / "data")
+    (folder / "exchange").mkdir()  # the shared folder
     for name in ("aggregator", *PARTIES):
         pair = new_key_pair(name)
         write_key_pair(pair, folder / "keys")
