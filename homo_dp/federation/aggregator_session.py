@@ -241,9 +241,8 @@ class AggregatorSession:
 
     def _note_refusal(self, message: Message) -> None:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
-        self.lobby.heads.take(
-            party, message.info.get("ledger_head"), underway=True
-        )  # an old one that came again is not
+        # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
+        self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
         if message.round in (0, self.aggregator.round):
             log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason
