@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gaussian import draw_in_background
 
 if TYPE_CHECKING:
     from homo_dp.privacy.noise import NoiseSource
@@ -150,6 +151,7 @@ class _Producer:
         return left
 
     def run(self) -> None:
+        draw_in_background()
         orders, blocks = self.orders, self.blocks
         while (order := orders.get()) is not _STOP:
             if isinstance(order, threading.Event):

@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 from homo_dp.privacy.keystream import SLACK_BYTES, Keystream
 
 SUMMANDS = 4
-# Outputs computed at a time: all work arrays of one piece stay in the second-level cache.
-PIECE = 16384
+# Bytes of keystream worked on at a time: the two work arrays of such a piece stay in the second-level cache.
+PIECE_BYTES = 1 << 19
+# A thread that draws next to a trainer takes longer pieces. Each call ends with taking the interpreter lock, and every
+# time it has to wait for it, the trainer pays for waking it: that costs more than the cache saves.
+BACKGROUND_PIECE_BYTES = 1 << 21
+# From here on torch works with threads of its own: in a forked child they do not exist, and it would wait for ever.
+_PARALLEL = 2048
 
 _local = threading.local()
 
@@ -25,23 +30,33 @@ def fill_normals(stream: Keystream, out: NDArray[np.floating], std: float) -> No
     different values: in one sum they would be a single normal again. Opacus throws one normal away first, so that no
     half of an earlier pair is used; here no half is ever kept between draws.
     """
+    if out.size == 0:
+        return
     work = _work(out.dtype)
-    for start in range(0, out.size, PIECE):
-        work.fill(stream, out[start : start + PIECE], std)
+    pieces = -(-out.size // work.piece)
+    step = 2 * -(-out.size // (2 * pieces))  # even pieces of one size, but for the last one
+    for start in range(0, out.size, step):
+        work.fill(stream, out[start : start + step], std)
+
+
+def draw_in_background() -> None:
+    """Let the calling thread draw in few long calls, which disturb other threads less."""
+    _local.piece_bytes = BACKGROUND_PIECE_BYTES
 
 
 class _Work:
-    """The arrays of one piece, one row a summand, reused from piece to piece by one thread."""
+    """The arrays of one piece, reused from piece to piece by one thread."""
 
-    def __init__(self, dtype: np.dtype[np.floating]) -> None:
-        pairs = SUMMANDS * PIECE // 2
+    def __init__(self, dtype: np.dtype[np.floating], piece_bytes: int) -> None:
         self.integer = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
-        self.random = np.empty(2 * self.integer.itemsize * pairs + SLACK_BYTES, np.uint8)
-        self.radius, self.angle, self.product = (np.empty(pairs, dtype) for _ in range(3))
-        largest = 2 ** (8 * self.integer.itemsize - 1) - 1
-        self.mask = self.integer.type(largest)
-        self.one, self.minus_two = dtype.type(1), dtype.type(-2)
-        self.radius_unit, self.angle_unit = dtype.type(1 / (largest + 1)), dtype.type(np.pi / (largest + 1))
+        self.piece = piece_bytes // (SUMMANDS * dtype.itemsize)
+        # From torch, which aligns memory to cache lines.
+        self.random = torch.empty(piece_bytes + SLACK_BYTES, dtype=torch.uint8).numpy()
+        self.floats = torch.empty(piece_bytes, dtype=torch.uint8).numpy().view(dtype)
+        bits = 8 * self.integer.itemsize - 1
+        self.lowest = self.integer.type(-(2**bits))
+        self.units = np.array([[-1.0], [np.pi]], dtype) / dtype.type(2**bits)
+        self.minus_half = dtype.type(-0.5)
 
     def fill(self, stream: Keystream, out: NDArray[np.floating], std: float) -> None:
         half = (out.size + 1) // 2
@@ -49,47 +64,51 @@ class _Work:
         size = 2 * self.integer.itemsize * pairs
         stream.fill(self.random, size)
         integers = self.random[:size].view(self.integer)
-        radii, angles = integers[:pairs], integers[pairs:]
-        radius, angle, product = self.radius[:pairs], self.angle[:pairs], self.product[:pairs]
+        floats = self.floats[: 2 * pairs].reshape(2, pairs)
+        radius, angle = floats
 
-        # u = (k + 1) / 2**31 (or 2**63) is in (0, 1], finest where the tail of the normal comes from, and the radius
-        # is sqrt(-2 ln u): up to 6.5 in float32, so that the halved sum of four is cut at 13 and true far beyond 8.
-        np.bitwise_and(radii, self.mask, out=radii)
-        np.copyto(radius, radii, casting="unsafe")
-        radius += self.one
-        radius *= self.radius_unit
+        # With its sign bit set a random integer k is uniform on -2**31 ... -1, so that u = -k / 2**31 is
+        # in (0, 1], finest where the tail of the normal comes from. The angles are signed: [-pi, pi).
+        np.bitwise_or(integers[:pairs], self.lowest, out=integers[:pairs])
+        np.copyto(floats, integers.reshape(2, pairs), casting="unsafe")
+        floats *= self.units
+        # Half of Box-Muller's radius sqrt(-2 ln u), up to 6.5 in float32, so that the halved sum of four is cut at 13
+        # and true far beyond 8. Halving is exact, so it may be done before the sum.
         np.log(radius, out=radius)
-        radius *= self.minus_two
+        radius *= self.minus_half
         np.sqrt(radius, out=radius)
-        # Signed integers over the whole circle: [-pi, pi).
-        np.copyto(angle, angles, casting="unsafe")
-        angle *= self.angle_unit
 
-        self.cos(angle, product)
-        product *= radius
-        np.add.reduce(product.reshape(SUMMANDS, half), axis=0, out=out[:half])
-        self.sin(angle, product)
-        product *= radius
-        np.add.reduce(product.reshape(SUMMANDS, half)[:, : out.size - half], axis=0, out=out[half:])
-        out *= out.dtype.type(std / 2)  # the square root of SUMMANDS
+        circle = integers.view(out.dtype).reshape(2, pairs)  # the integers are used up
+        _cos_and_sin(angle, circle)
+        sums = out if out.size == 2 * half else np.empty(2 * half, out.dtype)
+        np.einsum(
+            "kij,ij->kj",
+            circle.reshape(2, SUMMANDS, half),
+            radius.reshape(SUMMANDS, half),
+            out=sums.reshape(2, half),
+        )
+        if sums is not out:
+            out[:] = sums[: out.size]
+        if std != 1:
+            out *= out.dtype.type(std)
 
-    def cos(self, angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
-        if angle.itemsize == 4:
-            np.cos(angle, out=out)
-        else:  # eight times as fast as NumPy's, which has no vector form for float64
-            torch.cos(torch.from_numpy(angle), out=torch.from_numpy(out))
 
-    def sin(self, angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
-        if angle.itemsize == 4:
-            np.sin(angle, out=out)
-        else:
-            torch.sin(torch.from_numpy(angle), out=torch.from_numpy(out))
+def _cos_and_sin(angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
+    if angle.itemsize == 4:
+        np.cos(angle, out=out[0])
+        np.sin(angle, out=out[1])
+    else:  # eight times as fast as NumPy's, which has no vector form for float64
+        step = max(1, angle.size) if torch.get_num_threads() == 1 else _PARALLEL - 1
+        pieces = (torch.split(torch.from_numpy(array), step) for array in (angle, out[0], out[1]))
+        for angles, cosines, sines in zip(*pieces, strict=True):
+            torch.cos(angles, out=cosines)
+            torch.sin(angles, out=sines)
 
 
 def _work(dtype: np.dtype[np.floating]) -> _Work:
     name = f"work_{dtype.name}"
     work: _Work | None = getattr(_local, name, None)
     if work is None:
-        work = _Work(dtype)
+        work = _Work(dtype, getattr(_local, "piece_bytes", PIECE_BYTES))
         setattr(_local, name, work)
     return work

@@ -90,7 +90,7 @@ def test_each_value_is_the_halved_sum_of_four_independent_box_muller_normals(
     scale = 2 ** (bits - 1)
     cosines, sines = [0.0] * half, [0.0] * half
     for i in range(4 * half):
-        radius = math.sqrt(-2 * math.log((numbers[i] % scale + 1) / scale))
+        radius = math.sqrt(-2 * math.log((scale - numbers[i] % scale) / scale))
         angle = math.pi * numbers[4 * half + i] / scale
         cosines[i % half] += radius * math.cos(angle) / 2
         sines[i % half] += radius * math.sin(angle) / 2
