@@ -41,21 +41,26 @@ def rename(tree: dict[str, Any]) -> dict[str, Any]:
     mechanism = get(tree, "privacy.mechanism")
     if isinstance(mechanism, str) and mechanism in MECHANISMS:
         tree["privacy"]["mechanism"] = MECHANISMS[mechanism]
-    used = get(tree, "nbafl.use")  # FederatedScope's switch
-    drop(tree, "nbafl.use")
-    if used is True and mechanism is None:
+    if get(tree, "nbafl.use") is True and mechanism is None:  # FederatedScope's switch
         put(tree, ("privacy", "mechanism"), "nbafl")
     return tree
 
 
 def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Replace flower-dp's words in all layers, if together they ask for NbAFL.
+    """Replace flower-dp's words in all layers, if together they ask for NbAFL, and take FederatedScope's switch out.
 
     >>> rename_for_nbafl({"privacy": {"mechanism": "nbafl"}}, {"num_rounds": 3})
     [{'privacy': {'mechanism': 'nbafl'}}, {'train': {'rounds': 3}}]
     """
     asked = [get(layer, "privacy.mechanism") for layer in layers]
     mechanism = next((name for name in reversed(asked) if name is not None), None)
+    used = [get(layer, "nbafl.use") for layer in layers]
+    if mechanism == "nbafl" and next((use for use in reversed(used) if use is not None), None) is False:
+        raise ConfigError(
+            "nbafl.use=false: privacy.mechanism is nbafl; choose another privacy.mechanism, or leave nbafl.use out"
+        )
+    for layer in layers:
+        drop(layer, "nbafl.use")
     return [_renamed(layer, FLOWER_DP) if mechanism == "nbafl" else layer for layer in layers]
 
 

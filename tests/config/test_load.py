@@ -138,3 +138,9 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 
 def test_empty_file_is_the_default(tmp_path: Path) -> None:
     assert load(_file(tmp_path, "# nothing\n")).config == Config()
+
+
+def test_federatedscopes_switch_turned_off_contradicts_nbafl() -> None:
+    with pytest.raises(ConfigError, match=r"nbafl\.use=false: privacy\.mechanism is nbafl"):
+        load_config(None, {"privacy.mechanism": "nbafl", "nbafl.use": False})
+    assert load_config(None, {"nbafl.use": False}).privacy.mechanism == "dp_sgd"
