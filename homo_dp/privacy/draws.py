@@ -15,6 +15,7 @@ from homo_dp.privacy.sampling import PoissonSampler
 
 _BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
 _AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
+_TOGETHER = 1 << 18  # normals that the thread draws in one go: threads that meet less often disturb each other less
 
 
 class PoissonBatches:
@@ -62,18 +63,22 @@ class NoiseVectors:
         self._forks = forks()
         self._ahead: AheadNormals | None = None
         if noise.private and size >= _AHEAD and steps > 2:
-            self._ahead = AheadNormals(noise, size, dtype=dtype, depth=2)
+            self._together = max(1, min(steps // 4, _TOGETHER // size))
+            self._ahead = AheadNormals(noise, size * self._together, dtype=dtype, depth=1 if self._together > 1 else 2)
 
     def next(self) -> Tensor:
         """A fresh vector of independent normals with standard deviation 1."""
-        if self._ahead is not None:
-            return self._ahead.take()
         if not self._ready or self._forks != forks():
-            count = max(1, min(self._left, _BLOCK // self._size))
-            self._ready = list(self._noise.normal((count, self._size), 1.0, dtype=self._dtype))
+            self._ready = list(self._draw_block())
             self._forks = forks()
         self._left -= 1
         return self._ready.pop()
+
+    def _draw_block(self) -> Tensor:
+        if self._ahead is not None:
+            return self._ahead.take().view(self._together, self._size)
+        count = max(1, min(self._left, _BLOCK // self._size))
+        return self._noise.normal((count, self._size), 1.0, dtype=self._dtype)
 
     @property
     def producer_cpu_seconds(self) -> float:

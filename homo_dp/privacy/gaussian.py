@@ -15,7 +15,7 @@ SUMMANDS = 4
 PIECE_BYTES = 1 << 19
 # A thread that draws next to a trainer takes longer pieces. Each call ends with taking the interpreter lock, and every
 # time it has to wait for it, the trainer pays for waking it: that costs more than the cache saves.
-BACKGROUND_PIECE_BYTES = 1 << 21
+BACKGROUND_PIECE_BYTES = 1 << 22
 # From here on torch works with threads of its own: in a forked child they do not exist, and it would wait for ever.
 _PARALLEL = 2048
 

@@ -109,10 +109,11 @@ def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(monkeypatch:
     number = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: number)
     batches = PoissonBatches(PoissonSampler(1000, 0.1), secure_noise())
-    vectors = NoiseVectors(secure_noise(), 100, 50, torch.float64)
     batches.next()
-    vectors.next()
-    children = [in_forked_child(vectors.next) for _ in range(2)]
-    check_independent(vectors.next(), *children)
+    for size in (100, 20_000):  # drawn in blocks, and several at a time by a thread
+        with NoiseVectors(secure_noise(), size, 50, torch.float64) as vectors:
+            vectors.next()
+            children = [in_forked_child(vectors.next) for _ in range(2)]
+            check_independent(vectors.next(), *children)
     drawn = [in_forked_child(batches.next), in_forked_child(batches.next), batches.next().double()]
     assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2)), "1,000 coins alike: once in 1e80"
