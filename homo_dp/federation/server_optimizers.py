@@ -25,6 +25,8 @@ class ServerOptimizer:
         return {name: self._step_tensor(name, current, mean) for name in current}
 
     def _step_tensor(self, name: str, current: Weights, mean: Weights) -> Tensor:
+        if not current[name].is_floating_point():  # a public buffer that nobody trains
+            return mean[name]
         config, delta = self.config, mean[name] - current[name]
         if config.name == "fedavg":
             return current[name] + config.rate * delta
