@@ -73,7 +73,8 @@ def _findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...
     found = verify_extract(record.ledger, summary.get("head"), summary.get("releases"))
     found += verify_statement(record.privacy, record.ledger)
     if record.privacy.get("private"):
-        found += verify_epsilon(record.ledger, record.privacy.get("parties") or {})
+        interrupted = bool(record.indicators.get("interrupted"))
+        found += verify_epsilon(record.ledger, record.privacy.get("parties") or {}, interrupted=interrupted)
     whole = _whole_ledger(record, ledger)
     if whole is not None:
         found += verify_against(whole, record.ledger)

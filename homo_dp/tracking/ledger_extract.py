@@ -110,25 +110,44 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
     return [(True, f"epsilon of the run is the largest of its parties, {said:.4g}, as stated")]
 
 
-def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, interrupted: bool = False) -> list[Finding]:
     """Add up the events of the extract again, by both accountants, and compare with what the statement says.
 
-    Rows of somebody who is no party are the aggregator's, which adds the noise for all of them.
+    Rows of somebody who is no party are the aggregator's, which adds the noise for all of them. The statement of a run
+    that was interrupted counts its last round for every party, as soon as one of them had answered.
     """
     found: list[Finding] = []
     largest = max(parties.values(), key=lambda stated: stated.get("epsilon_rdp") or 0.0, default={})
     for name in dict.fromkeys(str(row.get("party")) for row in rows):
         stated = parties.get(name, largest)
-        spent = recomputed([row for row in rows if str(row.get("party")) == name])
+        own = [row for row in rows if str(row.get("party")) == name]
+        spent = recomputed(own)
+        if (
+            interrupted
+            and not _same(spent.rdp, stated.get("epsilon_rdp"))
+            and _same(recomputed([*own, own[-1]]).rdp, stated.get("epsilon_rdp"))
+        ):
+            found.append((True, f"{name}: had not answered the round that was interrupted, which is counted for it"))
+            spent = recomputed([*own, own[-1]])
         for accountant, value, said in (
             ("PLD", spent.pld, stated.get("epsilon_pld")),
             ("RDP", spent.rdp, stated.get("epsilon_rdp")),
         ):
-            same = value == said or (value is not None and said is not None and abs(value - said) <= SAME * said)
+            same = _same(value, said)
             shown = "none" if value is None else f"{value:.4g}"
             ending = "as stated" if same else f"but {said} was stated"
             found.append((same, f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}"))
+    listed = {str(row.get("party")) for row in rows}
+    if listed & set(parties):  # else the aggregator's rows are for all
+        silent = {name: _quoted(stated) for name, stated in parties.items() if name not in listed}
+        found += [
+            (False, f"{name}: has no row, but epsilon {said} was stated") for name, said in silent.items() if said
+        ]
     return found
+
+
+def _same(value: float | None, said: float | None) -> bool:
+    return value == said or (value is not None and said is not None and abs(value - said) <= SAME * said)
 
 
 def recomputed(rows: Rows) -> Epsilon:

@@ -190,6 +190,26 @@ def test_a_missing_row_is_found_by_its_epsilon(shell: Shell, folder: Path) -> No
     assert "was stated" in done.out
 
 
+def test_a_party_without_any_row_is_found(shell: Shell, folder: Path) -> None:
+    def edit(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["party"] != "party_3"]
+
+    change(folder / "numbers_ledger.json", edit)
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "BAD: party_3: has no row" in done.out
+
+
+def test_a_round_that_was_interrupted_counts_for_all_parties(shell: Shell, folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows.pop())
+    change(folder / "numbers.dat", lambda value: value.update(interrupted=True))
+    done = shell.report(str(folder))
+    assert done.code == 0, done.out
+    assert "party_3: had not answered the round that was interrupted" in done.out
+    change(folder / "numbers_ledger.json", lambda rows: rows.pop(2))
+    assert shell.report(str(folder)).code == 1  # two of its rows are missing
+
+
 def test_swapped_and_replaced_rows_are_found(shell: Shell, folder: Path) -> None:
     change(folder / "numbers_ledger.json", lambda rows: rows.insert(0, rows.pop(1)))
     assert "reordered" in shell.report(str(folder)).out
