@@ -109,17 +109,16 @@ class NoiseSource(ABC):
         return (words % np.uint64(high)).view(np.int64)
 
     def _distinct(self, population: int, size: int) -> NDArray[np.int64]:
+        if size == 0:
+            return np.empty(0, np.int64)
         # Only what is missing is drawn again, so the set never overshoots; no index is special to any step of this,
         # hence all sets of the final size are equally likely.
-        chosen = np.empty(0, np.int64)
-        while chosen.size < size:
-            more = self._integers(population, size - chosen.size)
-            chosen = np.concatenate([chosen, more]) if chosen.size else more
+        chosen = self._integers(population, size).astype(np.int32 if population <= 2**31 else np.int64, copy=False)
+        chosen.sort()  # twice as fast in 32 bits
+        while (again := np.flatnonzero(chosen[1:] == chosen[:-1])).size:
+            chosen[again] = self._integers(population, again.size)
             chosen.sort()
-            fresh = chosen[1:] != chosen[:-1]
-            if not fresh.all():
-                chosen = np.concatenate([chosen[:1], chosen[1:][fresh]])
-        return chosen
+        return chosen.astype(np.int64, copy=False)
 
 
 class SecureNoise(NoiseSource):
