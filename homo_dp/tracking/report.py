@@ -54,12 +54,14 @@ class Checks:
 def report_page(record: Record, checks: Checks) -> str:
     """The report as HTML."""
     private = bool(record.privacy.get("private"))
-    badge = tag("span", "PRIVATE" if private else "NOT PRIVATE", class_="badge good" if private else "badge bad")
+    word = "NOT PRIVATE" if not private else "PRIVATE" if checks.good else "NOT VERIFIED"
+    badge = tag("span", word, class_="badge good" if word == "PRIVATE" else "badge bad")
     title, weak = f"Privacy report: {record.run}", weakness(record.privacy)
     return page(
         title,
         tag("h1", title),
         tag("p", badge, f" written by homo_dp {__version__}", class_="meta"),
+        _alarm(checks),
         tag("p", record.privacy.get("statement", ""), class_="box" if private else "box warn"),
         tag("p", weak, class_="box warn") if weak else "",
         _local_note(record),
@@ -75,6 +77,14 @@ def report_page(record: Record, checks: Checks) -> str:
         listed(limits(record.privacy, _lifetime(record))),
         _config(record),
     )
+
+
+def _alarm(checks: Checks) -> Html:
+    failed = [text for good, text in checks.findings if not good]
+    if not failed:
+        return Html("")
+    words = f"Do not rely on this report: {len(failed)} of {len(checks.findings)} checks failed (see Ledger below). "
+    return tag("p", words, f"First: {failed[0]}.", class_="box warn")
 
 
 def _local_note(record: Record) -> Html:
@@ -217,6 +227,10 @@ def _budget(record: Record, checks: Checks) -> Html:
     rows = [[each.get(name) for name in names] for each in datasets]
     drawn = [picture(checks.pictures["budget"], "budget bars")] if "budget" in checks.pictures else []
     note = "As of the end of this run. Runs added up is an upper bound, at the sum of their deltas."
+    if not record.privacy.get("private"):
+        note += (
+            " This run is counted with what its noise would have cost; it was NOT PRIVATE, so no epsilon holds for it."
+        )
     shown = table(list(names.values()), rows) + tag("p", note, class_="meta")
     return Html(tag("h2", "Budget of each dataset") + shown + "".join(drawn))
 

@@ -55,6 +55,8 @@ def weakness(privacy: Mapping[str, Any]) -> str | None:
 
 def released_words(privacy: Mapping[str, Any]) -> str:
     """What else left a party, beside the releases on the ledger."""
+    if not privacy.get("private"):
+        return "NOT PRIVATE: the noise can be repeated by whoever knows its seed, and taken off again."
     if privacy.get("quoted_observer") == "model_reader":
         return (
             "Listed is what the aggregator published. The parties sent it their updates without enough noise of their "

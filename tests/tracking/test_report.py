@@ -69,6 +69,7 @@ def test_it_says_everything_from_the_folder_alone(shell: Shell, folder: Path) ->
         path.rename(folder / f"file{index}")
     (folder / "notes.txt").write_text("not ours")
     assert shell.report(str(folder)).code == 0
+    assert "Do not rely" not in shell.text
     for part in (
         "Adding or removing one record",
         "logistic_regression",
@@ -122,6 +123,9 @@ def test_an_edited_row_is_found(shell: Shell, folder: Path) -> None:
     assert "BAD: row 5 does not match its own hash" in done.out
     assert "BAD" in shell.text
     assert "ok: party_1: epsilon by PLD" in done.out  # each finding stands for itself
+    first = shell.text.split("What was trained")[0]
+    assert "NOT VERIFIED" in first
+    assert "Do not rely on this report" in first
 
 
 def test_an_edited_epsilon_so_far_is_found(shell: Shell, folder: Path) -> None:
@@ -161,6 +165,8 @@ def test_seeded_noise_is_not_private_whatever_the_indicators_say(
     done = shell.report("out")
     assert done.code == 0, done.out
     assert "NOT PRIVATE: no epsilon is claimed" in shell.text
+    assert "no epsilon holds for it" in shell.text
+    assert "taken off again" in shell.text
     assert "the whole ledger ledger.sqlite is intact" in shell.text
     change(shell.folder / "out" / "indicator.json", lambda value: value["privacy"].update(private=True))
     done = shell.report("out")
