@@ -57,7 +57,8 @@ class AggregatorProcess:
         self.test = public_table(config, self.encoding)
         bounds = config.data.target_bounds
         shape, classes = self.encoding.input_shape, self.encoding.classes
-        self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds)
+        public = config.privacy.public_tensors
+        self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds, public)
         found = mechanism_class(config.privacy.mechanism)
         private = config.private and found.private
         self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)

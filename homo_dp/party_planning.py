@@ -32,7 +32,8 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     source = "this party's own config (no plan has come yet)" if kept is None else "the aggregator's plan"
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
     config = agree(own, plan)
-    module = build_model(config.model, federation.input_shape, federation.classes, config.train.seed).module
+    shape, public = federation.input_shape, config.privacy.public_tensors
+    module = build_model(config.model, shape, federation.classes, config.train.seed, public_tensors=public).module
     parameters = sum(parameter.numel() for parameter in module.parameters())
     rows = config.data.rows.get(name, len(federation.parties[name].train))
     facts = facts_for_party(config, plan, name, rows, parameters)

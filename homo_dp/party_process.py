@@ -129,7 +129,8 @@ class PartyProcess:
     def _model(self) -> BuiltModel:
         config, federation = self.agreed, self.federation
         bounds = config.data.target_bounds
-        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds)
+        public = config.privacy.public_tensors
+        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds, public)
 
     def _settings(self) -> PartySettings:
         privacy = self.own.privacy

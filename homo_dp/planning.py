@@ -40,7 +40,8 @@ def show_plan(config: Config, screen: Screen) -> None:
 def planned_mechanism(config: Config) -> Mechanism:
     """The mechanism of a run, calibrated from declared or shipped row counts."""
     shape, classes = public_shape(config)
-    module = build_model(config.model, shape, classes, config.train.seed).module
+    public = config.privacy.public_tensors
+    module = build_model(config.model, shape, classes, config.train.seed, public_tensors=public).module
     parameters = sum(parameter.numel() for parameter in module.parameters())
     if simulates_users(config):
         return planned_user_mechanism(config, parameters)

@@ -148,8 +148,8 @@ class Simulation:
 
     def _build(self) -> BuiltModel:
         config, federation = self.config, self.federation
-        bounds = config.data.target_bounds
-        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds)
+        bounds, public = config.data.target_bounds, config.privacy.public_tensors
+        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds, public)
 
     def _facts(self, parameters: int) -> FederationFacts:
         declared = self.config.data.rows

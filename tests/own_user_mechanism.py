@@ -1,7 +1,10 @@
-"""User-level mechanisms of somebody's own, in one file: another noise on the sum, another local training."""
+"""User-level mechanisms of somebody's own, in one file: another noise on the sum, another training; and a model."""
+
+import math
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from homo_dp.federation.cohort_mechanism import CohortSum
 from homo_dp.federation.local_fit import LocalFit
@@ -25,3 +28,21 @@ class StayingPut(DpFedAvg):
 
     def after_batch(self, fit: LocalFit) -> None:
         fit.load(fit.start)
+
+
+class Scaled(nn.Module):
+    """A linear model with a scalar weight and a buffer of one integer."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.scale = nn.Parameter(torch.tensor(1.0))
+        self.register_buffer("version", torch.tensor(3))
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.linear(features) * self.scale
+        return outputs
+
+
+def scaled(input_shape: Sequence[int], outputs: int) -> nn.Module:
+    return Scaled(math.prod(input_shape), outputs)

@@ -10,6 +10,7 @@ import torch
 from homo_dp import train
 from homo_dp.config.load import load_config
 from homo_dp.errors import ConfigError
+from homo_dp.models.files import load_model
 from homo_dp.outputs import write_outputs
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
@@ -263,3 +264,15 @@ def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(caplog: pyt
     assert total.replies == 5
     assert not total.updates.any()
     assert "one at a time" in caplog.text
+
+
+def test_an_integer_buffer_of_ones_own_model_is_refused_unless_declared_public_and_then_stays() -> None:
+    keys = {"model.factory": "tests.own_user_mechanism:scaled", "train.server_optimizer.name": "fedadam"}
+    with pytest.raises(ConfigError, match=r"buffer version .* list it in privacy\.public_tensors"):
+        simulated(keys)
+    outcome, _, simulation = simulated({**keys, "privacy.public_tensors": ["version"]})
+    assert outcome.weights["version"].equal(torch.tensor(3))
+    assert float(outcome.weights["scale"]) != 1.0
+    written = write_outputs(outcome, simulation.ledger)
+    saved = load_model(written.files["model"], trust_factory=True)
+    assert saved.module.state_dict()["version"].equal(torch.tensor(3))

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +16,14 @@ from homo_dp.models.architecture import Architecture
 from homo_dp.models.task import Loss, Task
 
 
-def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module, Loss | None]:
+def factory_model(
+    architecture: Architecture, seed: int = 0, public_tensors: Collection[str] = ()
+) -> tuple[nn.Module, Loss | None]:
     """Call the factory and check what it returns: this runs the user's code.
 
     The function may take any of ``input_shape``, ``outputs`` and the keys of ``model.options`` as arguments, and
-    returns a `torch.nn.Module` or a pair of module and loss per record. ``seed`` decides its initial weights.
+    returns a `torch.nn.Module` or a pair of module and loss per record. ``seed`` decides its initial weights;
+    ``public_tensors`` names the buffers that hold no data.
     """
     path = architecture.factory or ""
     function = load_function(path)
@@ -40,7 +43,7 @@ def factory_model(architecture: Architecture, seed: int = 0) -> tuple[nn.Module,
                 "with loss(outputs, labels) of shape (n,)"
             )
         try:
-            module = validate_private(module, architecture.fix)
+            module = validate_private(module, architecture.fix, public_tensors)
         except ValueError as error:
             raise ConfigError(f"model.factory={path}: {_line(error)}") from error
         _check_outputs(path, module, architecture)
@@ -70,7 +73,7 @@ def load_function(path: str) -> Callable[..., Any]:
     return result
 
 
-def validate_private(module: nn.Module, fix: bool = False) -> nn.Module:
+def validate_private(module: nn.Module, fix: bool = False, public_tensors: Collection[str] = ()) -> nn.Module:
     """The module, if each record's gradient can be bounded on its own; ``fix`` replaces what cannot be private.
 
     Guarantees:
@@ -81,7 +84,7 @@ def validate_private(module: nn.Module, fix: bool = False) -> nn.Module:
 
     _check_shared(module)
     try:
-        return _with_one_name_each(compatible_module(module.train(), fix=fix))
+        return _with_one_name_each(compatible_module(module.train(), fix=fix, public=public_tensors))
     except ValueError:
         raise
     except Exception as error:  # whatever copying and replacing the layers of somebody's code may raise

@@ -102,7 +102,7 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
             "give --trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)"
         )
     try:
-        module, loss = build_module(architecture, seed=None)
+        module, loss = build_module(architecture, seed=None, public_tensors=tensors)  # nobody trains it here
     except ConfigError as error:
         raise ModelFileError(f"{path}: cannot be rebuilt: {error}") from error
     except (ValueError, RuntimeError, OverflowError, MemoryError) as error:

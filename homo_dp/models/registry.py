@@ -1,6 +1,6 @@
 """From the `model` block of a config to a module and its task."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,10 +34,12 @@ def build_model(
     classes: Sequence[Any] | None,
     seed: int = 0,
     target_bounds: tuple[float, float] | None = None,
+    public_tensors: Collection[str] = (),
 ) -> BuiltModel:
     """The model for data of this shape and these classes (None: regression); ``seed`` alone decides its first weights.
 
-    ``target_bounds`` is the public range of a regression target, so that predictions come in its own units.
+    ``target_bounds`` is the public range of a regression target, so that predictions come in its own units;
+    ``public_tensors`` names buffers of a factory's model that hold no data.
 
     >>> from homo_dp.config.model import ModelConfig
     >>> model = build_model(ModelConfig(name="logistic_regression"), (30,), [0, 1])
@@ -50,17 +52,19 @@ def build_model(
     if settings.factory is None and settings.name == "logistic_regression" and task.kind == "regression":
         raise ConfigError("model.name=logistic_regression: predicts classes; for numbers use linear_regression")
     architecture = architecture_of(settings, input_shape, task.outputs)
-    module, loss = build_module(architecture, seed)
+    module, loss = build_module(architecture, seed, public_tensors)
     task = task_for(classes, loss, target_bounds)
     if loss is not None:
         check_loss(module, task, architecture)
     return BuiltModel(module, task, architecture)
 
 
-def build_module(architecture: Architecture, seed: int | None = 0) -> tuple[nn.Module, Loss | None]:
+def build_module(
+    architecture: Architecture, seed: int | None = 0, public_tensors: Collection[str] = ()
+) -> tuple[nn.Module, Loss | None]:
     """The module of an architecture, and the loss that a factory gave with it, if it did; no seed: shapes only."""
     if architecture.factory is not None:
-        return factory_model(architecture, seed or 0)
+        return factory_model(architecture, seed or 0, public_tensors)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     flatten = len(architecture.input_shape) > 1
     between = partial(activation, architecture.activation, architecture.tempered)

@@ -6,7 +6,7 @@ and a short run on made-up rows finds modules that mix rows without saying so in
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -37,8 +37,10 @@ def check_noise_multiplier(noise_multiplier: float) -> float:
     return float(noise_multiplier)
 
 
-def compatible_module(module: nn.Module, *, fix: bool = False) -> nn.Module:
+def compatible_module(module: nn.Module, *, fix: bool = False, public: Collection[str] = ()) -> nn.Module:
     """Return a module that can be trained privately: the same one, or a repaired copy when ``fix`` is asked for.
+
+    ``public`` names buffers that hold no data and are never trained.
 
     >>> compatible_module(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), fix=True)[1]
     GroupNorm(1, 4, eps=1e-05, affine=True, bias=True)
@@ -48,11 +50,11 @@ def compatible_module(module: nn.Module, *, fix: bool = False) -> nn.Module:
         for layer in module.modules():
             if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.running_mean is not None:
                 _forget_running_statistics(layer)
-    check_module(module)
+    check_module(module, public)
     return module
 
 
-def check_module(module: nn.Module) -> None:
+def check_module(module: nn.Module, public: Collection[str] = ()) -> None:
     """Raise PrivacyError unless every layer, parameter and buffer of the module can be trained privately."""
     for name, layer in module.named_modules():
         _check_layer(name or "model", layer)
@@ -63,7 +65,7 @@ def check_module(module: nn.Module) -> None:
             raise PrivacyError(f"{name}: shape={tuple(parameter.shape)} has no values; remove the parameter")
         if not bool(parameter.isfinite().all()):
             raise PrivacyError(f"{name} holds NaN or infinity; start from finite weights")
-    _check_buffers(module)
+    _check_buffers(module, public)
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trainable:
         raise PrivacyError("the model has 0 trainable parameters; set requires_grad=True on at least one")
@@ -151,13 +153,13 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
 
 
-def _check_buffers(module: nn.Module) -> None:
+def _check_buffers(module: nn.Module, public: Collection[str]) -> None:
     persistent = set(module.state_dict(keep_vars=True)) - {name for name, _ in _all_parameters(module)}
     for name, buffer in module.named_buffers():
-        if name in persistent:
+        if name in persistent and name not in public:
             raise PrivacyError(
                 f"buffer {name} (dtype={buffer.dtype}) may hold data and has no privacy event; "
-                "remove it, or register a constant with persistent=False"
+                "remove it, register a constant with persistent=False, or (dp_fedavg) list it in privacy.public_tensors"
             )
 
 
