@@ -83,7 +83,9 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
         "--params", metavar="KEY=VALUE,...", action="append", nargs="+", default=[], help="overrides; may be repeated"
     )
     if dry_run:
-        parser.add_argument("--dry-run", action="store_true", help="say what would be released; releases and charges nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be released; releases and charges nothing"
+        )
     add_screen_arguments(parser)
     if parser.epilog is None or PARAMS_HELP not in parser.epilog:
         parser.epilog = "\n\n".join(part for part in (parser.epilog, PARAMS_HELP) if part)
