@@ -51,7 +51,7 @@ def write_report(record: Record, output: str, ledger: str | None, plots: str | N
     from homo_dp.tracking.pictures import plots_of
     from homo_dp.tracking.report import Checks, report_page
 
-    checks = Checks(_findings(record, ledger), plots_of(record))
+    checks = Checks(findings(record, ledger), plots_of(record))
     write_whole(output, report_page(record, checks).encode(), "-o")
     for name, data in checks.pictures.items() if plots else ():
         write_whole(Path(str(plots)) / f"{name}.png", data, "--plots")
@@ -62,7 +62,7 @@ def write_report(record: Record, output: str, ledger: str | None, plots: str | N
     return 0 if checks.good else 1
 
 
-def _findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
+def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
     """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
     from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon, verify_extract, verify_statement
 
