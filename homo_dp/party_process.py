@@ -34,7 +34,7 @@ from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.outbox import Outbox
-from homo_dp.processes import GO_ON, open_transport, party_sealer, run_name, start_tracker
+from homo_dp.processes import GO_ON, discreet, open_transport, party_sealer, run_name, start_tracker
 from homo_dp.round_numbers import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.screen import Progress
 from homo_dp.simulation import Outcome
@@ -122,6 +122,7 @@ class PartyProcess:
         self.sealer.kinds = mechanism.kinds
         self.party = party
         self._say_agreed(party)
+        self.tracker = discreet(self.tracker, config, party.mechanism)
         who = f"party {self.name}"
         start_tracker(self.tracker, config, who, self._folder, party.mechanism, private=self._private)
         return party

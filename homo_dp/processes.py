@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from homo_dp.transport.sealing import Sealer
 if TYPE_CHECKING:
     from homo_dp.federation.mechanism import Mechanism
     from homo_dp.tracking.tracker import Tracker
+
+log = logging.getLogger(__name__)
 
 GO_ON = "start the same command again: the run continues where it is"
 
@@ -110,6 +113,27 @@ def start_tracker(
     if config.party.name is not None and role != "aggregator":
         tags["party"] = config.party.name
     tracker.start(params, tags, [], mark)
+
+
+def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
+    """The tracker of a party, or none: where cohorts are secret, a store elsewhere would see when it was drawn.
+
+    Guarantees:
+        - the rounds of a party whose cohort is drawn reach only a store on this machine, unless the party lets them go.
+    """
+    from homo_dp.tracking.tracker import NoTracker
+    from homo_dp.tracking.uris import is_local
+
+    tracking = config.tracking
+    if not mechanism.hides_cohort or not tracking.enabled or is_local(tracking.uri) or tracking.private_metrics:
+        return tracker
+    tracker.finish("KILLED", {}, {})
+    log.warning(
+        "tracking.uri=%s: is not on this machine, and rounds would tell when this party was drawn; nothing is sent "
+        "(tracking.private_metrics: true sends it)",
+        tracking.uri,
+    )
+    return NoTracker()
 
 
 def _limits(config: Config) -> Limits:
