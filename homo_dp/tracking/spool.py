@@ -123,6 +123,18 @@ def locked(folder: Path) -> Iterator[bool]:
         yield True
 
 
+@contextlib.contextmanager
+def alone(parent: Path) -> Iterator[None]:
+    """Wait until no other process that sends a spool of this folder is in such a block."""
+    descriptor = os.open(parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: then it is only very likely
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def unsent(parent: Path) -> list[Path]:
     """Spools that runs left behind in a folder, oldest first; not those of runs that are still going on."""
     try:

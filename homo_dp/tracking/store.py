@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.tracking.spool import Line, State
+from homo_dp.tracking.spool import Line, State, alone
 from homo_dp.tracking.tracker import CONFIG, LEDGER, MODEL
 from homo_dp.tracking.uris import artifact_location, is_local
 
@@ -116,28 +116,34 @@ class Store:
             return str(made.experiment_id)
 
     def _run(self, line: Line) -> None:
-        key = line["key"]
+        key, mark = line["key"], line.get("mark")  # the mark of a process that may be killed and started again
         if key in self.state.runs:
             return
-        shared = line.get("mark")  # of a process that may be started again
-        mark = f"{shared or self.folder.name}/{key}"
-        run_id = self._made_before(mark) if self._retried or shared else None
-        run_id = run_id or self._reopened(line.get("existing"))
-        if shared:
-            self.state.shared = [*{*self.state.shared, key}]
-            if run_id is not None:
+        if mark is None:
+            run_id = self._made_before(self._tag(line)) if self._retried else None
+            self.state.runs[key] = run_id or self._reopened(line.get("existing")) or self._make(line, {})
+            return
+        self.state.shared = [*{*self.state.shared, key}]
+        with alone(self.folder.parent):  # the sender of a process that was killed may be about to make the run
+            run_id = self._made_before(self._tag(line))
+            if run_id is None:
+                run_id = self._make(line, {HOLDER_TAG: self.folder.name})
+            else:
                 self._take_over(run_id)
-        if run_id is None:
-            tags = {name: str(value)[:TAG_LENGTH] for name, value in line["tags"].items()} | {SPOOL_TAG: mark}
-            if shared:
-                tags[HOLDER_TAG] = self.folder.name
-            if line.get("parent"):
-                tags["mlflow.parentRunId"] = self.state.runs[line["parent"]]
-            run = self.client.create_run(
-                self.state.experiment_id, start_time=line["time"], tags=tags, run_name=line["name"]
-            )
-            run_id = run.info.run_id
         self.state.runs[key] = run_id
+
+    def _make(self, line: Line, tags: Mapping[str, str]) -> str:
+        tags = {name: str(value)[:TAG_LENGTH] for name, value in line["tags"].items()} | dict(tags)
+        tags |= {SPOOL_TAG: self._tag(line)}
+        if line.get("parent"):
+            tags["mlflow.parentRunId"] = self.state.runs[line["parent"]]
+        run = self.client.create_run(
+            self.state.experiment_id, start_time=line["time"], tags=tags, run_name=line["name"]
+        )
+        return str(run.info.run_id)
+
+    def _tag(self, line: Line) -> str:
+        return f"{line.get('mark') or self.folder.name}/{line['key']}"
 
     def _reopened(self, run_id: str | None) -> str | None:
         """A run of before that goes on; None if the store does not have it any more."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,21 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
     assert not {name for name in history if name.startswith(("train_", "test_"))}
     assert "round" not in history
     assert not files & {"predict.csv", "indicator_gradient_norms.json"}
+
+
+def test_a_process_that_was_killed_goes_on_in_its_run(tmp_path: Path, empty_store: Path) -> None:
+    """Killed while its sender may still be on the way to make the run, so that two senders meet."""
+    store = Path(shutil.copy(empty_store, tmp_path))
+    with Zygote() as zygote, Cluster(tmp_path / "cluster", zygote=zygote) as cluster:
+        cluster.change("party_1", "tracking", enabled=True, uri=f"sqlite:///{store}", plots=False)
+        cluster.start_all({"party_1": "party.before_handle:3"})
+        assert cluster.processes["party_1"].wait(60) == -signal.SIGKILL
+        cluster.start("party_1")
+        assert set(cluster.wait().values()) == {0}
+        rounds = set(range(1, cluster.rounds + 1))
+    deadline = time.monotonic() + 60  # the first sender sends what it has in its own time
+    while {step for step, _ in tracked(f"sqlite:///{store}")[1].get("epsilon", [])} != rounds:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    run, _, _ = tracked(f"sqlite:///{store}")
+    assert run.info.status == "FINISHED"
