@@ -85,7 +85,9 @@ def model_file(name: str, uri: str) -> Iterator[str]:
     set_defaults()
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
+    from mlflow.tracking import set_tracking_uri
 
+    set_tracking_uri(uri)  # names are looked up there, whatever the environment says
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = Path(download_artifacts(artifact_uri=name, dst_path=folder, tracking_uri=uri))

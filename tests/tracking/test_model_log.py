@@ -149,7 +149,7 @@ def test_a_model_of_the_users_own_module_is_trained_registered_and_served(tmp_pa
     uri = f"sqlite:///{tmp_path / empty_store.name}"
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {TRUST: "1"}
+        environment = os.environ | {TRUST: "1", "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'another.db'}"}
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
 
