@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dp_accounting import DpEvent
@@ -108,7 +108,7 @@ def _sentence(
     return f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at most {figure}."
 
 
-def _curve(event: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
+def _curve(event: DpEvent, rounds: int, delta: float) -> Sequence[Epsilon]:
     """The epsilons of all rounds, found at once by parties and rounds that ask again."""
     try:
         return _known_curve(event, rounds, delta)
@@ -117,5 +117,5 @@ def _curve(event: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _known_curve(event: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
+def _known_curve(event: DpEvent, rounds: int, delta: float) -> Sequence[Epsilon]:
     return epsilon_curve(event, rounds, delta)

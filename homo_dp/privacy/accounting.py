@@ -9,7 +9,6 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting import dp_event
@@ -28,6 +27,7 @@ from homo_dp.privacy.checks import (
     check_target_epsilon,
     steps_for_epochs,
 )
+from homo_dp.privacy.curve import Curve, Epsilon
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.events import DpEvent, compose, from_json, gaussian_multiplier, parts, to_json
 from homo_dp.privacy.fixed_size import fixed_size_rdp
@@ -54,23 +54,6 @@ ORDERS = np.array(DEFAULT_RDP_ORDERS, dtype=np.float64)
 COARSE = 8  # grid points per standard deviation while searching
 
 
-@dataclass(frozen=True)
-class Epsilon:
-    """Upper bounds on epsilon at one delta.
-
-    ``pld`` is None where no privacy loss distribution is known (fixed-size samples) or where floating point cannot
-    resolve delta (below about 1e-12).
-    """
-
-    pld: float | None
-    rdp: float
-
-    @property
-    def quoted(self) -> float:
-        """The figure to report: PLD where it exists, else RDP."""
-        return self.rdp if self.pld is None else self.pld
-
-
 def epsilon(event: DpEvent, delta: float) -> Epsilon:
     """Both epsilons of everything in an event, at this delta.
 
@@ -86,8 +69,10 @@ def epsilon(event: DpEvent, delta: float) -> Epsilon:
     return epsilon_curve(compose(event), 1, delta)[0]
 
 
-def epsilon_curve(event_per_round: DpEvent, rounds: int, delta: float, before: DpEvent | None = None) -> list[Epsilon]:
-    """Epsilon after each of ``rounds`` rounds, on top of what was released ``before``; computed once, then cached.
+def epsilon_curve(
+    event_per_round: DpEvent, rounds: int, delta: float, before: DpEvent | None = None
+) -> Sequence[Epsilon]:
+    """Epsilon after each of ``rounds`` rounds, on top of what was released ``before``; found once, then kept.
 
     >>> [round(spent.quoted, 3) for spent in epsilon_curve(dp_event.GaussianDpEvent(5.0), 3, delta=1e-5)]
     [0.726, 1.061, 1.326]
@@ -95,7 +80,7 @@ def epsilon_curve(event_per_round: DpEvent, rounds: int, delta: float, before: D
     check_delta(delta)
     check_steps(rounds, "rounds")
     base = dp_event.NoOpDpEvent() if before is None else before
-    return list(_curve(to_json(compose(event_per_round)), int(rounds), float(delta), to_json(compose(base))))
+    return _curve(to_json(compose(event_per_round)), int(rounds), float(delta), to_json(compose(base)))
 
 
 def rdp_epsilon(counts: Mapping[str, int], delta: float) -> float:
@@ -132,18 +117,22 @@ def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
     """The quoted epsilon alone; a coarse one is an upper bound too, some per mille higher and much cheaper."""
     counts = parts(event)
     _one_relation(counts)
-    pld = _pld_curve({}, counts, 1, delta, COARSE if coarse else RESOLUTION)[0]
+    pld = _by_pld({}, counts, [1], 1, delta, COARSE if coarse else RESOLUTION)[0]
     return _rdp_epsilon(_rdp_sum(counts), delta) if pld is None else pld
 
 
 @functools.lru_cache(maxsize=1024)
-def _curve(text: str, rounds: int, delta: float, before: str) -> tuple[Epsilon, ...]:
+def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
     a_round, base = parts(from_json(text)), parts(from_json(before))
     _one_relation({**a_round, **base})
-    by_pld = _pld_curve(base, a_round, rounds, delta, RESOLUTION)
     spent, each = _rdp_sum(base), _rdp_sum(a_round)
-    by_rdp = (_rdp_epsilon(spent + done * each, delta) for done in range(1, rounds + 1))
-    return tuple(Epsilon(pld, rdp) for pld, rdp in zip(by_pld, by_rdp, strict=True))
+
+    def find(some: Sequence[int]) -> list[Epsilon]:
+        by_pld = _by_pld(base, a_round, some, rounds, delta, RESOLUTION)
+        by_rdp = (_rdp_epsilon(spent + done * each, delta) for done in some)
+        return [Epsilon(pld, rdp) for pld, rdp in zip(by_pld, by_rdp, strict=True)]
+
+    return Curve(rounds, find)
 
 
 def _one_relation(counts: Mapping[str, int]) -> None:
@@ -162,21 +151,25 @@ def _fixed_size(text: str) -> bool:
 # --- by PLD ---------------------------------------------------------------------------------------------------------
 
 
-def _pld_curve(
-    before: Mapping[str, int], a_round: Mapping[str, int], rounds: int, delta: float, resolution: float
+def _by_pld(
+    before: Mapping[str, int],
+    a_round: Mapping[str, int],
+    some: Sequence[int],
+    rounds: int,
+    delta: float,
+    resolution: float,
 ) -> Sequence[float | None]:
-    """Epsilon by PLD after each round; None where there is none."""
+    """Epsilon by PLD after some of the rounds of a plan; None where there is none."""
     if any(map(_fixed_size, (*before, *a_round))):
-        return [None] * rounds
+        return [None] * len(some)
     gaussian_before, sampled_before = _mechanisms(before)
     gaussian_round, sampled_round = _mechanisms(a_round)
     if not sampled_before and not sampled_round:
-        inverse = np.hypot(gaussian_before, gaussian_round * np.sqrt(np.arange(1, rounds + 1)))
+        inverse = np.hypot(gaussian_before, gaussian_round * np.sqrt(np.array(some)))
         return [float(value) for value in gaussian_epsilons(inverse, delta)]
     if not sampled_round and not gaussian_round:
-        return _found(loss_epsilons({}, _with_gaussian(before), [1], delta, resolution)) * rounds
-    times = range(1, rounds + 1)
-    return _found(loss_epsilons(_with_gaussian(before), _with_gaussian(a_round), times, delta, resolution))
+        return _found(loss_epsilons({}, _with_gaussian(before), [1], delta, resolution)) * len(some)
+    return _found(loss_epsilons(_with_gaussian(before), _with_gaussian(a_round), some, delta, resolution, rounds))
 
 
 def _found(values: list[float]) -> list[float | None]:

@@ -2,7 +2,7 @@
 
 import collections
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dp_accounting.dp_event import NoOpDpEvent, SelfComposedDpEvent
 
@@ -83,30 +83,34 @@ def epsilon_of(counts: Mapping[str, int], delta: float) -> Epsilon:
 
 def known_epsilon(counts: Mapping[str, int], delta: float) -> Epsilon | None:
     """Epsilon of all these releases if looking ahead has found it before."""
-    return _known.get((delta, frozenset(counts.items())))
+    curve, place = _known.get((delta, frozenset(counts.items())), (None, 0))
+    return None if curve is None else curve[place]
 
 
 _Key = tuple[float, frozenset[tuple[str, int]]]
-_known: dict[_Key, Epsilon] = {}  # of all ledgers of this process: parties with one mechanism pay for it once
+# Of all ledgers of this process: parties with one mechanism pay for it once. A curve finds what it is asked for.
+_known: dict[_Key, tuple[Sequence[Epsilon], int]] = {}
 
 
 def epsilon_after(before: Mapping[str, int], event: str, delta: float, ahead: int = 1) -> Epsilon:
     """Epsilon of ``before`` and one more ``event``; if it has to be computed, the next ``ahead`` are at once."""
-    found = _known.get(_key(before, event, 1, delta))
-    return look_ahead(before, event, delta, ahead)[0] if found is None else found
+    key = _key(before, event, 1, delta)
+    if key not in _known:
+        look_ahead(before, event, delta, ahead)
+    curve, place = _known[key]
+    return curve[place]
 
 
-def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int) -> list[Epsilon]:
-    """Epsilon after each of the next rounds, kept for when they come."""
+def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int) -> None:
+    """Find epsilon after each of the next rounds and keep it for when they come; of very many, the first ones now."""
     keys = [_key(before, event, done, delta) for done in range(1, rounds + 1)]
-    found = [_known.get(key) for key in keys]
-    curve = [spent for spent in found if spent is not None]
-    if len(curve) < rounds:
-        curve = epsilon_curve(from_json(event), rounds, delta, event_of(before))
-        if len(_known) + rounds > _CACHED:
-            _known.clear()
-        _known.update(zip(keys, curve, strict=True))
-    return curve
+    if all(key in _known for key in keys):
+        return
+    curve = epsilon_curve(from_json(event), rounds, delta, event_of(before))
+    if len(_known) + rounds > _CACHED:
+        _known.clear()
+    _known.update((key, (curve, place)) for place, key in enumerate(keys))
+    curve[0]
 
 
 def _key(before: Mapping[str, int], event: str, more: int, delta: float) -> _Key:

@@ -23,9 +23,16 @@ _ROUNDING = 1e-16  # relative error of a Fourier coefficient; it adds up over st
 
 
 def loss_epsilons(
-    before: Counts, a_round: Counts, rounds: Sequence[int], delta: float, resolution: float = RESOLUTION
+    before: Counts,
+    a_round: Counts,
+    rounds: Sequence[int],
+    delta: float,
+    resolution: float = RESOLUTION,
+    planned: int | None = None,
 ) -> list[float]:
     """Epsilon by PLD at ``delta``, add or remove one, of ``before`` and r times ``a_round`` for every r of ``rounds``.
+
+    They are found on the grid of the curve over all ``planned`` rounds, where these are some of its points.
 
     Guarantees:
         - at or above the true epsilon, at any resolution; infinite where floating point cannot resolve delta.
@@ -34,17 +41,18 @@ def loss_epsilons(
     >>> [round(value, 3) for value in loss_epsilons({}, {step: 141}, [1, 100], delta=1e-5)]
     [0.249, 2.385]
     """
-    total = {key: before.get(key, 0) + rounds[-1] * a_round.get(key, 0) for key in {**before, **a_round}}
+    curve = rounds if planned is None else range(1, planned + 1)
+    total = {key: before.get(key, 0) + curve[-1] * a_round.get(key, 0) for key in {**before, **a_round}}
     if _ROUNDING * sum(total.values()) >= 0.1 * delta:
         return [math.inf] * len(rounds)
-    points = LARGEST // max(1, min(len(rounds) // 10, 8))
+    points = LARGEST // max(1, min(len(curve) // 10, 8))
     grid = _grid(total, delta, resolution, points)
     while True:
         step = {key: discretise(key, grid, 1e-7 * delta / sum(total.values())) for key in total}
         pairs = [
             (_composition(before, step, removed), _composition(a_round, step, removed)) for removed in (True, False)
         ]
-        windows = [_window(first, repeated, np.array(rounds), 1e-6 * delta) for first, repeated in pairs]
+        windows = [_window(first, repeated, np.array(curve), 1e-6 * delta) for first, repeated in pairs]
         widest = max(high - low for low, high in windows)
         if widest <= 2 * points:
             break
