@@ -181,8 +181,10 @@ class AggregatorSession:
 
     def _complete(self) -> bool:
         missing = set(self.aggregator.waiting_for)
-        enough = self._enough(len(self.aggregator.cohort) - len(missing))
-        return enough and not missing - self._absent - set(self._refused)
+        replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
+        if awaited and not replies:
+            return False  # all may have been late once: a round that costs budget is not over before anybody had time
+        return self._enough(replies) and not awaited - self._absent
 
     def _enough(self, replies: int) -> bool:
         """Whether a round counts. A sum with a fixed denominator deals with missing replies itself: to skip its round

@@ -127,14 +127,14 @@ class SmallRun:
         thread.start()
         self.threads.append(thread)
 
-    def start_replying(self, name: str, tensors: Weights, run: str = RUN) -> None:
-        """A party that joins and answers every round with these tensors, whatever is asked."""
+    def start_replying(self, name: str, tensors: Weights, run: str = RUN, since: int = 1) -> None:
+        """A party that joins and answers every round (``since`` one) with these tensors, whatever is asked."""
         end = self.post.end(name)
         end.send(Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
 
         def work() -> None:
             while (message := end.receive(30)) is not None and message.kind != "finished":
-                if message.kind == "weights":
+                if message.kind == "weights" and message.round >= since:
                     end.send(Message(run, message.round, name, AGGREGATOR, "update", tensors, {"ledger_head": None}))
 
         self.threads.append(Thread(target=work, daemon=True))

@@ -103,6 +103,19 @@ def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(tmp_path: 
     assert charged(tmp_path, "a") == charged(tmp_path, "b") == [1, 2]
 
 
+def test_a_round_in_which_nobody_was_in_time_does_not_let_the_next_ones_pass_by(tmp_path: Path) -> None:
+    """Who missed a round is not waited for, but a round of noise alone costs as much as one with replies."""
+    users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 2, "privacy__delta": 0.1, "train__rounds": 3}
+    keys = {"privacy__noise_at": "parties", "privacy__sampling": "everyone", "privacy__tolerated_dropouts": 1}
+    run = SmallRun(tmp_path, small_config(**users, **keys), "ab", round_timeout=3.0)
+    run.start_replying("a", zeros(), since=2)
+    run.start_replying("b", zeros(), since=2)
+    session = run.aggregate()
+    run.join()
+    assert session.rows[0]["missing"] == ["a", "b"]
+    assert all(row["replied"] for row in session.rows[1:])
+
+
 def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_path: Path) -> None:
     run = SmallRun(tmp_path, small_config(train__rounds=4), "ab", min_parties=1, round_timeout=10.0)
     run.start("a")
