@@ -4,6 +4,7 @@ Two ways in: ``make_private`` for a training loop written for Opacus, and ``priv
 federation uses. Both account every step in the same accountant, which lives as long as the engine.
 """
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from homo_dp.privacy.gradients import ExpandedWeights, out_of_place
 from homo_dp.privacy.gram_norms import GHOST_NORMS
 from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
 from homo_dp.privacy.losses import Loss
-from homo_dp.privacy.modes import MODES, probe_ghost
+from homo_dp.privacy.modes import MODES, probe_mode, probed_tape
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, secure_noise
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
@@ -41,6 +42,7 @@ from homo_dp.privacy.validation import (
 )
 
 ACCOUNTANTS = ("rdp", "prv")
+_log = logging.getLogger(__name__)
 
 
 class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
@@ -149,8 +151,10 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
         plain = clipping == "flat" and wrap_model and batch_first
-        mode, self.mode_reason = self._mode(module, optimizer, grad_sample_mode, plain=plain)
-        self._check_data(module, optimizer, data_loader, mode)
+        features = first_features(data_loader.dataset)
+        mode, self.mode_reason = self._mode(module, optimizer, grad_sample_mode, features, plain=plain)
+        self._check_data(module, optimizer, data_loader, mode, features)
+        _log.info("grad_sample_mode=%s: %s", mode, self.mode_reason)
         wrapped = self._prepare_model(
             module,
             batch_first=batch_first,
@@ -248,7 +252,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _refuse_options(unsupported)
         self.restore(load_checkpoint(path, module, optimizer))
 
-    def _mode(self, module: nn.Module, optimizer: Any, mode: str, *, plain: bool) -> tuple[str, str]:
+    def _mode(
+        self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool
+    ) -> tuple[str, str]:
         """The mode to use for the one that was asked for, and why."""
         if mode != "auto":
             return mode, "asked for by name"
@@ -256,13 +262,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             return ("fast" if isinstance(module, FastGradSampleModule) else "hooks"), "the module is wrapped already"
         if not plain:
             return "hooks", "the fast mode clips flat, batch first, in a wrapped module"
-        tape, reason = tape_of(module)
+        tape, reason = tape_of(module) if features is None else probed_tape(module, features)
         held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
         if tape is None or len(tape.parameters) != held:
             return "hooks", reason if tape is None else "the optimizer holds a part of the parameters"
         return "fast", reason
 
-    def _check_data(self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], mode: str) -> None:
+    def _check_data(
+        self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], mode: str, features: Tensor | None
+    ) -> None:
         inner = module._module if isinstance(module, AbstractGradSampleModule) else module
         check_optimizer(inner, optimizer, partly=True)
         check_module(inner)
@@ -271,11 +279,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "the dataset changed: one engine accounts one dataset; make an engine a dataset", stacklevel=3
             )
         self.dataset = data_loader.dataset
-        features = first_features(data_loader.dataset)
         if features is not None and module is inner:
             probe_rows(module, size_of_outputs, features, features)
-            if mode == "ghost":
-                probe_ghost(module, features)
+            probe_mode(module, features, mode)
 
     def _prepare_model(self, module: nn.Module, *, grad_sample_mode: str, **options: Any) -> Any:
         if not isinstance(module, AbstractGradSampleModule):

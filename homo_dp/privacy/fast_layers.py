@@ -141,6 +141,7 @@ class FixedFunction(FastLayer):
         super().__init__()
         self._module = module
         self._in_place = any(getattr(layer, "inplace", False) for layer in module.modules())
+        self.foreign = not all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules())
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         if not keep:

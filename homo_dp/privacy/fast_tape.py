@@ -30,6 +30,11 @@ class FastTape:
         self._trained = [layer for layer in layers if layer.parameters]
 
     @property
+    def has_foreign_code(self) -> bool:
+        """Whether a module that torch does not define is run: it may use weights of other layers, unseen."""
+        return any(isinstance(layer, FixedFunction) and layer.foreign for layer in self._layers)
+
+    @property
     def parameters(self) -> list[Tensor]:
         """Trainable parameters in the order of the sums."""
         return [parameter for layer in self._trained for parameter in layer.parameters]
@@ -87,6 +92,8 @@ def tape_of(module: nn.Module) -> tuple[FastTape | None, str]:
             return None, f"{name or 'model'}: {type(leaf).__name__} has no fast gradient"
         if _has_hooks(leaf):
             return None, f"{name or 'model'}: {type(leaf).__name__} has hooks of its own"
+        if "forward" in vars(leaf):
+            return None, f"{name or 'model'}: {type(leaf).__name__} has a forward of its own"
         layers.append(layer)
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     if len({id(parameter) for parameter in parameters}) < len(parameters):
@@ -99,7 +106,8 @@ def tape_of(module: nn.Module) -> tuple[FastTape | None, str]:
 
 
 def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and not _has_hooks(module):
+    chain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    if chain and "forward" not in vars(module) and not _has_hooks(module):
         # Not named_children(), which names a layer once even where the chain goes through it twice.
         children = [(key, child) for key, child in module._modules.items() if child is not None]
         return [leaf for key, child in children for leaf in _leaves(child, f"{name}.{key}".lstrip("."))]

@@ -24,17 +24,28 @@ def choose_gradients(
         raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
     reason = "asked for by name"
     if mode in ("auto", "fast"):
-        tape, why = tape_of(module)
+        tape, why = probed_tape(module, features)
         if tape is not None:
             return _fast(module, tape, loss, max_grad_norm), "fast", why if mode == "auto" else reason
         if mode == "fast":
             raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
         mode, reason = "hooks", why
+    probe_mode(module, features, mode)
     if mode == "ghost":
-        probe_ghost(module, features)
         return GhostGradients(module, loss, max_grad_norm), mode, reason
-    probe_norms(module, features, lambda: MaterialisedGradients(module, size_of_outputs, 1.0, mode), mode)
     return MaterialisedGradients(module, loss, max_grad_norm, mode), mode, reason
+
+
+def probed_tape(module: nn.Module, features: Tensor) -> tuple[FastTape | None, str]:
+    """As ``tape_of``, and None too where a module that is not torch's turns out to use the weights of a layer."""
+    tape, why = tape_of(module)
+    if tape is None or not tape.has_foreign_code:
+        return tape, why
+    try:
+        probe_norms(module, features, lambda: FastGradients(tape, size_of_outputs, 1.0), "fast")
+    except PrivacyError:
+        return None, "a weight is used outside of its layer"
+    return tape, why
 
 
 def _fast(module: nn.Module, tape: FastTape, loss: Loss, max_grad_norm: float) -> ClippedGradients:
@@ -43,13 +54,20 @@ def _fast(module: nn.Module, tape: FastTape, loss: Loss, max_grad_norm: float) -
     return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
 
 
-def probe_ghost(module: nn.Module, features: Tensor) -> None:
-    """Raise PrivacyError unless ghost norms are the true norms on a few rows.
+def probe_mode(module: nn.Module, features: Tensor, mode: str) -> None:
+    """Raise PrivacyError unless the norms of a mode are the true norms on a few rows.
 
     Ghost clipping sums by a second backward pass over the whole module but takes norms from layers only, so a weight
-    that is also used outside of its layer would be summed without being measured.
+    that is also used outside of its layer would be summed without being measured. The other modes would not see it.
     """
-    probe_norms(module, features, lambda: GhostGradients(module, size_of_outputs, 1.0), "ghost")
+    if mode == "fast":
+        tape, why = probed_tape(module, features)
+        if tape is None:
+            raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
+    elif mode == "ghost":
+        probe_norms(module, features, lambda: GhostGradients(module, size_of_outputs, 1.0), mode)
+    else:
+        probe_norms(module, features, lambda: MaterialisedGradients(module, size_of_outputs, 1.0, mode), mode)
 
 
 def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients], mode: str) -> None:

@@ -348,18 +348,19 @@ class _WeightOutsideItsLayer(nn.Module):
         return outputs.sum(1, keepdim=True)
 
 
-def test_ghost_clipping_of_a_weight_used_outside_its_layer_is_refused() -> None:
+@pytest.mark.parametrize("mode", ["ghost", "hooks", "functorch"])
+def test_a_weight_used_outside_its_layer_is_refused(mode: str) -> None:
     _, features, labels = _table()
-    with pytest.raises(PrivacyError, match="ghost does not see every gradient"):
-        _private(_WeightOutsideItsLayer(), features, labels, grad_sample_mode="ghost")
-    with pytest.raises(PrivacyError, match="ghost does not see every gradient"):
+    with pytest.raises(PrivacyError, match=f"{mode} does not see every gradient"):
+        _private(_WeightOutsideItsLayer(), features, labels, grad_sample_mode=mode)
+    with pytest.raises(PrivacyError, match=f"{mode} does not see every gradient"):
         PrivacyEngine().make_private(
             module=(module := _WeightOutsideItsLayer()),
             optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
             data_loader=DataLoader(_Listed(features, labels), batch_size=4),
             noise_multiplier=1.0,
             max_grad_norm=1.0,
-            grad_sample_mode="ghost",
+            grad_sample_mode=mode,
         )
 
 

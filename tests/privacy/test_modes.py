@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_tape import tape_of
 from homo_dp.privacy.losses import softmax_cross_entropy
-from homo_dp.privacy.modes import choose_gradients
+from homo_dp.privacy.modes import choose_gradients, probed_tape
 
 ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -70,3 +71,44 @@ def test_what_a_mode_sees_is_taken(mode: str, between: Callable[[nn.Linear, Tens
 def test_ghost_refuses_in_one_line_where_rows_are_folded() -> None:
     with pytest.raises(PrivacyError, match=r"grad_sample_mode=ghost: .*; use grad_sample_mode=hooks"):
         choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, "ghost", ROWS)
+
+
+class Transposed(nn.Module):
+    """A layer without weights of its own, which uses those of another in secret."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layers = [layer]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs @ self.layers[0].weight
+
+
+class Doubled(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2.0 * inputs
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_layer_that_uses_the_weights_of_another_is_not_fast(first: bool) -> None:
+    layer = nn.Linear(4, 4)
+    chain = [Transposed(layer), layer] if first else [layer, Transposed(layer)]
+    module = nn.Sequential(*chain, nn.Linear(4, 2))
+    assert tape_of(module)[0] is not None
+    assert probed_tape(module, ROWS) == (None, "a weight is used outside of its layer")
+    with pytest.raises(PrivacyError, match="does not see every gradient"):
+        choose_gradients(module, softmax_cross_entropy, 1.0, "auto", ROWS)
+    with pytest.raises(PrivacyError, match="fast: a weight is used outside of its layer"):
+        choose_gradients(module, softmax_cross_entropy, 1.0, "fast", ROWS)
+    harmless = nn.Sequential(nn.Linear(4, 4), Doubled(), nn.Linear(4, 2))
+    assert choose_gradients(harmless, softmax_cross_entropy, 1.0, "auto", ROWS)[1] == "fast"
+
+
+def test_a_forward_put_on_an_object_is_not_read_around() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    plain = module[1].forward
+    module[1].forward = lambda inputs: plain(inputs) * 2.0
+    assert tape_of(module) == (None, "1: Tanh has a forward of its own")
+    chain = nn.Sequential(nn.Linear(4, 2))
+    chain.forward = lambda inputs: chain[0](inputs) * 2.0  # type: ignore[method-assign]
+    assert tape_of(chain) == (None, "model: Sequential has no fast gradient")
