@@ -28,7 +28,7 @@ from homo_dp.federation.plan import (
     release_names,
 )
 from homo_dp.federation.statement import epsilon_after, privacy_statement, quoted_observer
-from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.models.registry import BuiltModel, build_model, size_of
 from homo_dp.outputs import Written, write_outputs
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import PrivacyError
@@ -103,6 +103,7 @@ class PartyProcess:
         check_encoding(plan, self.federation.encoding.to_json())
         table = self.federation.parties[self.name].train
         rows = config.data.rows.get(self.name, len(table))
+        self._check_size()
         self.model = self._model()
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         facts = facts_for_party(config, plan, self.name, rows, parameters)
@@ -126,6 +127,16 @@ class PartyProcess:
         who = f"party {self.name}"
         start_tracker(self.tracker, config, who, self._folder, party.mechanism, private=self._private)
         return party
+
+    def _check_size(self) -> None:
+        config, federation = self.agreed, self.federation
+        size, allowed = 4 * size_of(config.model, federation.input_shape, federation.classes), self.own.transport
+        if size > allowed.max_message_bytes:
+            raise PlanRefused(
+                "model",
+                f"transport.max_message_bytes={allowed.max_message_bytes}: the plan's model has {size} bytes; raise it "
+                "if you mean to train one as large",
+            )
 
     def _model(self) -> BuiltModel:
         config, federation = self.agreed, self.federation

@@ -133,6 +133,16 @@ def test_a_party_refuses_what_passes_its_caps_and_the_others_go_on(cluster: Clus
     assert seen["rounds"][0]["replied"] == ["party_1", "party_2"]  # type: ignore[index]
 
 
+def test_a_party_refuses_a_model_beyond_its_limit_before_it_takes_memory_for_it(cluster: Cluster) -> None:
+    cluster.change(AGGREGATOR, "model", name="mlp", layers=[5000])
+    cluster.change(AGGREGATOR, "federation", min_parties=2)
+    cluster.change("party_3", "transport", max_message_bytes=100_000)
+    cluster.start_all()
+    assert cluster.wait() == {AGGREGATOR: 0, "party_1": 0, "party_2": 0, "party_3": 3}
+    assert "refused: transport.max_message_bytes=100000: the plan's model has 640004 bytes" in cluster.log("party_3")
+    assert indicators(cluster, AGGREGATOR)["refused"] == {"party_3": "model"}
+
+
 def test_a_party_that_comes_after_the_end_gets_the_model_and_has_spent_nothing(cluster: Cluster) -> None:
     cluster.change(AGGREGATOR, "federation", min_parties=2, round_timeout=5)
     for name in (AGGREGATOR, "party_1", "party_2"):

@@ -59,6 +59,20 @@ def build_model(
     return BuiltModel(module, task, architecture)
 
 
+def size_of(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> int:
+    """How many parameters the model would have, without the memory for them; 0 for a factory's, which nobody can know.
+
+    >>> from homo_dp.config.model import ModelConfig
+    >>> size_of(ModelConfig(name="mlp", layers=(100_000, 100_000)), (30,), [0, 1])
+    10003300001
+    """
+    if settings.factory is not None:
+        return 0
+    with torch.device("meta"):
+        module, _ = build_module(architecture_of(settings, input_shape, task_for(classes).outputs), seed=None)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def build_module(
     architecture: Architecture, seed: int | None = 0, public_tensors: Collection[str] = ()
 ) -> tuple[nn.Module, Loss | None]:
