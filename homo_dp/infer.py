@@ -82,6 +82,11 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         raise DataError(f"{path or config.data.test_file}: has no rows; give a table with at least one")
     columns = [str(name) for name in _frame(first).columns]
     _say_what_is_extra(columns, model, config, screen)
+    if (path or config.data.test_file) is None:
+        screen.line(
+            f"scores the test rows of the bundled {config.data.embedded} by train.seed={config.train.seed}; a model "
+            "that was trained by another seed or split saw some of them: give its --config"
+        )
     destination = config.output.predictFileName
     with (
         PredictionWriter(destination, columns, model.task, threshold=threshold) as writer,

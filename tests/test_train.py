@@ -131,7 +131,9 @@ def test_primihubs_command_string_runs_unchanged(shell: Shell) -> None:
 
 def test_scoring_reads_labels_by_the_classes_of_the_model(shell: Shell) -> None:
     shell.train("train.rounds=2", "data.classes=[1, 0]")
-    assert shell.infer("--params", "modelFileName=out/model.safetensors").code == 0
+    done = shell.infer("--params", "modelFileName=out/model.safetensors")
+    assert done.code == 0
+    assert "test rows of the bundled breast_cancer by train.seed=0" in done.out
     assert read("out/test_indicator.json")["test_acc"] == read("out/indicator.json")["test_acc"]
 
 
