@@ -26,7 +26,7 @@ def add_secure_noise(optimizer: Any) -> None:
     multiplier = getattr(optimizer, "_adjusted_noise_multiplier", optimizer.noise_multiplier)
     sigma = float(multiplier * optimizer.max_grad_norm)
     source: NoiseSource = optimizer.noise_source
-    _check_trained(optimizer)
+    check_trained(optimizer)
     for parameter in optimizer.params:
         _check_processed_flag(parameter.summed_grad)
         if not bool(parameter.summed_grad.isfinite().all()):
@@ -196,7 +196,7 @@ def _seen(gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
     return gradient, -1 if gradient is None else gradient._version
 
 
-def _check_trained(optimizer: Any) -> None:
+def check_trained(optimizer: Any) -> None:
     """Raise if other parameters are trainable than were clipped; drop gradients that nobody clipped."""
     if [id(parameter) for parameter in optimizer.params] != optimizer.trained:
         raise PrivacyError("the trainable parameters changed since make_private; call make_private again")

@@ -51,7 +51,7 @@ def poisson_loader(
     batches = PoissonBatchSampler(sampler, noise, steps)
     rows = tensor_rows(data_loader.dataset) if data_loader.collate_fn in (default_collate, _as_is) else None
     if rows is not None and batch_first:
-        return DataLoader(rows, batch_sampler=batches, collate_fn=_as_is)
+        return RowsLoader(rows, batches)
     first = data_loader.dataset[0]
     collate = wrap_collate_with_empty(
         collate_fn=data_loader.collate_fn,
@@ -78,8 +78,11 @@ class PoissonBatchSampler(UniformWithReplacementSampler):  # type: ignore[misc]
         self._batches = PoissonBatches(sampler, noise)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for _ in range(self.steps):
-            yield self._batches.next().tolist()
+        return (rows.tolist() for rows in self.batches())
+
+    def batches(self) -> Iterator[Tensor]:
+        """The same as tensors, which need not become lists of Python numbers and tensors again."""
+        return (self._batches.next() for _ in range(self.steps))
 
 
 class TensorRows(Dataset[tuple[Tensor, ...]]):
@@ -97,10 +100,24 @@ class TensorRows(Dataset[tuple[Tensor, ...]]):
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
         """A whole batch at once; torch's loader calls this where a dataset has it."""
-        rows = torch.as_tensor(indices, dtype=torch.int64)
+        return self.take(torch.as_tensor(indices, dtype=torch.int64))
+
+    def take(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The rows of these numbers."""
         if self._order is not None:
             rows = self._order[rows]
         return tuple(tensor.index_select(0, rows.to(tensor.device)) for tensor in self.tensors)
+
+
+class RowsLoader(DataLoader[Any]):
+    """Poisson batches of a table that is a tensor, without the steps by which torch's loader gets to a batch."""
+
+    def __init__(self, rows: TensorRows, batches: PoissonBatchSampler) -> None:
+        super().__init__(rows, batch_sampler=batches, collate_fn=_as_is)
+        self._rows, self._batches = rows, batches
+
+    def __iter__(self) -> Any:
+        return (self._rows.take(rows) for rows in self._batches.batches())
 
 
 def tensor_rows(dataset: Dataset[Any]) -> TensorRows | None:

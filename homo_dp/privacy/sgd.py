@@ -32,3 +32,13 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     group = optimizer.param_groups[0]
     watched = "step" in vars(optimizer) or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return not watched and isinstance(group["lr"], float) and not any(group.get(name) for name in _OFF)
+
+
+def views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """One flat tensor as tensors shaped like the parameters, without a copy.
+
+    >>> [view.shape for view in views(torch.zeros(3), [nn.Parameter(torch.ones(1, 2)), nn.Parameter(torch.ones(1))])]
+    [torch.Size([1, 2]), torch.Size([1])]
+    """
+    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]

@@ -21,7 +21,7 @@ from homo_dp.privacy.modes import choose_gradients
 from homo_dp.privacy.noise import NoiseSource, secure_noise
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.sgd import step_optimizer
+from homo_dp.privacy.sgd import step_optimizer, views
 from homo_dp.privacy.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
 
 _STEPS = "training.steps"
@@ -80,7 +80,7 @@ class PrivateTraining:
             dtype=self._parameters[0].dtype,
             device=self._parameters[0].device,
         )
-        self._sums = _views(self._sum, self._parameters)
+        self._sums = views(self._sum, self._parameters)
         self._batches = PoissonBatches(sampler, self.noise)
         self._gradients: ClippedGradients
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
@@ -234,11 +234,6 @@ class PrivateTraining:
 
     def _divide(self) -> None:
         self._sum.mul_(1.0 / self._sampler.expected_size)
-
-
-def _views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
-    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
-    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
 def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:
