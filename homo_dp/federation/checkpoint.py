@@ -20,8 +20,7 @@ from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.tensor_body import write_body
-from homo_dp.privacy.crash import crash_point
-from homo_dp.privacy.durable import sync_directory
+from homo_dp.privacy.durable import sync_directory, write_file
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,7 @@ def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: 
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with explained(path):
-        _replace(path, [memoryview(len(text).to_bytes(8, "little") + text), *pieces], point, sync)
+        write_file(path, len(text).to_bytes(8, "little") + text, *pieces, point=point, sync=sync)
 
 
 def read_state(path: Path) -> tuple[Weights, Facts] | None:
@@ -218,28 +217,3 @@ def explained(path: Path) -> Iterator[None]:
             f"state={error.filename or path}: {error.strerror or error}; make room or give the permission, then start "
             "the same command again: the run continues"
         ) from error
-
-
-def _replace(path: Path, pieces: list[memoryview], point: str, sync: bool) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        crash_point(point + ".before_write")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o600), "wb", buffering=0) as file:
-            for piece in pieces:
-                left = piece
-                while left:
-                    left = left[file.write(left) :]
-            crash_point(point + ".before_fsync")
-            if sync:
-                os.fsync(file.fileno())
-        crash_point(point + ".before_rename")
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    crash_point(point + ".after_rename")
-    if sync:
-        sync_directory(path.parent)
-    crash_point(point + ".after_sync")

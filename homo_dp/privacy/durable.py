@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from homo_dp.privacy.crash import crash_point
@@ -9,14 +10,15 @@ from homo_dp.privacy.crash import crash_point
 __all__ = ["remove_file", "sync_directory", "write_file"]
 
 
-def write_file(path: Path, data: bytes, *, point: str) -> None:
-    """Replace ``path`` by ``data``, readable by its owner only, and return once it is on disk.
+def write_file(path: Path, *pieces: bytes | memoryview, point: str, sync: bool = True) -> None:
+    """Replace ``path`` by these pieces, readable by its owner only, and return once it is on disk.
 
     One writer per path at a time: the temporary name is ``<path>.tmp``. ``point`` names the crash points inside.
+    Without ``sync`` it is whole after the crash of a process, but may be the old one again after that of the machine.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        _write_synced(temporary, data, point)
+        _write(temporary, pieces, point, sync)
         crash_point(point + ".before_rename")
         os.replace(temporary, path)
     except OSError:
@@ -24,7 +26,8 @@ def write_file(path: Path, data: bytes, *, point: str) -> None:
             temporary.unlink()
         raise
     crash_point(point + ".after_rename")
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
     crash_point(point + ".after_sync")
 
 
@@ -47,15 +50,17 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_synced(path: Path, data: bytes, point: str) -> None:
+def _write(path: Path, pieces: Sequence[bytes | memoryview], point: str, sync: bool) -> None:
     crash_point(point + ".before_write")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(descriptor, left) :]
         crash_point(point + ".before_fsync")
-        os.fsync(descriptor)
+        if sync:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -24,6 +24,7 @@ from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.messages import Message, check_id
 from homo_dp.federation.protocol import superseded_by
 from homo_dp.privacy.crash import crash_point
+from homo_dp.privacy.durable import sync_directory
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class DirectoryTransport:
                     temporary.unlink()
                 raise
             crash_point("directory.after_rename")
-            _sync(folder)
+            sync_directory(folder)
             crash_point("directory.after_sync")
             self._remove_superseded(folder, message, name)
         self._pause = FIRST_PAUSE
@@ -176,7 +177,7 @@ class DirectoryTransport:
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir()
                     folder.chmod(self._mode)
-                    _sync(folder.parent)
+                    sync_directory(folder.parent)
         return path
 
     def _remove_superseded(self, folder: Path, message: Message, name: str) -> None:
@@ -221,11 +222,3 @@ def _read(file: BinaryIO, size: int) -> bytes:
     while len(data) < size and (more := file.read(size - len(data))):
         data += more
     return data
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
