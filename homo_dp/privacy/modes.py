@@ -11,7 +11,7 @@ from homo_dp.privacy.fast_linear import OneOutputGradients, one_output_layer
 from homo_dp.privacy.fast_tape import FastTape, tape_of
 from homo_dp.privacy.gradients import OPACUS_MODES, ClippedGradients, GhostGradients, MaterialisedGradients
 from homo_dp.privacy.losses import Loss
-from homo_dp.privacy.validation import probe_features, size_of_outputs
+from homo_dp.privacy.validation import probe_features, size_of_outputs, table_rows
 
 MODES = ("auto", "fast", *OPACUS_MODES)
 
@@ -75,25 +75,17 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
 
     A weight that is used outside of its layer gets no gradient from Opacus' hooks: it would be noise and nothing else.
     """
-    rows = probe_features(features, min(3, len(features)))
     dropouts = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
     for layer in dropouts:
         layer.eval()
     try:
         with torch.random.fork_rng(devices=[]):
-            true = _true_norms(module, rows)
-    except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
-        rows = features[: len(rows)]
-        true = _true_norms(module, rows)
-    gradients = make()
-    try:
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        measured = gradients.clipped_sum(rows, rows, [torch.zeros_like(parameter) for parameter in parameters], False)()
-    except (NotImplementedError, RuntimeError) as error:
+            true, measured, again = _norms(module, features, make)
+    except PrivacyError:
+        raise
+    except Exception as error:  # whatever Opacus raises on layers that it does not know
         raise PrivacyError(f"grad_sample_mode={mode}: {_line(error)}; {_INSTEAD[mode == 'ghost']}") from error
     finally:
-        gradients.close()
-        again = _true_norms(module, rows)
         for layer in dropouts:
             layer.train()
     seen = torch.allclose(measured, true.to(measured), rtol=1e-3, atol=1e-5, equal_nan=True)
@@ -102,6 +94,24 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
             f"grad_sample_mode={mode} does not see every gradient of this model (a weight used outside of its layer, "
             f"a hook, or random layers); {_INSTEAD[mode == 'ghost']}"
         )
+
+
+def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients]) -> tuple[Tensor, Tensor, Tensor]:
+    """The norms of a few rows one after the other, as the mode measures them, and one after the other again."""
+    count = 3  # of any table: what is refused must not depend on how many rows there are
+    rows = probe_features(features, count)
+    try:
+        true = _true_norms(module, rows)
+    except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
+        rows = table_rows(features, count)
+        true = _true_norms(module, rows)
+    gradients = make()
+    try:
+        sums = [torch.zeros_like(parameter) for parameter in module.parameters() if parameter.requires_grad]
+        measured = gradients.clipped_sum(rows, rows, sums, False)()
+    finally:
+        gradients.close()
+    return true, measured, _true_norms(module, rows)
 
 
 _INSTEAD = ("call every layer with one row a record, and use its weights nowhere else", "use grad_sample_mode=hooks")

@@ -104,7 +104,7 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
                 expected = _seeded_losses(module, loss, rows, targets)
             except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
                 seen.clear()
-                rows, changed = _table_rows(features, count), _table_rows(features, count)
+                rows, changed = table_rows(features, count), table_rows(features, count)
                 changed[-1] = _another_row(features, rows[-1])
                 expected = _seeded_losses(module, loss, rows, targets)
         with _layer_inputs(module) as seen_changed:
@@ -187,12 +187,12 @@ def _forget_running_statistics(layer: nn.modules.instancenorm._InstanceNorm) -> 
 def probe_features(features: Tensor, count: int) -> Tensor:
     """Rows shaped like the features: made up, or for integers (which may be indices) copied from the table."""
     if not features.is_floating_point():
-        return _table_rows(features, count)
+        return table_rows(features, count)
     generator = torch.Generator().manual_seed(0)
     return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
 
 
-def _table_rows(features: Tensor, count: int) -> Tensor:
+def table_rows(features: Tensor, count: int) -> Tensor:
     """The first rows of the table, from the start again where it has fewer."""
     return features[torch.arange(count, device=features.device) % len(features)]
 

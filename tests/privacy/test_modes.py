@@ -73,6 +73,41 @@ def test_ghost_refuses_in_one_line_where_rows_are_folded() -> None:
         choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, "ghost", ROWS)
 
 
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_table_of_one_row_is_probed_as_any_other(mode: str) -> None:
+    """What is refused must not tell how many rows there are."""
+    with pytest.raises(PrivacyError):
+        choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, mode, ROWS[:1])
+
+
+class Bag(nn.Module):
+    """A layer that Opacus cannot give per-sample gradients for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.dropout, self.last = nn.EmbeddingBag(9, 4), nn.Dropout(0.5), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.dropout(self.bag(inputs)))
+        return outputs
+
+
+@pytest.mark.parametrize("mode", ["auto", "hooks", "functorch", "ghost"])
+def test_a_layer_that_opacus_fails_on_is_refused_and_leaves_nothing_behind(mode: str) -> None:
+    module = Bag()
+    with pytest.raises(PrivacyError, match=r"grad_sample_mode=.*; (call every layer|use grad_sample_mode=hooks)"):
+        choose_gradients(module, softmax_cross_entropy, 1.0, mode, torch.arange(6).view(2, 3))
+    assert all(layer.training for layer in module.modules())
+    assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
+
+
+def test_probing_draws_nothing_from_the_generator_of_the_program() -> None:
+    module = TwoLayers(noisy)
+    drawn = torch.get_rng_state()
+    choose_gradients(module, softmax_cross_entropy, 1.0, "hooks", ROWS)[0].close()
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
 class Transposed(nn.Module):
     """A layer without weights of its own, which uses those of another in secret."""
 
