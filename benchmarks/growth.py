@@ -12,7 +12,6 @@ seconds stand beside them. Bars, exits 1 above them:
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -24,6 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from arguments import count, parser_for
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -140,11 +141,13 @@ def _figures(found: dict[int, Cost], repeats: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=5_000, help="rows of each of the 3 parties at x1")
-    parser.add_argument("--parties", type=int, default=3, help="the fewest parties; then 10 and 100 times as many")
-    parser.add_argument("--shared", type=int, default=30_000, help="rows that the parties share")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = parser_for(__doc__)
+    parser.add_argument("--rows", type=count, default=5_000, help="rows of each of the 3 parties at x1")
+    parser.add_argument("--parties", type=count, default=3, help="the fewest parties; then 10 and 100 times as many")
+    parser.add_argument("--shared", type=count, default=30_000, help="rows that the parties share")
+    parser.add_argument(
+        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

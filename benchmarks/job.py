@@ -20,6 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from arguments import count, parser_for
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import psutil
@@ -111,12 +113,14 @@ def _median(values: list[float]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=10_000, help="rows of each party")
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--parties", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = parser_for(__doc__)
+    parser.add_argument("--rows", type=count, default=10_000, help="rows of each party")
+    parser.add_argument("--features", type=count, default=100, help="columns of the table")
+    parser.add_argument("--parties", type=count, default=3, help="parties of the job")
+    parser.add_argument("--rounds", type=count, default=10, help="rounds of the job")
+    parser.add_argument(
+        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+    )
     parser.add_argument("--imported", action="store_true", help="import before the clock starts")
     parser.add_argument("--once", metavar="CONFIG", help=argparse.SUPPRESS)
     given = parser.parse_args()

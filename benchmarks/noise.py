@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from arguments import parser_for
 
 from homo_dp.privacy.noise import AheadNormals, secure_noise
 from homo_dp.privacy.sampling import PoissonSampler
@@ -88,6 +89,7 @@ def poisson(population: int, batch_size: int) -> dict[str, float | str]:
 
 
 def main() -> int:
+    parser_for(__doc__).parse_args()
     torch.set_num_threads(1)
     passed = True
     for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):

@@ -6,7 +6,6 @@ names. Exits 1 if a figure is missing or misses its bar. `--only job tables` run
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -18,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from arguments import parser_for
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS.md"
@@ -260,8 +261,9 @@ def report(about: list[str], rows: list[str], took: Mapping[str, float], lines: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of benchmarks, such as job or steps")
+    parser = parser_for(__doc__)
+    names = sorted({script.split(".")[0] for script in SCRIPTS})
+    parser.add_argument("--only", nargs="+", choices=names, help="some benchmarks; RESULTS.md is then left as it is")
     given = parser.parse_args()
     chosen = [script for script in SCRIPTS if not given.only or script.split(".")[0] in given.only]
     about, lines, took = machine(), list[dict[str, Any]](), dict[str, float]()

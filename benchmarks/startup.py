@@ -7,7 +7,6 @@ takes less than 1 s of CPU beyond Python with pydantic imported, and imports not
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -16,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from arguments import count, parser_for
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -96,8 +97,10 @@ def scoring(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser = parser_for(__doc__)
+    parser.add_argument(
+        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+    )
     parser.add_argument("--no-scoring", action="store_true", help="only --help")
     given = parser.parse_args()
     passed = True

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arguments import count, parser_for
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import opacus
@@ -216,9 +218,9 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", choices=sorted(TASKS), default="lr")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = parser_for(__doc__)
+    parser.add_argument("--model", choices=sorted(TASKS), default="lr", help="what is trained; lr unless told")
+    parser.add_argument("--repeats", type=count, default=9, help="runs that the medians are of, 5 at least")
     parser.add_argument("--peak", choices=["plain", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -8,7 +8,6 @@ as float32. Each ratio is a median over repeats in which all take turns; `cpu_ra
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -18,6 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from arguments import count, parser_for
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -93,10 +94,12 @@ def _ratio(above: list[float], below: list[float]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=30_000)
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = parser_for(__doc__)
+    parser.add_argument("--rows", type=count, default=30_000, help="rows of the table")
+    parser.add_argument("--features", type=count, default=100, help="columns of the table")
+    parser.add_argument(
+        "--repeats", type=count, default=9, help="runs that the medians are of; fewer than 5 are for trying it out only"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     pa.set_cpu_count(1)

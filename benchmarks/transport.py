@@ -26,6 +26,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from arguments import count, parser_for
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -51,8 +53,8 @@ LARGE = 25_000_000  # float32: 100 MB
 
 def main() -> int:
     """Measure, print one JSON line each; 1 if a bar is passed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser = parser_for(__doc__)
+    parser.add_argument("--rounds", type=count, default=100, help="rounds of the job")
     parser.add_argument("--only", choices=["rounds", "large", "idle"])
     parser.add_argument("--pass", dest="role", nargs=3, metavar=("ROLE", "CONFIG", "NAME"), help=argparse.SUPPRESS)
     options = parser.parse_args()

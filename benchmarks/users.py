@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from arguments import parser_for
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
@@ -164,6 +165,7 @@ def many_users(users: int, cohort: int, rounds: int) -> Line:
 
 
 def main() -> int:
+    parser_for(__doc__).parse_args()
     torch.set_num_threads(1)
     passed = True
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,6 @@
 """Benchmarks run, tiny: they print the figures that the table of results looks for. Their times are not tested."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 from homo_dp.config.load import config_from
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(FOLDER))  # as Python does for a script: they import each other
 
 
 def lines_of(script: str, *arguments: str) -> list[dict[str, Any]]:
@@ -93,3 +95,21 @@ def test_results_name_the_machine_and_every_figure() -> None:
 
 def test_every_script_of_the_list_is_there() -> None:
     assert all((FOLDER / script.split()[0]).is_file() for script in loaded("run_all").SCRIPTS)
+
+
+@pytest.mark.parametrize("script", ["run_all.py", "noise.py"])
+def test_help_teaches_and_other_arguments_are_refused(script: str) -> None:
+    command = [sys.executable, str(FOLDER / script)]
+    told = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    assert (loaded(script.removesuffix(".py")).__doc__ or "").strip() in told
+    refused = subprocess.run([*command, "--only", "nothing"], capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "error: " in refused.stderr
+
+
+def test_counts_are_whole_numbers_from_one_on() -> None:
+    count = loaded("arguments").count
+    assert count("5") == 5
+    for text in ("0", "-1", "x", "1.5"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number >= 1"):
+            count(text)
