@@ -123,7 +123,8 @@ class AggregatorSession:
         self.aggregator.applied_sigma = facts["applied_sigma"]
         self._absent = set(self.rows[-1]["missing"]) if self.rows else set()
         waiting = facts.get("charge")
-        if waiting is not None:  # killed between keeping the weights and charging for them
+        if waiting is not None:  # killed between keeping the weights and the end of the round
+            self.rows = [row for row in self.rows if row["round"] < self.aggregator.round]  # it is written once more
             self.aggregator.charge(from_json(waiting["event"]), float(waiting["sigma"]))
             weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting["discarded"] else {}
             if not waiting["discarded"]:

@@ -14,8 +14,11 @@ from tests.federation.small import RUN, small_config, small_mechanism, zeros
 EVENT = from_json('{"noise_multiplier":1.0,"type":"GaussianDpEvent"}')
 
 
+@pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize("discarded", [True, False])
-def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(tmp_path: Path, discarded: bool) -> None:
+def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(
+    tmp_path: Path, discarded: bool, reported: bool
+) -> None:
     users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 20, "privacy__sample_rate": 0.5}
     config = small_config(**users, privacy__delta=0.01, privacy__trust_aggregator=True)
     run = SmallRun(tmp_path, config, "ab")
@@ -32,6 +35,8 @@ def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(tmp_path: Path
     killed.aggregator.start_round()
     weights = killed.aggregator.weights if discarded else {name: t + 1 for name, t in zeros().items()}
     killed._keep_before_charge(weights, EVENT, 1.0)
+    if reported:  # killed later: the row was written, and the state after the round was not
+        killed.state.add_row({"round": 1, "counted": not discarded, "missing": []})
     for _ in range(2):  # the second one finds the round closed
         saved = RunState(tmp_path).load()
         assert saved is not None
