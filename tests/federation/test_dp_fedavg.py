@@ -91,12 +91,26 @@ def test_broken_noise_is_noticed(kind: type[DpFedAvg], site: tuple[Keys, ...]) -
 
 
 def test_the_sigma_that_is_reported_is_the_one_that_was_added() -> None:
-    mechanism = user_mechanism(user_config(PARTIES, {"privacy.tolerated_dropouts": 10}))
+    tolerant = {"privacy.tolerated_dropouts": 10}
+    mechanism = user_mechanism(
+        user_config(PARTIES, EVERYONE, {"privacy.population": 50, "privacy.delta": 1e-3}, tolerant)
+    )
     combined = mechanism.on_receive(sent_by(mechanism, torch.zeros(45, 4)), zeros(4), 1)
     assert math.isclose(combined.metrics["applied_sigma"], 2.0 * 3.0 * math.sqrt(45 / 40))
     server = user_mechanism(user_config(FIXED))
     combined = server.on_receive(sent_by(server, torch.zeros(45, 4)), zeros(4), 1)
     assert (combined.sigma, combined.metrics["applied_sigma"]) == (6.0, 6.0)
+
+
+def test_the_sigma_of_a_secret_cohort_does_not_tell_how_many_replied() -> None:
+    """Who knows that somebody never replies would see whether that one had been drawn, past the sampling's epsilon."""
+    told = set()
+    for replies in (40, 45, 50):
+        mechanism = user_mechanism(user_config(PARTIES, {"privacy.tolerated_dropouts": 10}))
+        combined = mechanism.on_receive(sent_by(mechanism, torch.zeros(replies, 4)), zeros(4), 1)
+        told.add((combined.sigma, *sorted(combined.metrics.items())))
+    assert len(told) == 1
+    assert math.isclose(combined.sigma, 2.0 * 3.0)  # what the guarantee rests on; more replies only add to it
 
 
 # --- what one user can change ---

@@ -265,7 +265,8 @@ class DpFedAvg(CohortMechanism):
         return self.numbers.cohort_size
 
     def _applied_sigma(self, total: CohortSum) -> float:
-        if self.noise_at_parties:
+        """The noise on the sum; of a secret cohort the least there is, since all of it would tell how many replied."""
+        if self.noise_at_parties and not self.hides_cohort:
             return self.numbers.share_sigma(total.clip_norm) * math.sqrt(total.replies)
         return self.numbers.sum_sigma(total.clip_norm)
 
