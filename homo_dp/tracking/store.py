@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.tracking.spool import Line, State, alone
-from homo_dp.tracking.tracker import CONFIG, LEDGER, MODEL
+from homo_dp.tracking.tracker import CONFIG, MODEL
 from homo_dp.tracking.uris import artifact_location, is_local
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-PUBLIC_FILES = (MODEL, CONFIG, LEDGER)
+PUBLIC_FILES = (MODEL, CONFIG)  # the ledger lists the rounds that a party was in, and cohorts may be secret
 SPOOL_TAG = "homo_dp.spool"
 HOLDER_TAG = "homo_dp.holder"  # of a run that several processes told of, one after another: the spool of the newest
 # What a store answers to a line that it will never take, however often it is sent.

@@ -126,10 +126,10 @@ def test_files_of_private_rows_stay_where_a_local_store_keeps_its_files_elsewher
     client.create_experiment(tmp_path.name, artifact_location="s3://bucket/folder")
     spool = Spool(tmp_path / "spool", store, tmp_path.name)
     spool.add("run", key="training", parent=None, name="one", tags={})
-    for role in ("predictions", "gradient_norms", "indicators", None):
+    for role in ("predictions", "gradient_norms", "indicators", "ledger", None):
         spool.add("artifact", key="training", path="files/x", role=role)
     spool.add("pictures", key="training", files={"indicators": "files/x"})
     state = State()
     sent(spool, store, state)
-    assert len(state.refused) == 5
+    assert len(state.refused) == 6
     assert all("must stay on this machine" in reason and "s3://bucket" in reason for reason in state.refused)
