@@ -29,6 +29,11 @@ def test_other_data_and_other_units_are_not_added_up() -> None:
         assert found["statement"].endswith("the epsilons of all these runs add up.")
 
 
+def test_a_file_that_does_not_name_its_data_counts_as_of_the_same() -> None:
+    unnamed = continued_statement(RUN, Earlier({}, ancestors_of({**FIRST, "data": None})), "clinic")
+    assert unnamed["statement"].endswith("together at most epsilon 3 at delta 1.1e-05.")
+
+
 @pytest.mark.parametrize(
     "damage",
     [
