@@ -23,7 +23,7 @@ from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGhostOptimizer, SecurePerLayerOptimizer
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
-from homo_dp.privacy.fast_tape import tape_of
+from homo_dp.privacy.fast_tape import FastTape, tape_of
 from homo_dp.privacy.gradients import ExpandedWeights, out_of_place
 from homo_dp.privacy.gram_norms import GHOST_NORMS
 from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
@@ -42,6 +42,7 @@ from homo_dp.privacy.validation import (
 )
 
 ACCOUNTANTS = ("rdp", "prv")
+_BY_NAME = "asked for by name"
 _log = logging.getLogger(__name__)
 
 
@@ -151,9 +152,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
         plain = clipping == "flat" and wrap_model and batch_first
-        features = first_features(data_loader.dataset)
-        mode, self.mode_reason = self._mode(module, optimizer, grad_sample_mode, features, plain=plain)
-        self._check_data(module, optimizer, data_loader, mode, features)
+        features = self._check_data(module, optimizer, data_loader)
+        mode, self.mode_reason, tape = self._mode(module, optimizer, grad_sample_mode, features, plain=plain)
         _log.info("grad_sample_mode=%s: %s", mode, self.mode_reason)
         wrapped = self._prepare_model(
             module,
@@ -162,6 +162,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=loss_reduction,
             grad_sample_mode=mode,
             wrap_model=wrap_model,
+            tape=tape,
         )
         wrapped.forbid_grad_accumulation()
         private_optimizer = self._prepare_optimizer(
@@ -254,23 +255,31 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     def _mode(
         self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool
-    ) -> tuple[str, str]:
-        """The mode to use for the one that was asked for, and why."""
-        if mode != "auto":
-            return mode, "asked for by name"
+    ) -> tuple[str, str, FastTape | None]:
+        """The mode to use for the one that was asked for, why, and the tape of the fast one."""
         if isinstance(module, AbstractGradSampleModule):
-            return ("fast" if isinstance(module, FastGradSampleModule) else "hooks"), "the module is wrapped already"
-        if not plain:
-            return "hooks", "the fast mode clips flat, batch first, in a wrapped module"
-        tape, reason = tape_of(module) if features is None else probed_tape(module, features)
-        held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
-        if tape is None or len(tape.parameters) != held:
-            return "hooks", reason if tape is None else "the optimizer holds a part of the parameters"
-        return "fast", reason
+            found = "fast" if isinstance(module, FastGradSampleModule) else "hooks"
+            return (found, "the module is wrapped already", None) if mode == "auto" else (mode, _BY_NAME, None)
+        if mode == "auto" and not plain:
+            mode, reason = "hooks", "the fast mode clips flat, batch first, in a wrapped module"
+        elif mode in ("auto", "fast"):
+            tape, reason = tape_of(module) if features is None else probed_tape(module, features)
+            held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
+            if tape is not None and len(tape.parameters) != held:
+                tape, reason = None, "the optimizer holds a part of the parameters"
+            if tape is not None:
+                return "fast", reason if mode == "auto" else _BY_NAME, tape
+            if mode == "fast":
+                raise PrivacyError(f"grad_sample_mode=fast: {reason}; use grad_sample_mode=auto")
+            mode = "hooks"
+        else:
+            reason = _BY_NAME
+        if features is not None:
+            probe_mode(module, features, mode)
+        return mode, reason, None
 
-    def _check_data(
-        self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], mode: str, features: Tensor | None
-    ) -> None:
+    def _check_data(self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any]) -> Tensor | None:
+        """Raise unless module, optimiser and data fit each other; a few rows to probe with, where rows are tensors."""
         inner = module._module if isinstance(module, AbstractGradSampleModule) else module
         check_optimizer(inner, optimizer, partly=True)
         check_module(inner)
@@ -279,21 +288,21 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
                 "the dataset changed: one engine accounts one dataset; make an engine a dataset", stacklevel=3
             )
         self.dataset = data_loader.dataset
+        features = first_features(data_loader.dataset)
         if features is not None and module is inner:
             probe_rows(module, size_of_outputs, features, features)
-            probe_mode(module, features, mode)
+        return features
 
-    def _prepare_model(self, module: nn.Module, *, grad_sample_mode: str, **options: Any) -> Any:
+    def _prepare_model(
+        self, module: nn.Module, *, grad_sample_mode: str, tape: FastTape | None = None, **options: Any
+    ) -> Any:
         if not isinstance(module, AbstractGradSampleModule):
             module.train()
+            same = {"batch_first": options["batch_first"], "loss_reduction": options["loss_reduction"]}
             if grad_sample_mode == "fast":
-                return FastGradSampleModule(
-                    module, batch_first=options["batch_first"], loss_reduction=options["loss_reduction"]
-                )
+                return FastGradSampleModule(module, tape=tape, **same)
             if grad_sample_mode == "ew":
-                return ExpandedWeights(
-                    module, batch_first=options["batch_first"], loss_reduction=options["loss_reduction"]
-                )
+                return ExpandedWeights(module, **same)
         elif isinstance(module, FastGradSampleModule | ExpandedWeights):
             return module
         out_of_place(module)

@@ -30,6 +30,11 @@ class FastGradients:
                 # A factor of zero does not silence NaN, so the row has to leave the batch.
                 finite = squares.isfinite()
                 self.rows_not_finite += int((~finite).sum())
+                if not bool(finite.any()):  # not every module takes a batch of no rows
+                    self._tape.forget()
+                    for total in () if accumulate else sums:
+                        total.zero_()
+                    return squares.sqrt
                 kept = self._pass(features[finite], labels[finite])
             self._tape.write_clipped_sum(kept, self._max_grad_norm, sums, accumulate)
             self._tape.forget()

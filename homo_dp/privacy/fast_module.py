@@ -27,9 +27,11 @@ class FastGradSampleModule(AbstractGradSampleModule):  # type: ignore[misc]
         - as FastTape, for one forward and one backward pass per step; anything else is refused.
     """
 
-    def __init__(self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean") -> None:
+    def __init__(
+        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", tape: FastTape | None = None
+    ) -> None:
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
-        tape, reason = tape_of(m)
+        tape, reason = tape_of(m) if tape is None else (tape, "batch_first=False")
         if tape is None or not batch_first:
             raise PrivacyError(f"grad_sample_mode=fast: {reason}; use grad_sample_mode=auto")
         self.passes = Passes(tape, loss_reduction)
@@ -87,6 +89,11 @@ class Passes:
         self._inputs = self._gradient = self._squares = None
         if not all_finite(squares):
             finite = squares.isfinite()
+            if not bool(finite.any()):  # not every module takes a batch of no rows
+                self.tape.forget()
+                for total in () if accumulate else sums:
+                    total.zero_()
+                return
             self.tape.forward(inputs[finite])
             squares = self.tape.backward(gradient[finite])
         self.tape.write_clipped_sum(squares, clip_norm, sums, accumulate)

@@ -15,6 +15,8 @@ from homo_dp.privacy.fast_embedding import FastEmbedding, is_fast_embedding
 from homo_dp.privacy.fast_layers import FastActivation, FastFlatten, FastLayer, FastLinear, FixedFunction
 from homo_dp.privacy.fast_norms import FastGroupNorm, FastLayerNorm
 
+FAST = "every trainable layer is supported"
+
 
 class FastTape:
     """A chain of layers, run by hand.
@@ -59,7 +61,10 @@ class FastTape:
 
     def write_clipped_sum(self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool) -> None:
         """Write (or add) the clipped sum of the last pass; all norms must be finite."""
-        factors = squares.rsqrt().mul_(clip_norm * SAFETY).clamp_(max=1.0)
+        self.write_layers(squares.rsqrt().mul_(clip_norm * SAFETY).clamp_(max=1.0), sums, accumulate)
+
+    def write_layers(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
+        """Write (or add) the sum over rows of factor times gradient."""
         start = 0
         for layer in self._trained:
             stop = start + len(layer.parameters)
@@ -87,10 +92,10 @@ def tape_of(module: nn.Module) -> tuple[FastTape | None, str]:
     """
     layers: list[FastLayer] = []
     for name, leaf in _leaves(module, ""):
-        layer = _fast_layer(leaf)
+        layer = fast_layer(leaf)
         if layer is None:
             return None, f"{name or 'model'}: {type(leaf).__name__} has no fast gradient"
-        if _has_hooks(leaf):
+        if has_hooks(leaf):
             return None, f"{name or 'model'}: {type(leaf).__name__} has hooks of its own"
         if "forward" in vars(leaf):
             return None, f"{name or 'model'}: {type(leaf).__name__} has a forward of its own"
@@ -102,19 +107,20 @@ def tape_of(module: nn.Module) -> tuple[FastTape | None, str]:
         return None, "a trainable parameter is outside of the layers"
     if not parameters:
         return None, "no trainable parameter"
-    return FastTape(layers), "every trainable layer is supported"
+    return FastTape(layers), FAST
 
 
 def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     chain = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-    if chain and "forward" not in vars(module) and not _has_hooks(module):
+    if chain and "forward" not in vars(module) and not has_hooks(module):
         # Not named_children(), which names a layer once even where the chain goes through it twice.
         children = [(key, child) for key, child in module._modules.items() if child is not None]
         return [leaf for key, child in children for leaf in _leaves(child, f"{name}.{key}".lstrip("."))]
     return [(name, module)]
 
 
-def _fast_layer(module: nn.Module) -> FastLayer | None:
+def fast_layer(module: nn.Module) -> FastLayer | None:
+    """The fast layer of a module, if it has one."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         if type(module) in (nn.ReLU, nn.Tanh, nn.Sigmoid):
             return FastActivation(module)
@@ -136,7 +142,8 @@ def _fast_layer(module: nn.Module) -> FastLayer | None:
     return None
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody watches or changes what goes through the module."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -6,10 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.fast_calls import called_tape_of
 from homo_dp.privacy.fast_gradients import FastGradients
 from homo_dp.privacy.fast_linear import OneOutputGradients, one_output_layer
 from homo_dp.privacy.fast_tape import FastTape, tape_of
-from homo_dp.privacy.gradients import OPACUS_MODES, ClippedGradients, GhostGradients, MaterialisedGradients
+from homo_dp.privacy.gradients import (
+    OPACUS_MODES,
+    ClippedGradients,
+    GhostGradients,
+    MaterialisedGradients,
+    out_of_place,
+)
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.validation import probe_features, size_of_outputs, table_rows
 
@@ -37,14 +44,25 @@ def choose_gradients(
 
 
 def probed_tape(module: nn.Module, features: Tensor) -> tuple[FastTape | None, str]:
-    """As ``tape_of``, and None too where a module that is not torch's turns out to use the weights of a layer."""
+    """The tape of a chain of layers, or of a module with code of its own, if its norms are the true ones on a few rows.
+
+    What code of its own does cannot be read: it may use the weights of a layer unseen, or call a layer twice.
+    """
     tape, why = tape_of(module)
+    if tape is None:
+        tape, why = called_tape_of(module)
     if tape is None or not tape.has_foreign_code:
         return tape, why
+    in_place = [layer for layer in module.modules() if getattr(layer, "inplace", False) is True]
+    out_of_place(module)
+    made = FastGradients(tape, size_of_outputs, 1.0)
     try:
-        probe_norms(module, features, lambda: FastGradients(tape, size_of_outputs, 1.0), "fast")
-    except PrivacyError:
-        return None, "a weight is used outside of its layer"
+        probe_norms(module, features, lambda: made, "fast")
+    except PrivacyError as error:
+        for layer in in_place:
+            layer.inplace = True  # type: ignore[assignment]
+        unseen = "does not see" in str(error)
+        return None, "a weight is used outside of its layer" if unseen else _reason(error)
     return tape, why
 
 
@@ -60,11 +78,7 @@ def probe_mode(module: nn.Module, features: Tensor, mode: str) -> None:
     Ghost clipping sums by a second backward pass over the whole module but takes norms from layers only, so a weight
     that is also used outside of its layer would be summed without being measured. The other modes would not see it.
     """
-    if mode == "fast":
-        tape, why = probed_tape(module, features)
-        if tape is None:
-            raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
-    elif mode == "ghost":
+    if mode == "ghost":
         probe_norms(module, features, lambda: GhostGradients(module, size_of_outputs, 1.0), mode)
     else:
         probe_norms(module, features, lambda: MaterialisedGradients(module, size_of_outputs, 1.0, mode), mode)
@@ -115,6 +129,10 @@ def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradie
 
 
 _INSTEAD = ("call every layer with one row a record, and use its weights nowhere else", "use grad_sample_mode=hooks")
+
+
+def _reason(error: PrivacyError) -> str:
+    return str(error).removeprefix("grad_sample_mode=fast: ").split("; ")[0]
 
 
 def _line(error: Exception) -> str:

@@ -85,6 +85,25 @@ def _sum_of_epoch(module: nn.Module, parts: tuple[nn.Module, DPOptimizer, Any, D
     return before - flat([parameter.detach() for parameter in module.parameters()])
 
 
+class _Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(5, 5), nn.Linear(5, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.outer(inputs + torch.tanh(self.inner(inputs)))
+        return outputs
+
+
+def test_a_loop_over_a_module_with_code_of_its_own_sums_what_one_row_at_a_time_sums() -> None:
+    _, features, labels = _table()
+    module = _Residual()
+    clip_norm = middle_norm(module, squared_error, features, labels)
+    expected = reference_sum(module, squared_error, features, labels, clip_norm)
+    parts = _private(module, features, labels, grad_sample_mode="fast", max_grad_norm=clip_norm)
+    torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_opacus_loop_sums_what_one_row_at_a_time_sums(mode: str) -> None:
     module, features, labels = _table()
@@ -433,6 +452,9 @@ def test_auto_is_fast_where_it_can_be_and_says_why_not() -> None:
     parts = _private(module, features, labels, engine=engine)
     assert type(parts[1]).__name__ == "FastDPOptimizer"
     assert engine.mode_reason == "every trainable layer is supported"
+    parts = _private(_Residual(), features, labels, engine=(own := PrivacyEngine()))
+    assert type(parts[1]).__name__ == "FastDPOptimizer"
+    assert own.mode_reason == "every trainable layer is supported"
     other = PrivacyEngine()
     parts = _private(nn.Sequential(nn.Linear(5, 1), nn.PReLU()), features, labels, engine=other)
     assert type(parts[1]).__name__ == "SecureDPOptimizer"

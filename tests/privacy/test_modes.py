@@ -147,3 +147,28 @@ def test_a_forward_put_on_an_object_is_not_read_around() -> None:
     chain = nn.Sequential(nn.Linear(4, 2))
     chain.forward = lambda inputs: chain[0](inputs) * 2.0  # type: ignore[method-assign]
     assert tape_of(chain) == (None, "model: Sequential has no fast gradient")
+
+
+def in_place(layer: nn.Linear, inputs: Tensor) -> Tensor:
+    return layer(inputs).relu_()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("between", "mode", "reason"),
+    [
+        (called, "fast", "every trainable layer is supported"),
+        (called_twice, "hooks", "a layer is called twice, or not with one row a record"),
+        (in_place, "fast", "every trainable layer is supported"),
+    ],
+)
+def test_code_of_its_own_is_fast_where_layers_are_called_once(
+    between: Callable[[nn.Linear, Tensor], Tensor], mode: str, reason: str
+) -> None:
+    module = TwoLayers(between)
+    chosen = choose_gradients(module, softmax_cross_entropy, 1.0, "auto", ROWS)
+    assert chosen[1:] == (mode, reason)
+    chosen[0].close()
+    assert "forward" not in vars(module.first)
+    assert probed_tape(TwoLayers(weight_too), ROWS) == (None, "a weight is used outside of its layer")
+    assert probed_tape(TwoLayers(weight_alone), ROWS) == (None, "a weight is used outside of its layer")
+    assert probed_tape(TwoLayers(some_rows), ROWS)[0] is None
