@@ -1,14 +1,18 @@
 """Sweeps: which cells there are, what makes a cell the same, and what is paid for all of them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from homo_dp.config.load import load_config
 from homo_dp.errors import ConfigError
+from homo_dp.models.files import read_card
 from homo_dp.privacy.accounting import rdp_epsilon
-from homo_dp.sweep import Cell, cells_of, finished, parse_vary
+from homo_dp.sweep import Cell, cells_of, finished, parse_vary, run_cell
 from homo_dp.sweep_cost import price
 
 
@@ -64,6 +68,34 @@ def test_only_a_finished_cell_is_finished(tmp_path: Path) -> None:
     assert finished(cell, tmp_path) is None
     result.write_text('{"status": "finished"}')
     assert finished(cell, tmp_path) == {"status": "finished"}
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()  # a cell takes one for itself
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_cell_continues_a_model_by_the_rules_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def cell(**keys: object) -> dict[str, Any]:
+        named = {name.replace("__", "."): value for name, value in keys.items()}
+        return run_cell(
+            load_config(None, {"train.rounds": 1, "tracking.enabled": False, **named}).model_dump(mode="json")
+        )
+
+    first = cell(output__modelFileName="first")
+    second = cell(train__init_from="first", output__modelFileName="second")
+    assert second["status"] == "finished"
+    assert (
+        f"together at most epsilon {first['epsilon'] + second['epsilon']:.4g}"
+        in read_card("second").privacy["statement"]
+    )
+    cell(privacy__mechanism="none", output__modelFileName="bare")
+    assert "was trained without privacy on the same data" in cell(train__init_from="bare")["reason"]
 
 
 def test_the_price_is_that_of_all_cells_together(tmp_path: Path) -> None:
