@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.fast_layers import FastLayer, row_squares, scale_rows, write_rows
+from homo_dp.privacy.gram_norms import rounding_of_squares
 
 _PIECE = 1 << 18  # floats of patches made at a time: 1 MiB, the size of a second-level cache
 _HELD = 1 << 23  # floats of per-sample gradients held at most: 32 MiB
@@ -77,6 +78,11 @@ class FastConvolution(FastLayer):
             if self._rows is not None:
                 self._rows[start : start + step] = rows
             squares[start : start + step] = row_squares(rows)
+            if self._rows is None:  # another product is what will be summed, and terms that cancel in this may stay
+                lengths = torch.linalg.vector_norm(flat, dim=2) * torch.linalg.vector_norm(
+                    gradient[start : start + step], dim=1
+                )
+                squares[start : start + step] += rounding_of_squares(lengths, flat.shape[2], gradient.shape[1])
         return squares
 
     def _patches(self) -> Tensor:
