@@ -41,7 +41,7 @@ class HeadBook:
     def take(self, party: str, shown: Json, *, underway: bool = False) -> None:
         """Remember a head; MessageError if this party has shown a later or another one before.
 
-        What was ``underway`` is not compared with other runs of now: the party may have shown more there meanwhile.
+        What was ``underway`` may be behind other runs of now: the party may have shown more there meanwhile.
         """
         head = shown if isinstance(shown, dict) else None
         known = (self._heard if underway else self._heads).get(party)
@@ -51,9 +51,14 @@ class HeadBook:
                 f"ledger of {party} has {rows} rows, it showed {known['count']} before: restore it, nothing is taken "
                 "meanwhile"
             )
-        if known is not None and head is not None and head["count"] == known["count"] and head["hash"] != known["hash"]:
-            raise MessageError(f"ledger of {party} has another row {head['count']} than it showed before: restore it")
-        if head is not None and head["count"]:
+        if head is None:
+            return
+        for before in (known, self._heads.get(party)):
+            if before is not None and head["count"] == before["count"] and head["hash"] != before["hash"]:
+                raise MessageError(
+                    f"ledger of {party} has another row {head['count']} than it showed before: restore it"
+                )
+        if head["count"]:
             self._heard[party] = head
             self._heads[party] = max(head, self._heads.get(party, head), key=lambda each: int(each["count"]))
 

@@ -72,3 +72,15 @@ def test_an_update_that_was_underway_is_not_behind_another_run(tmp_path: Path) -
         one.take("a", head(2))
     with pytest.raises(MessageError, match="it showed 3 before"):  # a run that begins later knows all of them
         HeadBook(tmp_path / "heads.json").take("a", head(2), underway=True)
+
+
+def test_what_was_underway_may_not_contradict_another_run_either(tmp_path: Path) -> None:
+    """A ledger that was set back and filled up again shows another row at the same place, whichever run it is for."""
+    one, other = HeadBook(tmp_path / "heads.json"), HeadBook(tmp_path / "heads.json")
+    other.take("a", head(3))
+    other.save()
+    one.save()
+    with pytest.raises(MessageError, match="another row 3"):
+        one.take("a", head(3, "b"), underway=True)
+    one.take("a", head(3), underway=True)
+    assert one.newest("a") == head(3)
