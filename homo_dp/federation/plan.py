@@ -202,7 +202,7 @@ def _check_caps(own: Config, plan: Plan) -> None:
         raise PlanRefused(
             "epsilon_cap",
             "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so nothing bounds what "
-            "the plan may cost; give a cap",
+            "one run may cost; give a cap",
         )
     if caps.rounds is not None and rounds > caps.rounds:
         raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
