@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homo_dp.privacy.gram_norms import outer_squares, total_squares
+from homo_dp.privacy.gram_norms import LEAST_LENGTH, outer_squares, total_squares
+
+LEAST_SQUARE = LEAST_LENGTH**2
 
 
 class FastLayer(ABC):
@@ -70,7 +72,8 @@ class FastLinear(FastLayer):
         if not self._weight:
             return squares
         inputs = row_squares(self._inputs)
-        return squares * inputs.add_(1.0) if self._bias else squares * inputs
+        # A square that is zero in float32 must not hide what the other factor makes of it.
+        return squares.add_(LEAST_SQUARE) * inputs.add_(1.0 if self._bias else LEAST_SQUARE)
 
     def _squared_norms_of_sequences(self) -> Tensor:
         inputs, gradient = self._inputs.flatten(1, -2), self._gradient.flatten(1, -2)

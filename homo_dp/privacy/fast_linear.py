@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from homo_dp.privacy.clipping import SAFETY
 from homo_dp.privacy.fast_gradients import FastGradients
 from homo_dp.privacy.fast_layers import write_product, write_total
+from homo_dp.privacy.gram_norms import LEAST_LENGTH
 from homo_dp.privacy.losses import Loss, output_gradient
-
-_TINY = 1e-30  # stands for the length of a row of zeros, whose gradient is zero whatever it is divided by
 
 
 class OneOutputGradients:
@@ -47,7 +46,7 @@ class OneOutputGradients:
                 return self._general.clipped_sum(features, labels, sums, accumulate)
             gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
             lengths: Tensor = torch.linalg.vector_norm(inputs, dim=1, keepdim=True)
-            lengths = torch.hypot(lengths, self._one) if self._bias else lengths.clamp_(min=_TINY)
+            lengths = torch.hypot(lengths, self._one) if self._bias else lengths.clamp_(min=LEAST_LENGTH)
             signed_norms = gradient * lengths
             clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
             # Not finite if any output gradient or any input is not: 0 * infinity is NaN.

@@ -12,6 +12,8 @@ import torch
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from torch import Tensor, nn
 
+LEAST_LENGTH = 1e-18  # lengths below have squares that float32 holds with few bits or none: they count as this
+
 
 def outer_squares(inputs: Tensor, gradient: Tensor) -> Tensor:
     """``|sum_t g_t a_t^T|^2`` of each row, for inputs (n, positions, d) and gradients at the outputs (n, positions, k).
@@ -51,7 +53,7 @@ def rounding_of_squares(lengths: Tensor, *sizes: int) -> Tensor:
 
 def _lengths(vectors: Tensor) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
-    return lengths
+    return lengths.add_(LEAST_LENGTH)
 
 
 def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:

@@ -377,3 +377,22 @@ def test_kernels_multiplied_again_keep_the_bound_where_terms_cancel(
             tape.forward(torch.full((1, channels, 12, 12), 1e6))
             tape.write_clipped_sum(tape.backward(gradient), 1.0, [total], accumulate=False)
         assert float(total.norm()) <= 1.0
+
+
+def _sized_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.flatten(1).sum(1) * labels
+
+
+@pytest.mark.parametrize(("outputs", "positions"), [(1, 0), (2, 0), (2, 3)])
+@pytest.mark.parametrize(("inputs", "slope"), [(1e-24, 1e18), (1e-22, 1e17), (1e17, 1e-23), (1e19, 1e-21)])
+def test_products_of_tiny_and_huge_numbers_keep_the_bound(
+    inputs: float, slope: float, outputs: int, positions: int
+) -> None:
+    """The square of the tiny one is zero in float32, while its product with the other is far above the bound."""
+    module = nn.Linear(4, outputs, bias=False)
+    features = torch.full((1, positions, 4) if positions else (1, 4), inputs)
+    private = training(module, _sized_loss, features, torch.full((1,), slope), clip_norm=1e-9)
+    assert private.grad_sample_mode == "fast"
+    private._sum_clipped(torch.arange(1))
+    assert float(private._sum.double().norm()) <= 1e-9
+    assert float(private._sum.double().norm()) > 0 or inputs > 1e18
