@@ -6,7 +6,7 @@ and a short run on made-up rows finds modules that mix rows without saying so in
 
 import copy
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -208,12 +208,13 @@ def _layer_inputs(module: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
     """What every layer with weights of its own is given, call by call, while the block runs."""
     seen: list[tuple[str, Tensor]] = []
 
-    def keep(name: str, inputs: tuple[object, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            seen.append((name, inputs[0].detach()))
+    def keep(name: str, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
+        given = next((each for each in (*inputs, *named.values()) if isinstance(each, Tensor)), None)
+        if given is not None:
+            seen.append((name, given.detach()))
 
     handles = [
-        layer.register_forward_pre_hook(lambda _, inputs, name=name: keep(name, inputs))
+        layer.register_forward_pre_hook(lambda _, inputs, named, name=name: keep(name, inputs, named), with_kwargs=True)
         for name, layer in module.named_modules()
         if name and any(True for _ in layer.parameters(recurse=False))
     ]

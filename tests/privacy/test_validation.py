@@ -333,6 +333,19 @@ class Turned(nn.Module):
         return outputs
 
 
+class TurnedByName(Turned):
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden: Tensor = self.first(input=inputs.flip(0)).flip(0)
+        outputs: Tensor = self.second(hidden.tanh() + torch.randn(len(inputs), 4))  # so that norms cannot be compared
+        return outputs
+
+
+def test_layers_that_get_the_rows_by_name_must_get_them_in_order_too() -> None:
+    features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
+    with pytest.raises(PrivacyError, match="first: is given the rows in another order"):
+        probe_rows(TurnedByName(), softmax_cross_entropy, features, labels)
+
+
 def test_layers_must_get_the_rows_in_order() -> None:
     features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
     with pytest.raises(PrivacyError, match="first: is given the rows in another order"):
