@@ -91,7 +91,8 @@ class AggregatorProcess:
 
                 def report(found: RoundReport, row: Row) -> Row:
                     row = {**row, **self._measured(aggregator.weights), **self._numbers(aggregator, plans, found)}
-                    progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=len(found.replied))
+                    replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
+                    progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
                     numbers = {k: float(v) for k, v in row.items() if type(v) in (int, float) and k != "round"}
                     self.tracker.log_round(found.round, numbers, {})
                     return row

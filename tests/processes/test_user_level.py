@@ -42,6 +42,7 @@ def test_a_federation_of_processes_hides_its_parties(site: str, tmp_path: Path, 
         codes = cluster.wait()
         assert set(codes.values()) == {0}, cluster.log(AGGREGATOR)
         assert "whoever can list the folder" in cluster.log(AGGREGATOR)
+        assert "replies" not in cluster.log(AGGREGATOR)  # the size of a drawn cohort
     found = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())
     assert len(found["rounds"]) == 4
     assert all(row["clip_norm"] == 1.0 for row in found["rounds"])
