@@ -60,6 +60,8 @@ FIGURES = (
         "LR step",
         ("ours / plain torch", "ratio_plain", "<= 0.7"),
         ("Opacus hooks / ours", "speedup_opacus", ">= 10"),
+        ("our engine in an Opacus loop / plain torch", "ratio_plain_loop", ""),
+        ("Opacus hooks / our engine in the same loop", "speedup_opacus_loop", ""),
     ),
     *_steps(
         "mlp",
@@ -69,6 +71,8 @@ FIGURES = (
         ("Opacus hooks / ours", "speedup_opacus", ">= 30"),
         ("Opacus ghost / ours", "speedup_ghost", ">= 2"),
         ("peak memory, ours / plain torch", "peak_memory_ratio", "<= 1.2"),
+        ("our engine in an Opacus loop / plain torch", "ratio_plain_loop", ""),
+        ("Opacus hooks / our engine in the same loop", "speedup_opacus_loop", ""),
     ),
     *_steps("cnn", "CNN step on 28x28", ("best Opacus mode / ours", "speedup_best_opacus", ">= 1")),
     Figure("Secure normals / torch.randn, 1e5", "ratio", "<= 6", "x", {"benchmark": "noise", "size": 100_000}),
