@@ -78,7 +78,7 @@ class NatsTransport:
         self._handed: WeakKeyDictionary[Message, list[int]] = WeakKeyDictionary()
         options = connect_options(config)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="homo_dp nats", daemon=True)
+        self._thread = threading.Thread(target=_run, args=[self._loop], name="homo_dp nats", daemon=True)
         self._thread.start()
         self._names = Names(check_id("transport.nats.stream", config.stream), self._run, sealer.name)
         self._link = link_type(
@@ -159,8 +159,20 @@ class NatsTransport:
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
-        if not self._thread.is_alive():
-            self._loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run until stopped, then end what is left: nats-py forgets tasks of connections that broke."""
+    loop.run_forever()
+    loop.run_until_complete(_end_tasks())
+    loop.close()
+
+
+async def _end_tasks() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 def connect_options(config: NatsConfig) -> dict[str, Any]:

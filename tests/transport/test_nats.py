@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import datetime
+import gc
 import importlib.util
 import json
 import logging
@@ -33,6 +34,13 @@ from tests.transport.nats_server import NatsServer, aggregator_permissions, part
 from tests.transport.parts import PARTIES, join, sealer, update, weights
 
 WAIT = 30.0  # seconds, generous: tests end as soon as the message is there
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # no end leaves tasks behind
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    yield
+    gc.collect()  # tasks that were left behind complain in the test that left them
 
 
 @pytest.fixture(scope="module")
