@@ -67,7 +67,7 @@ def mnist_cnn() -> nn.Module:
 
 
 TASKS = {
-    "lr": Task(lambda: nn.Linear(100, 1), (100,), binary_logistic, nn.BCEWithLogitsLoss, (400, 40)),
+    "lr": Task(lambda: nn.Linear(100, 1), (100,), binary_logistic, nn.BCEWithLogitsLoss, (1000, 40)),
     "mlp": Task(
         lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)),
         (784,),
