@@ -36,7 +36,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
 from homo_dp.round_numbers import payload_bytes, promised_numbers
 from homo_dp.tracking.files import write_json
-from homo_dp.tracking.indicators import build_indicators, write_indicators
+from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
 FOLDER_NOTE = (
@@ -93,7 +93,7 @@ class AggregatorProcess:
                     row = {**row, **self._measured(aggregator.weights), **self._numbers(aggregator, plans, found)}
                     replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
                     progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
-                    numbers = {k: float(v) for k, v in row.items() if type(v) in (int, float) and k != "round"}
+                    numbers = {name: float(value) for name, value in numbers_of(row).items() if name != "round"}
                     self.tracker.log_round(found.round, numbers, {})
                     return row
 
@@ -190,7 +190,7 @@ class AggregatorProcess:
         indicators = self._indicators(aggregator, session, statement)
         write_indicators(files["indicators"], indicators)
         crash_point("aggregator.written")
-        last = {k: v for k, v in indicators.items() if type(v) in (int, float)}
+        last = numbers_of(indicators)
         tracked = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]}, last)
         self._show(session, statement, files, tracked)
 

@@ -38,6 +38,7 @@ from homo_dp.processes import GO_ON, discreet, open_transport, party_sealer, run
 from homo_dp.round_numbers import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.screen import Progress
 from homo_dp.simulation import Outcome
+from homo_dp.tracking.indicators import numbers_of
 from homo_dp.tracking.tracker import open_tracker
 
 
@@ -223,7 +224,7 @@ class PartyProcess:
         ledger = self.ledger if self.party.mechanism.private else None
         written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
         crash_point("party.written")
-        last = {k: v for k, v in written.indicators.items() if type(v) in (int, float)}
+        last = numbers_of(written.indicators)
         tracked = self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]}, last)
         self._show(outcome, written, tracked)
 

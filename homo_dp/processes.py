@@ -14,6 +14,7 @@ from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import KINDS, Kinds, Limits
 from homo_dp.federation.protocol import Transport
 from homo_dp.files import write_whole
+from homo_dp.run_facts import run_params, run_tags
 from homo_dp.transport.keys import (
     PUBLIC_MARK,
     KeyPair,
@@ -88,10 +89,6 @@ def start_tracker(
     tracker: Tracker, config: Config, role: str, folder: RunFolder, mechanism: Mechanism, *, private: bool
 ) -> None:
     """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
-    from homo_dp import __version__
-    from homo_dp.code_version import commit_tags
-    from homo_dp.config.load import flatten
-
     if not config.tracking.enabled:
         return
     path = folder.path / "tracking.mark"
@@ -99,20 +96,10 @@ def start_tracker(
         write_whole(path, secrets.token_hex(16).encode(), "state")
     with explained(path):
         mark = path.read_text(encoding="ascii")
-    params = {key: str(value) for key, value in flatten(config).items() if value is not None}
-    tags = {
-        "run": run_name(config),
-        "role": role,
-        "unit": mechanism.unit,
-        "mechanism": mechanism.name,
-        "privacy": "private" if private else "NOT PRIVATE",
-        "version": __version__,
-        "data.name": config.data.dataset,
-        **commit_tags(),
-    }
+    tags = run_tags(config, run_name(config), mechanism, private=private) | {"role": role}
     if config.party.name is not None and role != "aggregator":
         tags["party"] = config.party.name
-    tracker.start(params, tags, [], mark)
+    tracker.start(run_params(config), tags, [], mark)
 
 
 def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp.config.schema import Config
+from homo_dp.continuation import continued_statement, earlier_model
 from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.evaluation import load_into, round_metrics
 from homo_dp.federation.aggregator import Aggregator, RoundReport
@@ -77,6 +78,8 @@ class Simulation:
         self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
         self.mechanism = self._mechanism()
         self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
+        encoding = self.federation.encoding.to_json()
+        self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.parties = self._parties()
         self.rounds: list[RoundRow] = []
@@ -86,10 +89,13 @@ class Simulation:
     def plans(self) -> dict[str, PartyPlan]:
         return {name: party.plan for name, party in self.parties.items()}
 
-    def run(self, start: Weights | None = None) -> Outcome:
-        """Train; Ctrl-C ends early with the rounds that were finished."""
+    def run(self) -> Outcome:
+        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished."""
         self._check_budget()
-        weights = start or {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
+        if self.earlier is not None:
+            weights = self.earlier.weights
+        else:
+            weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
         aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
         interrupted = False
         try:
@@ -102,7 +108,9 @@ class Simulation:
             federation=self.federation,
             model=self.model,
             weights=aggregator.final_weights,
-            statement=self.statement(self._rounds_spent(), aggregator.applied_sigma),
+            statement=continued_statement(
+                self.statement(self._rounds_spent(), aggregator.applied_sigma), self.earlier, self.config.data.dataset
+            ),
             rounds=self.rounds,
             interrupted=interrupted,
         )

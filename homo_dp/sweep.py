@@ -143,21 +143,17 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _train(config: Config) -> dict[str, Any]:
-    from homo_dp.continuation import continued_statement, earlier_model
     from homo_dp.federation.build import mechanism_class
     from homo_dp.outputs import write_outputs
+    from homo_dp.tracking.indicators import numbers_of
     from homo_dp.user_simulation import build_simulation
 
     mechanism_class(config.privacy.mechanism).warm_up()  # now, or the first round seems to take seconds
     simulation = build_simulation(config, lambda _row, _parties: None)
-    encoding = simulation.federation.encoding.to_json()
-    earlier = earlier_model(config, simulation.model.architecture, encoding, private=simulation.private)
-    outcome = simulation.run(earlier.weights if earlier else None)
-    outcome.statement = continued_statement(outcome.statement, earlier, config.data.dataset)
+    outcome = simulation.run()
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
     parties = outcome.statement["parties"].values()
     rdp = [party["epsilon_rdp"] for party in parties if party["epsilon_rdp"] is not None]
-    numbers = {key: value for key, value in written.indicators.items() if type(value) in (int, float)}
     return {
         "status": "finished",
         "run": outcome.run,
@@ -167,7 +163,7 @@ def _train(config: Config) -> dict[str, Any]:
         "delta": outcome.statement["delta"],
         "noise_multiplier": max((party["noise_multiplier"] for party in parties), default=None),
         "seconds": sum(row["seconds"] for row in outcome.rounds),
-        **numbers,
+        **numbers_of(written.indicators),
         "files": {role: str(path) for role, path in written.files.items()},
     }
 

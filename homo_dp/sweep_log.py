@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp import __version__
-from homo_dp.code_version import commit_tags
-from homo_dp.config.load import flatten
 from homo_dp.files import write_whole
+from homo_dp.run_facts import run_params, source_tags
 from homo_dp.tracking.mlflow_tracker import PRIVATE_PREFIXES
 from homo_dp.tracking.run_log import RunLog
 from homo_dp.tracking.uris import is_local
@@ -35,7 +33,7 @@ class SweepLog:
         hidden = not self._local and not tracking.private_metrics
         self._hidden = PRIVATE_PREFIXES[: 1 if config.data.public_test else 2] if hidden else ()
         name = tracking.run_name or f"compare {self._same['vary']}"
-        tags = {"kind": "compare", **_tags(config)}
+        tags = {"kind": "compare", **source_tags(config, config.privacy.mechanism)}
         self._add("run", key=PARENT, parent=None, name=name, tags=tags, existing=self._known())
         self._add("tags", key=PARENT, tags={"vary": self._same["vary"], "cells": len(cells)})
 
@@ -44,7 +42,7 @@ class SweepLog:
         key = f"cell/{cell.id}"
         private = "private" if result.get("private") else "NOT PRIVATE"
         tags = {"kind": "cell", "privacy": private, "cell": cell.id, "run": str(result.get("run", ""))}
-        tags |= _tags(cell.config) | {"unit": cell.config.privacy.unit}
+        tags |= source_tags(cell.config, cell.config.privacy.mechanism) | {"unit": cell.config.privacy.unit}
         if "reason" in result:
             tags["reason"] = str(result["reason"])
         self._add("run", key=key, parent=PARENT, name=f"{cell.label} #{cell.repeat}", tags=tags)
@@ -86,12 +84,6 @@ class SweepLog:
             self._log.add(op, **fields)
 
 
-def _tags(config: Config) -> dict[str, str]:
-    mechanism, dataset = config.privacy.mechanism, config.data.dataset
-    return {"mechanism": mechanism, "data.name": dataset, "version": __version__, **commit_tags()}
-
-
 def _params(config: Config) -> dict[str, str]:
     """The resolved config of a cell, without where its files go."""
-    found = {key: value for key, value in flatten(config).items() if value is not None}
-    return {key: str(value) for key, value in found.items() if not key.startswith(("output.", "tracking."))}
+    return {key: value for key, value in run_params(config).items() if not key.startswith(("output.", "tracking."))}

@@ -20,9 +20,8 @@ from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
-    from homo_dp.continuation import Earlier
     from homo_dp.outputs import Written
-    from homo_dp.simulation import Outcome, Simulation
+    from homo_dp.simulation import Outcome
 
 EXAMPLES = """examples:
   python -m homo_dp.train
@@ -62,9 +61,11 @@ def train(config: Config, screen: Screen) -> int:
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     with quick_imports():
-        from homo_dp.continuation import continued_statement
         from homo_dp.federation.build import mechanism_class
         from homo_dp.outputs import write_outputs
+        from homo_dp.planning import continuation_note
+        from homo_dp.run_facts import run_params, run_tags
+        from homo_dp.tracking.indicators import numbers_of
         from homo_dp.user_simulation import build_simulation
 
         mechanism_class(config.privacy.mechanism).warm_up()
@@ -79,15 +80,16 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
             simulation = build_simulation(config, on_round)
         except KeyboardInterrupt:
             raise Interrupted("before the first round; nothing was written") from None
-        earlier = _continued(config, simulation, screen)
-        _start(tracker, config, simulation)
-        outcome = simulation.run(earlier.weights if earlier else None)
-        outcome.statement = continued_statement(outcome.statement, earlier, config.data.dataset)
+        if config.train.init_from is not None:
+            screen.line(continuation_note(config.train.init_from))
+        tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
+        tracker.start(run_params(config), tags, list(simulation.plans))
+        outcome = simulation.run()
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms, tracker.draw)
-    numbers = {k: v for k, v in written.indicators.items() if type(v) in (int, float)}
+    numbers = numbers_of(written.indicators)
     status = "KILLED" if outcome.interrupted else "FINISHED"
     tracked = tracker.finish(status, written.files, {"statement": outcome.statement["statement"]}, numbers)
     _show(screen, outcome, written, tracked)
@@ -95,36 +97,6 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
         done = f"{len(outcome.rounds)} of {config.train.rounds} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
-
-
-def _continued(config: Config, simulation: Simulation, screen: Screen) -> Earlier | None:
-    """The model of ``train.init_from``, if one is given."""
-    from homo_dp.continuation import earlier_model
-    from homo_dp.planning import continuation_note
-
-    encoding = simulation.federation.encoding.to_json()
-    found = earlier_model(config, simulation.model.architecture, encoding, private=simulation.private)
-    if config.train.init_from is not None:
-        screen.line(continuation_note(config.train.init_from))
-    return found
-
-
-def _start(tracker: Tracker, config: Config, simulation: Simulation) -> None:
-    from homo_dp import __version__
-    from homo_dp.code_version import commit_tags
-    from homo_dp.config.load import flatten
-
-    params = {key: str(value) for key, value in flatten(config).items() if value is not None}
-    tags = {
-        "run": simulation.run_id,
-        "unit": simulation.mechanism.unit,
-        "mechanism": simulation.mechanism.name,
-        "privacy": "private" if simulation.private else "NOT PRIVATE",
-        "version": __version__,
-        "data.name": config.data.dataset,
-        **commit_tags(),
-    }
-    tracker.start(params, tags, list(simulation.plans))
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:

@@ -35,6 +35,15 @@ def build_indicators(
     }
 
 
+def numbers_of(values: Mapping[str, Any]) -> dict[str, float]:
+    """What a tracker can take of indicators, or of the row of a round: plain numbers, no lists, words or booleans.
+
+    >>> numbers_of({"test_acc": 0.9, "run": "a", "private": True, "test_fpr": [0.0, 1.0], "rounds_done": 3})
+    {'test_acc': 0.9, 'rounds_done': 3}
+    """
+    return {name: value for name, value in values.items() if type(value) in (int, float)}
+
+
 def local_only_names(
     train_metrics: Mapping[str, Any],
     test_metrics: Mapping[str, Any],
