@@ -43,3 +43,14 @@ def run_command(
         signal.signal(signal.SIGTERM, before)
     shown = capsys.readouterr()
     return Finished(int(stopped.value.code or 0), shown.out, shown.err)
+
+
+class CommandLine:
+    """Runs our commands in the folder of a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def run(self, main: Callable[[Sequence[str] | None], int | None], arguments: Sequence[str]) -> Finished:
+        """One command to its end."""
+        return run_command(main, arguments, self.monkeypatch, self.capsys)

@@ -1,14 +1,16 @@
-"""What all tests share: steady examples, loggers that are on, and one empty MLflow store."""
+"""What all tests share: steady examples, loggers that are on, one empty MLflow store, one parent of processes."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from homo_dp.tracking.sender import set_defaults
+from tests.processes.zygote import Zygote
 
 # The same examples every time: a check that fails must fail again when somebody looks at it.
 settings.register_profile("steady", derandomize=True)
@@ -36,3 +38,10 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with quiet():
         MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """A process that has imported everything, from which aggregators and parties are forked in no time."""
+    with Zygote() as started:
+        yield started

@@ -11,18 +11,15 @@ import pytest
 
 from homo_dp import compare
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import Finished, run_command
+from tests.commands import CommandLine, Finished
 
 COMMON = ("train.rounds=2", "privacy.noise_multiplier=2", "tracking.uri=sqlite:///mlflow.db")
 
 
-class Shell:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
+class Shell(CommandLine):
     def compare(self, *arguments: str, params: tuple[str, ...] = ("tracking.enabled=false",)) -> Finished:
         items = ["--params", *COMMON, *params]
-        return run_command(compare.main, [*arguments, *items], self.monkeypatch, self.capsys)
+        return self.run(compare.main, [*arguments, *items])
 
 
 @pytest.fixture

@@ -75,12 +75,6 @@ PARTY_POINTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as parent:
-        yield parent
-
-
 @pytest.fixture(params=["directory", "nats"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path, zygote: Zygote) -> Iterator[Cluster]:
     if request.param == "directory":

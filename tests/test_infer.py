@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from homo_dp import infer, train
-from tests.commands import Finished, run_command
+from tests.commands import CommandLine, Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
 
@@ -29,13 +29,10 @@ def read(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-class Shell:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
+class Shell(CommandLine):
     def infer(self, *arguments: str) -> Finished:
         command = ["--params", "modelFileName=m,predictFileName=p.csv,indicatorFileName=i.json", *arguments]
-        return run_command(infer.main, command, self.monkeypatch, self.capsys)
+        return self.run(infer.main, command)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from homo_dp import infer, train
 from homo_dp.config.load import load_config
 from homo_dp.evaluation import round_metrics
 from homo_dp.simulation import Simulation
-from tests.commands import Finished, run_command
+from tests.commands import CommandLine, Finished, run_command
 
 ROOT = Path(__file__).parents[1]
 CONF = ROOT / "conf"
@@ -31,19 +31,14 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Shell:
-    """Runs our commands in the test's folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
+class Shell(CommandLine):
     def train(self, *arguments: str) -> Finished:
         usual = ["tracking.enabled=false", "train.rounds=3", "privacy.delta=1e-3"]
-        return run_command(train.main, ["--params", *usual, *arguments], self.monkeypatch, self.capsys)
+        return self.run(train.main, ["--params", *usual, *arguments])
 
     def infer(self, *arguments: str) -> Finished:
         usual = ["--params", "modelFileName=out/model.safetensors,predictFileName=p.csv,indicatorFileName=i.json"]
-        return run_command(infer.main, [*usual, *arguments], self.monkeypatch, self.capsys)
+        return self.run(infer.main, [*usual, *arguments])
 
 
 @pytest.fixture

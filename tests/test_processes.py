@@ -25,12 +25,6 @@ from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as parent:
-        yield parent
-
-
 @pytest.fixture
 def cluster(tmp_path: Path, zygote: Zygote) -> Iterator[Cluster]:
     with Cluster(tmp_path, zygote=zygote) as made:

@@ -12,7 +12,7 @@ import pytest
 from homo_dp import infer, train
 from homo_dp.models.files import read_card
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import Finished, run_command
+from tests.commands import CommandLine, Finished
 
 FLAT = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds")
 PARTY_KEYS = {
@@ -32,18 +32,13 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-class Shell:
-    """Runs our commands in the test's folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
+class Shell(CommandLine):
     def train(self, *arguments: str) -> Finished:
         items = ["--params", "tracking.enabled=false"]
-        return run_command(train.main, [*items, *arguments], self.monkeypatch, self.capsys)
+        return self.run(train.main, [*items, *arguments])
 
     def infer(self, *arguments: str) -> Finished:
-        return run_command(infer.main, arguments, self.monkeypatch, self.capsys)
+        return self.run(infer.main, arguments)
 
 
 @pytest.fixture

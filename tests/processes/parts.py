@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.privacy.ledger import Ledger, LedgerRow
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.zygote import Forked, Zygote
 from tests.transport.nats_server import NatsServer
@@ -142,3 +143,9 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def ledger_rows(path: Path) -> list[LedgerRow]:
+    """All rows of the ledger that a process has left."""
+    with Ledger(path, read_only=True) as ledger:
+        return ledger.rows()

@@ -1,32 +1,19 @@
 """NbAFL between processes: the schedule that everybody computes for itself, and either ledger."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.privacy.ledger import Ledger, LedgerRow
 from tests.federation.nbafl_parts import closed_form
-from tests.processes.parts import PARTIES, Cluster
+from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 
 # 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
 SETTINGS: dict[str, Any] = {"epsilon": 10.0, "clip_norm": 3.0, "exposures": 2, "min_dataset_size": 100}
 ROUNDS = {"party_1": [1, 2], "party_2": [3, 4], "party_3": [1, 2]}
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
-        yield started
-
-
-def ledger_rows(path: Path) -> list[LedgerRow]:
-    with Ledger(path, read_only=True) as ledger:
-        return ledger.rows()
 
 
 @pytest.mark.parametrize("trusted", [False, True])

@@ -1,15 +1,13 @@
 """DP-FedAvg between processes: noise at either site by the hooks of a simulation, and silence about cohorts."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.privacy.ledger import Ledger, LedgerRow
-from tests.processes.parts import PARTIES, Cluster
+from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 
 COMMON = {"mechanism": "dp_fedavg", "unit": "user", "population": 3, "delta": 0.1}
@@ -17,17 +15,6 @@ SITES: dict[str, tuple[bool, dict[str, Any]]] = {
     "server": (True, {"noise_at": "server", "sampling": "poisson", "sample_rate": 0.7, "noise_multiplier": 2.0}),
     "parties": (False, {"noise_at": "parties", "sampling": "fixed", "cohort_size": 2, "noise_multiplier": 9.0}),
 }
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as started:
-        yield started
-
-
-def ledger_rows(path: Path) -> list[LedgerRow]:
-    with Ledger(path, read_only=True) as ledger:
-        return ledger.rows()
 
 
 @pytest.mark.parametrize("site", list(SITES))
