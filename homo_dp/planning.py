@@ -8,7 +8,7 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_rows, public_shape
 from homo_dp.federation.build import build_mechanism, federation_facts, noise_source, run_budget
-from homo_dp.federation.mechanism import FederationFacts, Mechanism, Observer, PartyPlan
+from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, round_charge
 from homo_dp.federation.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Charge, Ledger
@@ -92,11 +92,10 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
     """Why training would stop before its first round, None if the ledger has room for all of it."""
     if not mechanism.private:
         return None
-    observer: Observer = "aggregator" if mechanism.ledger_keeper == "party" else "model_reader"
     planned = [
-        (_charge(config, mechanism, name, plan, observer), plan.releases_by(plan.rounds))
+        (_charge(config, mechanism, name, plan), plan.releases_by(plan.rounds))
         for name, plan in plans.items()
-        if observer in plan.events
+        if mechanism.paid_against in plan.events
     ]
     if not Path(config.privacy.ledger).exists():
         return refusal(Totals(), planned, run_budget(config))
@@ -104,21 +103,10 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
         return ledger.would_exceed(planned, run_budget(config))
 
 
-def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan, observer: Observer) -> Charge:
-    return Charge(
-        run="dry-run",
-        dataset=_dataset(config, name),
-        unit=mechanism.unit,
-        relation=plan.relation,
-        party=name,
-        round=1,
-        kind="update" if observer == "aggregator" else "model",
-        event=plan.events[observer],
-        delta=plan.delta,
-        sigma=plan.sigma,
-        observer=observer,
-        noise=mechanism.noise.label,
-    )
+def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> Charge:
+    observer, dataset = mechanism.paid_against, _dataset(config, name)
+    event, first = plan.events[observer], {"run": "dry-run", "party": name, "dataset": dataset}
+    return round_charge(mechanism, plan, observer, event, plan.sigma, **first, round_number=1)
 
 
 def _dataset(config: Config, name: str) -> str:

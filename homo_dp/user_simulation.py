@@ -17,7 +17,7 @@ from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.build import build_mechanism, mechanism_class, noise_source, run_budget
 from homo_dp.federation.cohort_mechanism import CohortMechanism
 from homo_dp.federation.cohorts import CohortTraining, OneAtATime, cohort_training
-from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan
+from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan, round_charge
 from homo_dp.federation.messages import AGGREGATOR
 from homo_dp.federation.party import Party
 from homo_dp.federation.users import Users
@@ -130,20 +130,17 @@ class UserSimulation(Simulation):
 
     def _charge(self, round_number: int, sigma: float) -> Charge:
         """A round on the ledger of the aggregator, or on the one that stands for all users' own."""
-        plan, paid = self.plans[USERS], self._by_aggregator
-        return Charge(
+        plan, observer = self.plans[USERS], self.mechanism.paid_against
+        return round_charge(
+            self.mechanism,
+            plan,
+            observer,
+            plan.events[observer],
+            sigma,
             run=self.run_id,
             dataset=self.config.data.dataset,
-            unit=self.mechanism.unit,
-            relation=plan.relation,
-            party=AGGREGATOR if paid else USERS,
-            round=round_number,
-            kind="model" if paid else "update",
-            event=plan.events["model_reader" if paid else "aggregator"],
-            delta=plan.delta,
-            sigma=sigma,
-            observer="model_reader" if paid else "aggregator",
-            noise=self.mechanism.noise.label,
+            party=AGGREGATOR if self._by_aggregator else USERS,
+            round_number=round_number,
         )
 
 

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from dp_accounting import DpEvent
+
 from homo_dp.errors import MessageError
-from homo_dp.federation.mechanism import Combined, Mechanism, PartyPlan, Update, Weights
+from homo_dp.federation.mechanism import Combined, Mechanism, PartyPlan, Update, Weights, round_charge
 from homo_dp.federation.messages import AGGREGATOR, Message, check_tensors, signature
 from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
@@ -180,7 +182,7 @@ class Aggregator:
         if refusal:
             raise BudgetExceeded(refusal)
 
-    def _charges(self, round_number: int, event: object = None, sigma: float | None = None) -> list[Charge]:
+    def _charges(self, round_number: int, event: DpEvent | None = None, sigma: float | None = None) -> list[Charge]:
         """One for all where users are protected; for records one for each party of the round, with its own data set."""
         parties = self.mechanism.facts.parties
         if self.mechanism.unit == "user":
@@ -190,23 +192,20 @@ class Aggregator:
         return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
 
     def _charge_of(
-        self, round_number: int, plan: PartyPlan, event: object, sigma: float | None, party: str | None = None
+        self, round_number: int, plan: PartyPlan, event: DpEvent | None, sigma: float | None, party: str | None = None
     ) -> Charge:
         if "model_reader" not in plan.events:
             raise PrivacyError(f"mechanism={self.mechanism.name}: its plan names no event for readers of the model")
-        return Charge(
+        return round_charge(
+            self.mechanism,
+            plan,
+            "model_reader",
+            plan.events["model_reader"] if event is None else event,
+            plan.sigma if sigma is None else sigma,
             run=self.settings.run,
             dataset=self.settings.dataset if party is None else f"{self.settings.dataset}/{party}",
-            unit=self.mechanism.unit,
-            relation=plan.relation,
             party=self.settings.name if party is None else party,
-            round=round_number,
-            kind="model",
-            event=plan.events["model_reader"] if event is None else event,
-            delta=plan.delta,
-            sigma=plan.sigma if sigma is None else sigma,
-            observer="model_reader",
-            noise=self.mechanism.noise.label,
+            round_number=round_number,
         )
 
     def _check_noise(self, combined: Combined) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.messages import KINDS, Field, Kinds, extended
+from homo_dp.privacy.ledger_rows import Charge
 from homo_dp.privacy.noise import NoiseSource
 
 if TYPE_CHECKING:
@@ -176,6 +177,11 @@ class Mechanism(ABC):
         return "party"
 
     @property
+    def paid_against(self) -> Observer:
+        """Against whom the charges of its ledger hold."""
+        return "aggregator" if self.ledger_keeper == "party" else "model_reader"
+
+    @property
     def hides_cohort(self) -> bool:
         """Whether who takes part in a round is drawn in secret, so that no output may say it."""
         return False
@@ -224,6 +230,36 @@ class Mechanism(ABC):
 
     def restore(self, state: Weights) -> None:  # noqa: B027 (a hook that may stay empty)
         """Go on from what ``state`` gave."""
+
+
+def round_charge(
+    mechanism: Mechanism,
+    plan: PartyPlan,
+    observer: Observer,
+    event: DpEvent,
+    sigma: float,
+    *,
+    run: str,
+    dataset: str,
+    party: str,
+    round_number: int,
+    relation: str | None = None,
+) -> Charge:
+    """A round as the ledger is charged for it: an update against the aggregator, a model against its readers."""
+    return Charge(
+        run=run,
+        dataset=dataset,
+        unit=mechanism.unit,
+        relation=relation or plan.relation,
+        party=party,
+        round=round_number,
+        kind="update" if observer == "aggregator" else "model",
+        event=event,
+        delta=plan.delta,
+        sigma=sigma,
+        observer=observer,
+        noise=mechanism.noise.label,
+    )
 
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from dp_accounting import DpEvent
 
 from homo_dp.errors import MessageError
 from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights
+from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights, round_charge
 from homo_dp.federation.messages import Message, check, check_tensors, decode, encode, signature
 from homo_dp.privacy.accounting import epsilon
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -179,20 +180,18 @@ class Party:
             raise PrivacyError(f"mechanism={self.mechanism.name}: a release without an event cannot be charged")
         return self._charge(message.round, release.event, release.sigma, release.relation)
 
-    def _charge(self, round_number: int, event: object, sigma: float, relation: str) -> Charge:
-        return Charge(
+    def _charge(self, round_number: int, event: DpEvent, sigma: float, relation: str) -> Charge:
+        return round_charge(
+            self.mechanism,
+            self.plan,
+            "aggregator",
+            event,
+            sigma,
             run=self.settings.run,
             dataset=self.settings.dataset,
-            unit=self.mechanism.unit,
-            relation=relation,
             party=self.settings.name,
-            round=round_number,
-            kind="update",
-            event=event,
-            delta=self.plan.delta,
-            sigma=sigma,
-            observer="aggregator",
-            noise=self.mechanism.noise.label,
+            round_number=round_number,
+            relation=relation,
         )
 
     def _message(self, message: Message, release: Release) -> Message:
