@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import select
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from homo_dp.tracking.spool import LOG, Spool, State, discard
+from homo_dp.tracking.spool import LOG, Spool, State, discard, spool_name
 from homo_dp.tracking.uris import absolute, is_local
 
 log = logging.getLogger(__name__)
@@ -37,9 +36,8 @@ class RunLog:
         self._spool: Spool | None = None
         self._sender: subprocess.Popen[bytes] | None = None
         self._warned = False
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
         try:
-            self._spool = Spool((unsent / name).resolve(), absolute(uri), experiment)
+            self._spool = Spool((unsent / spool_name()).resolve(), absolute(uri), experiment)
             self._sender = self._start(self._spool.folder)
         except OSError as error:
             self._warn(f"cannot be used ({error}); training goes on without it")

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -61,6 +62,13 @@ class Spool:
     def _write(self, line: Line) -> None:
         self._file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
         self._file.flush()
+
+
+def spool_name() -> str:
+    """A name for a new spool that sorts after those of before, even if a killed process is back at once."""
+    moment = time.time_ns()
+    started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment // 10**9))  # UTC never repeats an hour
+    return f"{started}-{moment % 10**9:09d}-{secrets.token_hex(4)}"
 
 
 @dataclass

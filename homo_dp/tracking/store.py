@@ -255,8 +255,10 @@ class Store:
             return None
 
     def _end(self, line: Line) -> None:
-        if line["key"] not in self.state.shared or self._holder(self._id(line)) == self.folder.name:
-            self.client.set_terminated(self._id(line), line["status"], line["time"])
+        run_id = self._id(line)
+        with alone(self.folder.parent) if line["key"] in self.state.shared else contextlib.nullcontext():
+            if line["key"] not in self.state.shared or self._holder(run_id) == self.folder.name:
+                self.client.set_terminated(run_id, line["status"], line["time"])
         self.state.ended.append(line["key"])
 
     def _id(self, line: Line) -> str:

@@ -1,9 +1,12 @@
 """The spool: files as they were, and who may send what was left behind."""
 
 import os
+import time
 from pathlib import Path
 
-from homo_dp.tracking.spool import Spool, discard, is_alive, locked, unsent
+import pytest
+
+from homo_dp.tracking.spool import Spool, discard, is_alive, locked, spool_name, unsent
 
 
 def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
@@ -16,6 +19,25 @@ def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
     assert (spool.folder / "files" / "model").read_text() == "first"
     assert spool.keep(tmp_path / "not there") is None
     assert spool.keep(Path("/dev/null")) is None
+
+
+def test_names_sort_as_they_were_given_even_within_a_second() -> None:
+    """The newest spool of a run says how the run ended, and a killed process may be back in no time."""
+    names = [spool_name() for _ in range(50)]
+    assert names == sorted(names)
+
+
+def test_names_sort_as_they_were_given_when_clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    try:
+        for zone in ("UTC-2", "UTC-1"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            names.append(spool_name())
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert names == sorted(names)
 
 
 def test_a_spool_in_use_is_not_left_behind(tmp_path: Path) -> None:
