@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from tests.processes.zygote import Zygote
 # The same examples every time: a check that fails must fail again when somebody looks at it.
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
+
+# A shell starts background jobs with Ctrl-C ignored, and what they start inherits that: some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
