@@ -21,6 +21,7 @@ from homo_dp.federation.mechanism import FederationFacts, PartyFacts, PartyPlan,
 from homo_dp.federation.messages import AGGREGATOR
 from homo_dp.federation.party import Party
 from homo_dp.federation.users import Users
+from homo_dp.privacy.accounting import check_delta
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Charge
 from homo_dp.privacy.noise import NoiseSource
@@ -83,6 +84,8 @@ class UserSimulation(Simulation):
             raise PrivacyError(
                 "privacy.trust_aggregator=false: the aggregator adds the noise; write true, or see noise_at"
             )
+        if not self.config.privacy.not_private:
+            check_delta(made.plan(self.facts.parties[USERS]).delta, self.facts.parties[USERS].rows)
         return made
 
     def _parties(self) -> dict[str, Party]:

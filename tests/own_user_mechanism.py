@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from homo_dp.federation.cohort_mechanism import CohortSum
 from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import PartyFacts, PartyPlan
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 
 
@@ -19,6 +21,15 @@ class Louder(DpFedAvg):
     def noisy_sum(self, total: CohortSum) -> Tensor:
         sigma = self.numbers.sum_sigma(total.clip_norm)
         return super().noisy_sum(total) + self.noise.normal(total.updates.shape, sigma, torch.float64)
+
+
+class LargeDelta(DpFedAvg):
+    """Quotes its epsilon at a delta that protects nobody in particular."""
+
+    name = "large_delta"
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        return replace(super().plan(party), delta=1 / party.rows)
 
 
 class StayingPut(DpFedAvg):

@@ -254,6 +254,20 @@ def test_a_mechanism_of_ones_own_is_one_file() -> None:
     assert outcome.statement["epsilon"] > 0
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "keys", "words"),
+    [
+        ("Louder", {"privacy.noise_at": "parties"}, "a poisson cohort has no known size"),
+        ("Louder", {"privacy.sampling": "everyone"}, "takes no cohort_size"),
+        ("LargeDelta", {}, r"delta=0\.0025 must be in \(0, 1/400\)"),
+    ],
+)
+def test_a_mechanism_of_ones_own_keeps_the_rules_of_cohorts(mechanism: str, keys: dict[str, Any], words: str) -> None:
+    own = {"privacy.mechanism": f"tests.own_user_mechanism:{mechanism}", "privacy.unit": "user"}
+    with pytest.raises(ValueError, match=words):
+        simulated({**own, **keys})
+
+
 def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
     """Users that are trained together skip the hooks: only those may be whose effect that training has by itself."""
     keys = {"privacy.mechanism": "tests.own_user_mechanism:StayingPut", "privacy.unit": "user"}

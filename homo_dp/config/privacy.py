@@ -165,10 +165,11 @@ class PrivacyConfig(Section):
                 f"privacy.unit: {wanted} or choose {'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
             )
         if self.mechanism == "dp_fedavg":
-            self._check_users()
+            self.check_users()
         return self
 
-    def _check_users(self) -> None:
+    def check_users(self) -> None:
+        """Refuse what cannot hold together where cohorts of users are drawn, whoever wrote the mechanism."""
         if self.noise_at == "server" and not self.trust_aggregator:
             raise Conflict(
                 "privacy.noise_at=server: the aggregator sees updates without noise; write privacy.trust_aggregator: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import math
 import zlib
@@ -81,6 +82,11 @@ def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) 
             f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write privacy.not_private: true "
             "to run it all the same, marked NOT PRIVATE"
         )
+    if found.private and found.unit == "record" and config.privacy.unit == "user" and not config.privacy.not_private:
+        raise ConfigError(
+            f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; write privacy.unit: "
+            "record, or set unit of the class if it hides a user"
+        )
     return found(config, facts, noise)
 
 
@@ -95,6 +101,9 @@ def mechanism_class(name: str) -> type[Mechanism]:
         raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({error}); give package.module:Class") from error
     if not (isinstance(found, type) and issubclass(found, Mechanism)):
         raise ConfigError(f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanism.Mechanism")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"privacy.mechanism={name}: does not define {missing}; see docs/extend.md")
     return found
 
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.messages import KINDS, Field, Kinds, extended
+from homo_dp.privacy.accounting import epsilon
+from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger_rows import Charge
 from homo_dp.privacy.noise import NoiseSource
 
@@ -260,6 +262,18 @@ def round_charge(
         observer=observer,
         noise=mechanism.noise.label,
     )
+
+
+def check_price(mechanism: Mechanism, event: DpEvent, planned: DpEvent, delta: float) -> None:
+    """The plan is what was agreed to and what the statement quotes: a release may not cost more."""
+    if event == planned:
+        return
+    asked, agreed = epsilon(event, delta).quoted, epsilon(planned, delta).quoted
+    if asked > agreed * (1 + 1e-9):
+        raise PrivacyError(
+            f"epsilon={asked:.6g} of a release at delta={delta:g}: the plan of {mechanism.name} says {agreed:.6g}; "
+            "plan what is released"
+        )
 
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:

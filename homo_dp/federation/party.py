@@ -13,10 +13,11 @@ from dp_accounting import DpEvent
 
 from homo_dp.errors import MessageError
 from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights, round_charge
+from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights, check_price, round_charge
 from homo_dp.federation.messages import Message, check, check_tensors, decode, encode, signature
-from homo_dp.privacy.accounting import epsilon
+from homo_dp.privacy.accounting import check_delta
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.events import check_releases
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.outbox import Outbox, release_once
 
@@ -64,10 +65,7 @@ class Party:
         self.after_fit: Callable[[int], None] | None = None  # where a process keeps its optimiser, before the charge
         self._sent: Message | None = None
         self._check_trust()
-        if self.charges_itself and "aggregator" not in self.plan.events:
-            raise PrivacyError(
-                f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private"
-            )
+        self._check_plan()
 
     def handle(self, message: Message) -> Message | None:
         """Answer one message; the same message twice gets the same answer without a second charge."""
@@ -137,6 +135,10 @@ class Party:
     def _fit(self, message: Message) -> Release:
         broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         release = self.fit.fit(self.mechanism, dict(message.tensors), message.round, broadcast)
+        if not isinstance(release, Release):
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; return a Release"
+            )
         self.applied_sigma = release.sigma
         self.rounds_done = max(self.rounds_done, message.round)
         if self.after_fit is not None:
@@ -156,20 +158,12 @@ class Party:
         return release
 
     def _check_price(self, release: Release) -> None:
-        """The plan is what was agreed to and what the statement quotes: a release may not cost more."""
-        planned, delta = self.plan.events["aggregator"], self.plan.delta
         if release.relation != self.plan.relation:
             raise PrivacyError(
                 f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
             )
-        if release.event is None or release.event == planned:
-            return
-        asked, agreed = epsilon(release.event, delta).quoted, epsilon(planned, delta).quoted
-        if asked > agreed * (1 + 1e-9):
-            raise PrivacyError(
-                f"epsilon={asked:.6g} of a release at delta={delta:g}: the plan of {self.mechanism.name} says "
-                f"{agreed:.6g}; plan what is released"
-            )
+        if release.event is not None:
+            check_price(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
 
     def planned_charge(self, round_number: int) -> Charge:
         """What a round will cost by the plan."""
@@ -215,6 +209,18 @@ class Party:
         if self.ledger is None:
             raise PrivacyError("ledger=None: a private party needs a ledger; set privacy.ledger to a writable path")
         return self.ledger
+
+    def _check_plan(self) -> None:
+        if not self.mechanism.private or self.settings.not_private:
+            return
+        if self.charges_itself and "aggregator" not in self.plan.events:
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its plan names no event; name one, or set privacy.not_private"
+            )
+        for event in self.plan.events.values():
+            check_releases(event)
+        if self.mechanism.unit == "record":  # how many users there are, the mechanism knows
+            check_delta(self.plan.delta, self.fit.facts.rows)
 
     def _check_trust(self) -> None:
         trusted = self.settings.trust_aggregator or self.settings.not_private or not self.mechanism.private

@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from homo_dp.privacy.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.errors import PrivacyError
 
-__all__ = ["DpEvent", "compose", "from_json", "gaussian_multiplier", "parts", "to_json"]
+__all__ = ["DpEvent", "check_releases", "compose", "from_json", "gaussian_multiplier", "parts", "to_json"]
 
 
 def to_json(event: DpEvent) -> str:
@@ -51,6 +51,19 @@ def parts(event: DpEvent) -> dict[str, int]:
         text = to_json(mechanism)
         counts[text] = counts.get(text, 0) + count
     return dict(sorted(counts.items()))
+
+
+def check_releases(event: DpEvent) -> None:
+    """Refuse an event that stands for nothing: whatever left under it would be free.
+
+    >>> check_releases(dp_event.ComposedDpEvent([dp_event.NoOpDpEvent()]))
+    Traceback (most recent call last):
+    ...
+    homo_dp.privacy.errors.PrivacyError: event=ComposedDpEvent(events=[NoOpDpEvent()]) stands for no release; name the \
+event of the noise that was added
+    """
+    if not any(True for _ in _flatten(event, 1)):
+        raise PrivacyError(f"event={_short(event)} stands for no release; name the event of the noise that was added")
 
 
 def compose(*events: DpEvent) -> DpEvent:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.events import DpEvent, to_json
+from homo_dp.privacy.events import DpEvent, check_releases, to_json
 
 __all__ = ["OBSERVERS", "RELATIONS", "UNITS", "Budget", "Charge", "LedgerRow", "row_hash"]
 
@@ -55,6 +55,7 @@ class Charge:
         _check_number("delta", self.delta, 1.0)
         _check_number("sigma", self.sigma, math.inf)
         self.event_text  # noqa: B018 (refuses what the accountants do not know)
+        check_releases(self.event)
 
     @functools.cached_property
     def event_text(self) -> str:

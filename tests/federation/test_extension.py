@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent, SelfComposedDpEvent
 from safetensors import safe_open
 
 from homo_dp import train
@@ -70,6 +70,38 @@ class NoPlannedEvent(Good):
         return PartyPlan(**{**super().plan(party).__dict__, "events": {}})
 
 
+class NothingPlanned(Good):
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        events = {"aggregator": GaussianDpEvent(0.5), "model_reader": NoOpDpEvent()}
+        return PartyPlan(**{**super().plan(party).__dict__, "events": events})
+
+
+class NothingReleased(Good):
+    event: Any = NoOpDpEvent()
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        return Release(super().after_fit(fit).tensors, self.event, 2.0, "replace_one")
+
+
+class NothingTwice(NothingReleased):
+    event = ComposedDpEvent([NoOpDpEvent(), SelfComposedDpEvent(GaussianDpEvent(0.5), 0)])
+
+
+class LargeDelta(Good):
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        return PartyPlan(**{**super().plan(party).__dict__, "delta": 1 / party.rows})
+
+
+class Forgetful(Good):
+    def after_fit(self, fit: LocalFit) -> Release:
+        super().after_fit(fit)
+        return None  # type: ignore[return-value]
+
+
+class Unfinished(Mechanism):
+    name = "unfinished"
+
+
 class NoNoise(Good):
     def after_fit(self, fit: LocalFit) -> Release:
         return Release(fit.weights(), GaussianDpEvent(0.5), 0.0, "replace_one")
@@ -125,6 +157,10 @@ class ForgetsTheEvent(LeftToTheAggregator):
 
 class ForgetsTheNoise(LeftToTheAggregator):
     outcome = (GaussianDpEvent(0.5), 0.0)
+
+
+class CostsMoreThanPlanned(LeftToTheAggregator):
+    outcome = (GaussianDpEvent(0.4), 2.0)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -212,6 +248,9 @@ def test_a_good_one_is_charged(tmp_path: Path) -> None:
     ("kind", "error", "words"),
     [
         (NoEvent, PrivacyError, "names no event"),
+        (NothingReleased, PrivacyError, "stands for no release"),
+        (NothingTwice, PrivacyError, "stands for no release"),
+        (Forgetful, PrivacyError, "after_fit returned NoneType"),
         (NoNoise, PrivacyError, "noise above zero"),
         (CheaperPlan, PrivacyError, "the plan of good says"),
         (OtherRelation, PrivacyError, "relation=add_or_remove_one"),
@@ -230,9 +269,17 @@ def test_a_bad_release_neither_leaves_nor_is_charged(
     assert party.ledger.rows() == []
 
 
-def test_a_plan_without_event_is_refused_before_data_is_touched(tmp_path: Path) -> None:
-    mechanism = own(NoPlannedEvent)
-    with pytest.raises(PrivacyError, match="its plan names no event"):
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (NoPlannedEvent, "its plan names no event"),
+        (NothingPlanned, "stands for no release"),
+        (LargeDelta, r"delta=0\.05 must be in \(0, 1/20\)"),
+    ],
+)
+def test_a_bad_plan_is_refused_before_data_is_touched(tmp_path: Path, kind: type[Mechanism], words: str) -> None:
+    mechanism = own(kind)
+    with pytest.raises(PrivacyError, match=words):
         small_party(mechanism.config, tmp_path, mechanism=mechanism)
 
 
@@ -250,7 +297,12 @@ def test_noise_left_to_the_aggregator_needs_the_partys_trust(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [(ForgetsTheEvent, "its round names no event"), (ForgetsTheNoise, "noise above zero")]
+    ("kind", "words"),
+    [
+        (ForgetsTheEvent, "its round names no event"),
+        (ForgetsTheNoise, "noise above zero"),
+        (CostsMoreThanPlanned, "the plan of good says"),
+    ],
 )
 def test_an_aggregator_publishes_nothing_that_it_should_have_noised(
     tmp_path: Path, kind: type[Mechanism], words: str
@@ -277,12 +329,19 @@ def test_one_that_calls_itself_not_private_needs_the_configs_word() -> None:
     assert own(SaysNotPrivate, privacy__not_private=True).name == "good"
 
 
+def test_users_are_not_promised_what_hides_a_record() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.unit=user: .*:Good hides a record"):
+        own(Good, privacy__unit="user")
+    assert own(Good, privacy__unit="user", privacy__not_private=True).unit == "record"
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("no.such.module:Class", "cannot be loaded"),
         (f"{HERE}:NoSuchClass", "cannot be loaded"),
         ("collections:OrderedDict", "is not a subclass of homo_dp.federation.mechanism.Mechanism"),
+        (f"{HERE}:Unfinished", "does not define after_fit, plan"),
     ],
 )
 def test_what_is_no_mechanism_is_refused(name: str, words: str) -> None:

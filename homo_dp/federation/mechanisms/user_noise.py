@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dp_accounting import DpEvent, GaussianDpEvent
-from pydantic import ValidationError
 
+from homo_dp.config.base import Conflict
 from homo_dp.config.schema import PrivacyConfig
 from homo_dp.errors import ConfigError
 from homo_dp.federation.mechanism import Observer
@@ -97,9 +97,10 @@ def user_noise(privacy: PrivacyConfig, rounds: int) -> UserNoise:
         raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
     check_delta(privacy.delta, privacy.population)
     try:
-        return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
-    except ValidationError as error:  # a population that was counted may not fit what was written beside it
-        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        privacy.check_users()  # a population that was counted, or a mechanism of one's own, has not been asked yet
+    except Conflict as error:
+        raise ConfigError(str(error)) from None
+    return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
 
 
 @functools.lru_cache(maxsize=64)
