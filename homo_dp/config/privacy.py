@@ -60,7 +60,9 @@ INSTEAD = {
 class AdaptiveConfig(Section):
     """Adaptive clipping (Andrew et al. 2021): the clip norm follows a quantile of the update norms."""
 
-    initial_clip_norm: Positive = key(0.1, "Clip norm of the first round.")
+    initial_clip_norm: Positive = key(
+        0.1, "Clip norm of the first round; privacy.clip_norm, if that is given and this is not."
+    )
     learning_rate: Positive = key(0.2, "eta: how fast the clip norm moves.")
     target_quantile: Probability = key(0.5, "gamma: share of updates that should stay unclipped.")
     bit_noise: Positive | None = key(None, "sigma_b: noise on the sum of the clip bits; null: cohort size / 20.")
@@ -133,6 +135,10 @@ class PrivacyConfig(Section):
         mechanism = filled.get("mechanism", "dp_sgd")
         if filled.get("unit") is None:
             filled["unit"] = "user" if mechanism == "dp_fedavg" else "record"
+        adaptive, clip_norm = filled.get("adaptive") or {}, filled.get("clip_norm")
+        unset = isinstance(adaptive, dict) and adaptive.get("initial_clip_norm") is None
+        if filled.get("clipping") == "adaptive" and unset and clip_norm is not None:
+            filled["adaptive"] = {**adaptive, "initial_clip_norm": clip_norm}
         if mechanism in SPEAKS_TO["target_epsilon"]:
             both = [filled.get("target_epsilon"), filled.get("noise_multiplier")]
             if both == [None, None] and "target_epsilon" in filled:

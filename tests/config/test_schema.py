@@ -5,8 +5,9 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from homo_dp.config.load import load_config
+from homo_dp.config.load import config_from, dump_yaml, load_config
 from homo_dp.config.schema import Config, ScheduleConfig
+from homo_dp.config.text import parse_yaml
 from homo_dp.errors import ConfigError
 
 
@@ -181,6 +182,22 @@ def test_user_level_accepted() -> None:
     assert config.privacy.target_epsilon == 4.0
     at_parties = {"privacy.noise_at": "parties", "privacy.sampling": "fixed", "privacy.trust_aggregator": False}
     assert load_config(None, {**USERS, **at_parties, "privacy.tolerated_dropouts": 3}).privacy.noise_at == "parties"
+
+
+@pytest.mark.parametrize(
+    ("keys", "start"),
+    [
+        ({}, 0.1),
+        ({"privacy.clip_norm": 100}, 100.0),
+        ({"privacy.clip_norm": 100, "privacy.adaptive.target_quantile": 0.9}, 100.0),
+        ({"privacy.clip_norm": 100, "privacy.adaptive.initial_clip_norm": 3}, 3.0),
+    ],
+)
+def test_adaptive_clipping_starts_from_the_clip_norm_that_is_given(keys: dict[str, object], start: float) -> None:
+    trusted = {"privacy.mechanism": "dp_fedavg", "privacy.trust_aggregator": True, "privacy.cohort_size": 10}
+    config = load_config(None, {**trusted, "privacy.clipping": "adaptive", **keys})
+    assert config.privacy.adaptive.initial_clip_norm == start
+    assert config_from(parse_yaml(dump_yaml(config))) == config
 
 
 def test_noise_multiplier_alone_leaves_no_target() -> None:

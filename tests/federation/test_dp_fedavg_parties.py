@@ -212,8 +212,8 @@ def test_rounds_with_noise_at_the_parties(tmp_path: Path) -> None:
     share = parties["p0"].mechanism
     assert isinstance(share, DpFedAvg)
     first = [row.sigma for row in rows if row.round == 1]
-    assert first == [share.numbers.share_sigma(0.1)] * 6
-    assert reports[1].metrics["clip_norm"] != 0.1
+    assert first == [share.numbers.share_sigma(0.5)] * 6
+    assert reports[1].metrics["clip_norm"] != 0.5
 
 
 def test_parties_that_do_not_trust_the_aggregator_refuse_its_noise(tmp_path: Path) -> None:
