@@ -114,7 +114,7 @@ def _trained(record: Record) -> Html:
         ("model", indicators.get("model")),
         ("data", indicators.get("data")),
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
-        ("training rows", sum(known) if known and len(known) == len(rows) else "not in this report"),
+        (f"training {_counted(record)}", sum(known) if known and len(known) == len(rows) else "not in this report"),
         ("row counts", record.privacy.get("rows")),
         ("rounds", f"{done}{' (interrupted)' if indicators.get('interrupted') else ''}"),
     ]
@@ -137,7 +137,7 @@ def _guarantee(record: Record) -> Html:
 def _parties(record: Record) -> Html:
     parties: Mapping[str, Mapping[str, Any]] = record.privacy.get("parties") or {}
     names = [name for name in PARTY_COLUMNS if any(name in party for party in parties.values())]
-    header = ["party", *(PARTY_COLUMNS[name] for name in names)]
+    header = ["party", *(_counted(record) if name == "rows" else PARTY_COLUMNS[name] for name in names)]
     rows = [[party, *(values.get(name) for name in names)] for party, values in parties.items()]
     note = (
         "PLD (privacy loss distribution) is the figure quoted; RDP (Renyi) is an independent, looser check. Sigma "
@@ -146,6 +146,12 @@ def _parties(record: Record) -> Html:
     basis = record.privacy.get("basis")
     said = tag("p", f"Each figure is {basis}.") if basis else ""
     return Html(tag("h2", "Parties") + said + table(header, rows) + tag("p", note, class_="meta"))
+
+
+def _counted(record: Record) -> str:
+    """What the numbers of rows are of: a simulation has one entry for all its users, and counts those."""
+    together = record.privacy.get("unit") == "user" and list(record.privacy.get("parties") or {}) == ["users"]
+    return "users" if together else "rows"
 
 
 def _released(record: Record) -> Html:

@@ -18,10 +18,7 @@ OBSERVERS = {
     "aggregator": "the aggregator, who sees every message of every party, and everybody who sees the model",
     "model_reader": "people who see only the published model",
 }
-TRUSTED = (
-    " The aggregator is NOT covered: it sees what the parties send before noise is added, and the parties chose to "
-    "trust it."
-)
+TRUSTED = "The aggregator is NOT covered: it sees what the parties send before noise is added, and they trust it."
 WEAK_EPSILON = 10.0
 
 
@@ -40,8 +37,16 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
     return (
         f"Protected is {unit}. Compared is {relation}. Between the two, the probability of anything that {observer} "
         f"can see or compute from what they see differs by at most a factor e^epsilon, up to delta: {figure}, "
-        f"delta {privacy.get('delta', 0):g}.{TRUSTED if privacy.get('quoted_observer') == 'model_reader' else ''}"
+        f"delta {privacy.get('delta', 0):g}. {_trust(privacy) or ''}".rstrip()
     )
+
+
+def _trust(privacy: Mapping[str, Any]) -> str | None:
+    """What holds towards an aggregator that the parties trust; None where they do not."""
+    if privacy.get("quoted_observer") != "model_reader":
+        return None
+    epsilon = (privacy.get("observers") or {}).get("aggregator", {}).get("epsilon")
+    return TRUSTED if epsilon is None else f"The aggregator is trusted with more: towards it epsilon is {epsilon:.4g}."
 
 
 def weakness(privacy: Mapping[str, Any]) -> str | None:
@@ -124,8 +129,9 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
         "Time, memory and network traffic of the computation are not covered.",
     ]
     found[1:1] = [str(note) for note in privacy.get("notes") or ()]
-    if privacy.get("quoted_observer") == "model_reader":
-        found.insert(0, "The aggregator is trusted: towards it there is no guarantee.")
+    trust = _trust(privacy)
+    if trust is not None:
+        found.insert(0, "The aggregator is trusted: towards it there is no guarantee." if trust is TRUSTED else trust)
     if not privacy.get("secure_mode"):
         found.insert(0, "Secure mode was off: noise came from an ordinary generator and could be predicted.")
     if str(privacy.get("rows")).startswith("counted"):

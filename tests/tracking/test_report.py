@@ -283,6 +283,19 @@ def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
     assert "the paper&#x27;s" in page
 
 
+def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
+    record = find_record(folder)
+    users = {"users": {**record.privacy["parties"]["party_1"], "rows": 400}}
+    for unit, said, not_said in (
+        ("user", "training users", "training rows"),
+        ("record", "training rows", "users</th>"),
+    ):
+        privacy = {**record.privacy, "unit": unit, "parties": users if unit == "user" else record.privacy["parties"]}
+        page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+        assert f"<th>{said}</th>" in page
+        assert not_said not in page
+
+
 def test_a_run_without_privacy_says_so(folder: Path) -> None:
     record = find_record(folder)
     indicators = {**record.indicators, "privacy": {**record.privacy, "private": False, "epsilon": None}, "ledger": None}
@@ -328,6 +341,11 @@ def test_words() -> None:
     assert "NOT covered" not in guarantee(private)
     assert "trusted" in released_words(trusted)
     assert "trusted" in limits(trusted, None)[0]
+    shared = {**trusted, "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}}}
+    for said in (guarantee(shared), limits(shared, None)[0]):  # parties noised what they sent, if not enough
+        assert "towards it epsilon is 240" in said
+        assert "before noise" not in said
+        assert "no guarantee" not in said
     assert "nominal" in limits({**private, "notes": ["a nominal figure"]}, 1.0)[1]
     assert "Secure mode was off" in limits({**private, "secure_mode": False}, 1.0)[0]
     assert not [text for text in limits(private, 1.0) if "lifetime" in text]
