@@ -67,6 +67,8 @@ def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
         raise DataError(f"{source}: column {column!r} is missing")
     series = frame[column]
     named = series.astype(str).str.strip()
+    if named.iloc[:1].str.endswith(".0").all() and named.str.fullmatch(r"-?\d+\.0").all():
+        named = named.str.removesuffix(".0")  # whole numbers as floats: else 7.0 and another table's 7 were two users
     gaps = (series.isna() | (named == "")).to_numpy(dtype=bool)
     if gaps.any():
         raise DataError(f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there")

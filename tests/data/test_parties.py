@@ -128,6 +128,16 @@ def test_users_are_numbered_and_never_torn_apart(tmp_path: Path) -> None:
         load_federation(config(files=path, user_column="person", columns=COLUMNS, partition="by_label"))
 
 
+def test_a_user_is_one_user_whether_a_table_writes_7_or_7_point_0(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f,user,y\n1,7,0\n2,8,1\n")
+    (tmp_path / "b.csv").write_text("f,user,y\n3,7.0,0\n4,9.0,1\n")
+    files = {"data.files.a": str(tmp_path / "a.csv"), "data.files.b": str(tmp_path / "b.csv")}
+    keys = {"data.user_column": "user", "data.columns.f.bounds": [0, 5], "data.test_fraction": 0.0001}
+    names = load_federation(load_config(None, {**files, **keys})).user_names
+    assert names is not None
+    assert sorted(names) == ["7", "8", "9"]
+
+
 def test_embedded_users() -> None:
     federation = load_federation(config(embedded="users"))
     assert federation.users == 400
