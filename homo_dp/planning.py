@@ -8,7 +8,7 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_rows, public_shape
 from homo_dp.federation.build import build_mechanism, federation_facts, noise_source, run_budget
-from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, round_charge
+from homo_dp.federation.mechanism import Mechanism, PartyPlan, round_charge
 from homo_dp.federation.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Charge, Ledger
@@ -23,7 +23,7 @@ def show_plan(config: Config, screen: Screen) -> None:
     mechanism = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     screen.line("dry run: no data was touched, nothing is charged")
-    rows = [_row(config, mechanism.facts, name, plan, plans) for name, plan in plans.items()]
+    rows = [_row(config, mechanism, name, plan, plans) for name, plan in plans.items()]
     screen.table("plan", list(rows[0]), [list(row.values()) for row in rows])
     for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
         screen.line(f"released by each party: {text}")
@@ -57,9 +57,9 @@ def continuation_note(path: str) -> str:
 
 
 def _row(
-    config: Config, facts: FederationFacts, name: str, plan: PartyPlan, plans: dict[str, PartyPlan]
+    config: Config, mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan]
 ) -> dict[str, Any]:
-    party = facts.parties[name]
+    party = mechanism.facts.parties[name]
     spent = epsilon_after(plan, quoted_observer(plans), plan.rounds)
     return {
         "party": name,
@@ -71,12 +71,12 @@ def _row(
         "epsilon (PLD)": spent.pld if spent else None,
         "epsilon (RDP)": spent.rdp if spent else None,
         "delta": plan.delta,
-        "remaining budget": _remaining(config, name, plan),
+        "remaining budget": _remaining(config, mechanism, name, plan),
         "noise to signal per step": plan.noise_to_signal,
     }
 
 
-def _remaining(config: Config, name: str, plan: PartyPlan) -> float | None:
+def _remaining(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> float | None:
     """Lifetime epsilon that is left for a party's data before this run; None without a lifetime budget."""
     budget = run_budget(config)
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
@@ -84,7 +84,7 @@ def _remaining(config: Config, name: str, plan: PartyPlan) -> float | None:
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(_dataset(config, name), config.privacy.unit, plan.relation, budget.lifetime_delta)
+        spent = ledger.spent(_dataset(config, name), mechanism.unit, plan.relation, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
 
 

@@ -81,6 +81,18 @@ def test_dry_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert not Path("ledger.sqlite").exists()
 
 
+def test_a_dry_run_knows_what_the_unit_of_the_mechanism_has_spent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mechanism of one's own says its unit itself; the config's default is another."""
+    keys = {"privacy.mechanism": "tests.own_user_mechanism:Louder", "privacy.unit": None, "train.rounds": 1}
+    simulated({**keys, "privacy.lifetime_epsilon": 50.0})
+    words = [f"{key}={'null' if value is None else value}" for key, value in keys.items()]
+    arguments = ["--config", str(CONF / "dp_fedavg.yaml"), "--params", *words, "privacy.lifetime_epsilon=50"]
+    done = run_command(train.main, [*arguments, "--dry-run", "--json"], monkeypatch, capsys)
+    assert 0 < json.loads(done.out)["parties"]["users"]["remaining budget"] < 50
+
+
 def test_noise_at_parties_is_charged_for_every_user_and_gives_both_epsilons() -> None:
     outcome, _, _ = simulated({**PARTIES, "privacy.trust_aggregator": False})
     observers = outcome.statement["observers"]

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from dp_accounting import DpEvent
 
 from homo_dp.errors import MessageError
-from homo_dp.federation.mechanism import Combined, Mechanism, PartyPlan, Update, Weights, check_price, round_charge
+from homo_dp.federation.mechanism import (
+    Combined,
+    Mechanism,
+    PartyPlan,
+    Update,
+    Weights,
+    check_within_plan,
+    round_charge,
+)
 from homo_dp.federation.messages import AGGREGATOR, Message, check_tensors, signature
 from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
@@ -220,7 +228,7 @@ class Aggregator:
         if not combined.sigma > 0:
             raise PrivacyError(f"sigma={combined.sigma}: a private round needs noise above zero")
         for planned in self.planned_charges(self.round):
-            check_price(self.mechanism, combined.event, planned.event, planned.delta)
+            check_within_plan(self.mechanism, combined.event, planned.event, planned.delta)
 
     def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
         return Message(

@@ -264,7 +264,7 @@ def round_charge(
     )
 
 
-def check_price(mechanism: Mechanism, event: DpEvent, planned: DpEvent, delta: float) -> None:
+def check_within_plan(mechanism: Mechanism, event: DpEvent, planned: DpEvent, delta: float) -> None:
     """The plan is what was agreed to and what the statement quotes: a release may not cost more."""
     if event == planned:
         return

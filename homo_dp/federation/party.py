@@ -13,7 +13,7 @@ from dp_accounting import DpEvent
 
 from homo_dp.errors import MessageError
 from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights, check_price, round_charge
+from homo_dp.federation.mechanism import Mechanism, PartyPlan, Release, Weights, check_within_plan, round_charge
 from homo_dp.federation.messages import Message, check, check_tensors, decode, encode, signature
 from homo_dp.privacy.accounting import check_delta
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -163,7 +163,7 @@ class Party:
                 f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
             )
         if release.event is not None:
-            check_price(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
+            check_within_plan(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
 
     def planned_charge(self, round_number: int) -> Charge:
         """What a round will cost by the plan."""
