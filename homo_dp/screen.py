@@ -58,8 +58,7 @@ class Screen:
         cells = [[show(cell) for cell in row] for row in rows]
         right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
         stream = sys.stderr if self.as_json else sys.stdout
-        if _is_terminal(stream):
-            _rich_table(stream, title, header, cells, right)
+        if _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
             return
         for text in _plain_table(title, header, cells, right):
             self._write(stream, text)
@@ -196,17 +195,27 @@ def _plain_table(
 
 def _rich_table(
     stream: TextIO, title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
-) -> None:
+) -> bool:
+    """Draw it where it fits, with every word of the header on a line of its own if need be: rich would cut numbers."""
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title) or None, title_justify="left")
-    for name, side in zip(header, right, strict=True):
-        table.add_column(escape(name), justify="right" if side else "left")
-    for row in cells:
-        table.add_row(*map(escape, row))
-    Console(file=stream).print(table)
+    console = Console(file=stream)
+    for names in (header, [name.replace(" ", "\n") for name in header]):
+        columns = zip(names, *cells, strict=True)
+        widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+        if sum(widths) + 3 * len(widths) + 1 > console.width:
+            continue
+        table = Table(title=escape(title) or None, title_justify="left")
+        for name, side in zip(names, right, strict=True):
+            table.add_column(escape(name), justify="right" if side else "left")
+        for row in cells:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return True
+    return False
 
 
 def _rich_progress() -> RichProgress:

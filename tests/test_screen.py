@@ -1,5 +1,6 @@
 """The screen: what is shown, where, and when."""
 
+import io
 import json
 import subprocess
 import sys
@@ -25,6 +26,27 @@ def test_progress_of_known_length_is_short_and_ends_at_the_end(capsys: pytest.Ca
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"round {total}/{total}"
     assert len(lines) <= 12
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [200, 80, 60, 20])
+def test_no_cell_is_cut_short_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers give way first; a table that does not fit even so is plain lines, which the terminal wraps."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    header = ["party", "noise multiplier", "epsilon (PLD)", "remaining budget", "noise to signal per step"]
+    Screen().table("plan", header, [["party_1", 3.358, 3.9921, 1e-5, 0.3739]])
+    text = stream.getvalue()
+    for cell in ("party_1", "3.358", "3.992", "1e-05", "0.3739", "multiplier", "remaining"):
+        assert cell in text
+    assert "…" not in text
+    assert ("┃" in text) == (columns >= 60)
 
 
 def test_figures_leave_out_what_is_not_known() -> None:
