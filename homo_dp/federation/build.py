@@ -97,8 +97,9 @@ def mechanism_class(name: str) -> type[Mechanism]:
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({error}); give package.module:Class") from error
+    except (Exception, SystemExit) as error:  # the module is the user's own code, and may fail in any way
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({why}); give package.module:Class") from error
     if not (isinstance(found, type) and issubclass(found, Mechanism)):
         raise ConfigError(f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanism.Mechanism")
     if inspect.isabstract(found):

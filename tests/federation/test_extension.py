@@ -349,6 +349,14 @@ def test_what_is_no_mechanism_is_refused(name: str, words: str) -> None:
         mechanism_class(name)
 
 
+@pytest.mark.parametrize("code", ["class Half(", "1 / 0"])
+def test_a_module_that_cannot_be_imported_is_one_line(code: str, shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / f"broken_{len(code)}.py").write_text(code)
+    done = shell(f"privacy.mechanism=broken_{len(code)}:Half")
+    assert done.code == 2
+    assert f"privacy.mechanism=broken_{len(code)}:Half: cannot be loaded" in done.error_lines[0]
+
+
 def test_no_event_on_the_command_line(shell: Shell) -> None:
     refused = shell("train.rounds=1", f"privacy.mechanism={HERE}:NoEvent")
     assert refused.code == 2
