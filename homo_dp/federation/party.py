@@ -219,6 +219,11 @@ class Party:
             )
         for event in self.plan.events.values():
             check_releases(event)
+        if self.plan.trusts_aggregator and not self.settings.trust_aggregator:
+            raise PrivacyError(
+                f"privacy.trust_aggregator=false: the plan of {self.mechanism.name} trusts the aggregator, which only "
+                "this party's own config can; set it to true, or keep the target against the aggregator, too"
+            )
         if self.mechanism.unit == "record":  # how many users there are, the mechanism knows
             check_delta(self.plan.delta, self.fit.facts.rows)
 

@@ -92,6 +92,13 @@ class LargeDelta(Good):
         return PartyPlan(**{**super().plan(party).__dict__, "delta": 1 / party.rows})
 
 
+class Trusting(Good):
+    """Would have the figure of the model's readers quoted, whatever the party's own config says."""
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        return PartyPlan(**{**super().plan(party).__dict__, "trusts_aggregator": True})
+
+
 class Forgetful(Good):
     def after_fit(self, fit: LocalFit) -> Release:
         super().after_fit(fit)
@@ -274,6 +281,7 @@ def test_a_bad_release_neither_leaves_nor_is_charged(
     [
         (NoPlannedEvent, "its plan names no event"),
         (NothingPlanned, "stands for no release"),
+        (Trusting, r"privacy\.trust_aggregator=false: the plan of good trusts"),
         (LargeDelta, r"delta=0\.05 must be in \(0, 1/20\)"),
     ],
 )
