@@ -46,7 +46,10 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
     for row in rows:
         if row.get("epsilon") is None:  # its noise was not private
             continue
-        parties.setdefault(str(row["party"]), {})[int(row["round"])] = float(row["epsilon"])
+        whose = str(row["party"])
+        if whose == "aggregator" and row.get("unit") == "user":  # it keeps the ledger of all users
+            whose = "each user"
+        parties.setdefault(whose, {})[int(row["round"])] = float(row["epsilon"])
         rdp[int(row["round"])] = max(rdp.get(int(row["round"]), 0.0), float(row["epsilon_rdp"]))
     if not parties and _has(rounds, "epsilon"):
         parties["largest of all parties"] = _values(rounds, "epsilon")

@@ -239,6 +239,13 @@ def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) 
         assert [tick for tick in ticks if 0.5 <= tick <= 1.5] == [1.0]
 
 
+def test_what_users_spent_is_not_called_the_aggregators(figures: list[Figure]) -> None:
+    """The aggregator keeps their ledger where it adds the noise, and is the one who is not protected against."""
+    row = {"party": "aggregator", "unit": "user", "epsilon_rdp": 1.2}
+    epsilon_per_party([{**row, "round": number, "epsilon": 0.5 * number} for number in (1, 2)], (), 1e-4)
+    assert figures[0].axes[0].get_legend_handles_labels()[1][0] == "each user"
+
+
 def test_thirty_parties_stay_readable(figures: list[Figure]) -> None:
     parties = {f"party_{n}": {"counts": [30, n], "fraction_clipped": n / (30 + n)} for n in range(30)}
     gradient_norms({**NORMS, "parties": parties})
