@@ -144,7 +144,10 @@ class FixedFunction(FastLayer):
         super().__init__()
         self._module = module
         self._in_place = any(getattr(layer, "inplace", False) for layer in module.modules())
-        self.foreign = not all(type(layer).__module__.startswith("torch.nn.") for layer in module.modules())
+        layers = list(module.modules())
+        known = all(type(layer).__module__.startswith("torch.nn.") for layer in layers)
+        self.foreign = not known or any(isinstance(layer, nn.Flatten | nn.Unflatten) for layer in layers)
+        """Whether what it does to rows cannot be told from its type."""
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         if not keep:

@@ -33,7 +33,7 @@ class FastTape:
 
     @property
     def has_foreign_code(self) -> bool:
-        """Whether a module that torch does not define is run: it may use weights of other layers, unseen."""
+        """Whether a module is run that may use weights of other layers, unseen, or fold rows: it has to be probed."""
         return any(isinstance(layer, FixedFunction) and layer.foreign for layer in self._layers)
 
     @property
@@ -43,7 +43,10 @@ class FastTape:
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs of a batch."""
+        rows = len(inputs)
         for index, layer in enumerate(self._layers):
+            if layer.parameters and len(inputs) != rows:  # each part of a record would be clipped by itself
+                raise PrivacyError("a layer is not given one row a record; use grad_sample_mode=hooks")
             inputs = layer.forward(inputs, index > self._first)
         return inputs
 

@@ -80,6 +80,24 @@ def test_a_table_of_one_row_is_probed_as_any_other(mode: str) -> None:
         choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, mode, ROWS[:1])
 
 
+def folded() -> nn.Module:
+    return nn.Sequential(nn.Flatten(0, 1), nn.Linear(3, 2), nn.Unflatten(0, (-1, 5)), nn.Flatten())
+
+
+@pytest.mark.parametrize("mode", ["auto", "fast", "hooks"])
+def test_layers_that_fold_positions_into_rows_are_refused(mode: str) -> None:
+    """Five positions clipped one by one let a record move the sum by almost five times the bound."""
+    with pytest.raises(PrivacyError, match="one row a record"):
+        choose_gradients(folded(), softmax_cross_entropy, 1.0, mode, torch.randn(8, 5, 3))
+
+
+def test_a_tape_never_clips_parts_of_a_record() -> None:
+    tape = tape_of(folded())[0]
+    assert tape is not None
+    with pytest.raises(PrivacyError, match="one row a record"):
+        tape.forward(torch.randn(8, 5, 3))
+
+
 class Bag(nn.Module):
     """A layer that Opacus cannot give per-sample gradients for."""
 
