@@ -1,4 +1,4 @@
-"""Checkpoints of an Opacus loop without pickle: tensors in safetensors, the accountant as JSON in the header."""
+"""Weights of an Opacus loop under their own names, and its checkpoints without pickle: tensors in safetensors."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,33 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 
 _WEIGHT = "module."
+_WRAPPED = "_module."  # what Opacus puts before every name
+
+
+def use_plain_names(wrapped: nn.Module) -> None:
+    """Let ``state_dict`` of a wrapped module give the names of the module inside, and ``load_state_dict`` take them.
+
+    >>> from opacus.grad_sample import GradSampleModule
+    >>> wrapped = GradSampleModule(nn.Linear(2, 1))
+    >>> use_plain_names(wrapped)
+    >>> list(wrapped.state_dict())
+    ['weight', 'bias']
+    >>> wrapped.load_state_dict(nn.Linear(2, 1).state_dict())
+    <All keys matched successfully>
+    """
+    wrapped.register_state_dict_post_hook(_give_plain_names)  # type: ignore[no-untyped-call]
+    wrapped.register_load_state_dict_pre_hook(_take_plain_names)  # type: ignore[no-untyped-call]
+
+
+def _give_plain_names(wrapped: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    for name in [name for name in state if name.startswith(prefix + _WRAPPED)]:
+        state[prefix + name.removeprefix(prefix + _WRAPPED)] = state.pop(name)
+
+
+def _take_plain_names(wrapped: nn.Module, state: dict[str, Any], prefix: str, *details: Any) -> None:
+    for name in _plain(wrapped).state_dict():
+        if prefix + name in state:
+            state[prefix + _WRAPPED + name] = state.pop(prefix + name)
 
 
 def save_checkpoint(path: str | Path, module: nn.Module, optimizer: Any, accountant: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from homo_dp.privacy.checkpoint import load_checkpoint, save_checkpoint
+from homo_dp.privacy.checkpoint import load_checkpoint, save_checkpoint, use_plain_names
 from homo_dp.privacy.checks import check_delta
 from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGhostOptimizer, SecurePerLayerOptimizer
@@ -145,7 +145,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
         Guarantees:
             - batches are Poisson with q = batch_size / rows and q is what the accountant is told;
-            - gradients are divided by the expected batch size.
+            - gradients are divided by the expected batch size;
+            - weights go in and out (``load_state_dict``, ``state_dict``) under the names of ``module``.
         """
         _check_request(poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module)
         check_noise_multiplier(noise_multiplier)
@@ -165,6 +166,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             tape=tape,
         )
         wrapped.forbid_grad_accumulation()
+        if wrapped is not module and isinstance(wrapped, AbstractGradSampleModule):
+            use_plain_names(wrapped)
         private_optimizer = self._prepare_optimizer(
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,

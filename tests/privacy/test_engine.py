@@ -607,6 +607,24 @@ def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
         torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_of_the_wrapped_module_have_the_names_of_the_model(mode: str) -> None:
+    module, features, labels = _table()
+    start = {name: value.clone() for name, value in module.state_dict().items()}
+    expected = reference_sum(module, squared_error, features, labels, 1.0)
+    engine = PrivacyEngine()
+    parts = _private(module, features, labels, engine=engine, grad_sample_mode=mode)
+    _epoch(*parts)
+    assert list(parts[0].state_dict()) == list(start)
+    for weights in (start, {f"_module.{name}": value for name, value in start.items()}):
+        parts[0].load_state_dict(weights)
+        torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+    again = _private(parts[0], features, labels, engine=engine, grad_sample_mode=mode)[0]
+    assert list(again.state_dict()) == list(start)
+    with pytest.raises(RuntimeError, match="Unexpected"):
+        parts[0].load_state_dict({**start, "other": torch.zeros(1)})
+
+
 def test_forked_processes_share_neither_batches_nor_noise() -> None:
     """Two children of one training: 200 rows at q = 0.5 and 8 normals, equal by chance once in 1e60."""
     module, features, labels = _table(200)
