@@ -16,6 +16,7 @@ from homo_dp.privacy.draws import NoiseVectors
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_tape import FastTape, all_finite, tape_of
 from homo_dp.privacy.sgd import step_optimizer, views
+from homo_dp.privacy.validation import check_noise_multiplier
 
 _ENDLESS = 1 << 30  # steps: an Opacus loop does not say how many it will take
 
@@ -144,7 +145,7 @@ class FastDPOptimizer(SecureDPOptimizer):
             raise ValueError("the last sum was released already: call optimizer.zero_grad() before the next pass")
         if not all_finite(self._sum):
             raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
-        sigma = float(self.noise_multiplier * self.max_grad_norm)
+        sigma = check_noise_multiplier(float(self.noise_multiplier)) * float(self.max_grad_norm)
         if self._vectors is None:
             self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS, self._sum.dtype)
         self._released = True

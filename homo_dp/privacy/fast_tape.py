@@ -146,7 +146,7 @@ def fast_layer(module: nn.Module) -> FastLayer | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody watches or changes what goes through the module."""
+    """Whether somebody watches or changes what goes through the module, or a gradient of its parameters."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    ) or any(parameter._backward_hooks for parameter in module.parameters(recurse=False))

@@ -608,6 +608,15 @@ def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_noise_that_a_schedule_takes_to_zero_is_refused(mode: str) -> None:
+    module, features, labels = _table()
+    parts = _private(module, features, labels, grad_sample_mode=mode)
+    parts[1].noise_multiplier = 0.0
+    with pytest.raises(PrivacyError, match=r"noise_multiplier=0\.0|std=0\.0"):
+        _epoch(*parts)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_weights_of_the_wrapped_module_have_the_names_of_the_model(mode: str) -> None:
     module, features, labels = _table()
     start = {name: value.clone() for name, value in module.state_dict().items()}
