@@ -81,7 +81,7 @@ class NoiseSource(ABC):
 
     def binomial(self, n: int, p: float) -> int:
         """How many of ``n`` independent trials of probability ``p`` succeed."""
-        _count("n", n)
+        n = _count("n", n)
         if not 0 <= p <= 1:
             raise PrivacyError(f"p={p} is outside [0, 1]; give a probability")
         if n * p * (1 - p) > _LARGEST_TABLE_VARIANCE:
@@ -91,8 +91,8 @@ class NoiseSource(ABC):
 
     def choice(self, population: int, size: int) -> Tensor:
         """``size`` distinct indices below ``population``, every such set equally likely, in ascending order."""
-        _count("population", population)
-        if not 0 <= size <= population:
+        population, size = _count("population", population), _count("size", size)
+        if size > population:
             raise PrivacyError(f"size={size} is outside [0, population={population}]; choose fewer")
         if 2 * size <= population:
             return torch.from_numpy(self._distinct(population, size))
@@ -233,6 +233,6 @@ def _checked_type(std: float, dtype: torch.dtype) -> type[np.float32] | type[np.
 
 
 def _count(name: str, value: int, lowest: int = 0) -> int:
-    if not lowest <= value < 2**62:
-        raise PrivacyError(f"{name}={value} is outside [{lowest}, 2**62); give a count")
-    return value
+    if not (lowest <= value < 2**62 and value // 1 == value):
+        raise PrivacyError(f"{name}={value} is not a whole number in [{lowest}, 2**62); give a count")
+    return int(value)  # NumPy's integers overflow

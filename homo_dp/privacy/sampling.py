@@ -52,8 +52,7 @@ class Sampler(ABC):
 
     def event(self, noise_multiplier: float, steps: int = 1) -> DpEvent:
         """``steps`` draws, each followed by a sum with noise of ``noise_multiplier`` times the clip norm."""
-        if steps < 1:
-            raise PrivacyError(f"steps={steps} is below 1; give the number of draws")
+        steps = _whole("steps", steps, "the number of draws")
         gaussian = GaussianDpEvent(_positive("noise_multiplier", noise_multiplier) / self.sensitivity(1.0))
         return SelfComposedDpEvent(self._sampled(gaussian), steps)
 
@@ -121,6 +120,7 @@ class FixedSizeSampler(Sampler):
         _population(self.population)
         if not 1 <= self.size <= self.population:
             raise PrivacyError(f"size={self.size} is outside [1, population={self.population}]; give a cohort size")
+        _whole("size", self.size, "a cohort size")
         object.__setattr__(self, "sample_rate", self.size / self.population)
 
     @property
@@ -158,10 +158,14 @@ class EveryoneSampler(Sampler):
         return event
 
 
-def _population(value: int) -> int:
-    if value < 1:
-        raise PrivacyError(f"population={value} is below 1; give the number of records or users")
-    return value
+def _population(value: int) -> None:
+    _whole("population", value, "the number of records or users")
+
+
+def _whole(name: str, value: int, what: str) -> int:
+    if isinstance(value, bool) or not (value >= 1 and value // 1 == value):
+        raise PrivacyError(f"{name}={value} is not a whole number of 1 or more; give {what}")
+    return int(value)
 
 
 def _positive(name: str, value: float) -> float:

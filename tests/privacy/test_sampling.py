@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,10 +159,26 @@ def test_no_event_without_noise_and_no_sensitivity_without_a_clip_norm(sampler: 
         sampler.sensitivity(value)
 
 
-@pytest.mark.parametrize("steps", [0, -3])
+@pytest.mark.parametrize("steps", [0, -3, 2.5, math.nan, math.inf, True])
 def test_no_event_without_steps(steps: int) -> None:
     with pytest.raises(PrivacyError, match="steps="):
         PoissonSampler(10, 0.5).event(1.0, steps)
+
+
+@pytest.mark.parametrize("count", [10.5, math.nan, True])
+def test_nobody_counts_in_parts(count: Any) -> None:
+    with pytest.raises(PrivacyError, match="population="):
+        PoissonSampler(count, 0.5)
+    with pytest.raises(PrivacyError, match="population="):
+        EveryoneSampler(count)
+    with pytest.raises(PrivacyError, match="size="):
+        FixedSizeSampler(20, count)
+
+
+def test_counts_may_come_from_numpy() -> None:
+    population: Any = np.int64(10)
+    assert len(FixedSizeSampler(population, 3).draw(secure_noise())) == 3
+    assert len(PoissonSampler(population, 1.0).draw(secure_noise())) == 10
 
 
 def test_samplers_cannot_be_changed_after_they_were_checked() -> None:
