@@ -169,6 +169,20 @@ def test_a_factory_model_is_fixed_trained_saved_and_needs_trust(shell: Shell) ->
     same_when_scored_again(shell, "--trust-factory", "--data", "t.csv")
 
 
+def test_a_model_that_is_not_fast_is_trained_and_the_reason_said_once(
+    shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("my_slow_model.py").write_text(
+        "from torch import nn\n\n\n"
+        "def make(input_shape, outputs):\n"
+        "    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.PReLU(), nn.Linear(4, outputs))\n"
+    )
+    done = shell.train(two_parties("sign"), "data.classes=[No, Yes]", "model.factory=my_slow_model:make")
+    assert done.code == 0, done.err
+    assert caplog.text.count("grad_sample_mode=hooks") == 1
+    assert "1: PReLU has no fast gradient" in caplog.text
+
+
 def images(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """A bright upper or lower half."""
     draw = np.random.default_rng(seed)

@@ -7,6 +7,7 @@ follow.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from homo_dp.privacy.sampling import PoissonSampler
 
 if TYPE_CHECKING:
     from homo_dp.privacy.training import PrivateTraining
+
+log = logging.getLogger(__name__)
 
 
 class DpSgd(Mechanism):
@@ -85,6 +88,8 @@ class DpSgd(Mechanism):
                 grad_sample_mode=privacy.grad_sample_mode,
                 after_noise=fit.after_gradient,
             )
+            if privacy.grad_sample_mode == "auto" and self._training.grad_sample_mode != "fast":
+                _say_slow(self._training.grad_sample_mode, self._training.mode_reason)
             fit.run_steps = self._training.run
         self._training.load_weights(fit.start)
 
@@ -102,6 +107,12 @@ class DpSgd(Mechanism):
             sigma=self._training.applied_sigma,
             relation=self._training.sampler.relation,
         )
+
+
+@functools.cache
+def _say_slow(mode: str, reason: str) -> None:
+    """Once, not for each of three hundred parties with the same model."""
+    log.warning("grad_sample_mode=%s, which is many times slower than the fast path: %s", mode, reason)
 
 
 @functools.lru_cache(maxsize=4096)
