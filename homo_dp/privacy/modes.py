@@ -68,7 +68,7 @@ def probed_tape(module: nn.Module, features: Tensor) -> tuple[FastTape | None, s
 
 def _fast(module: nn.Module, tape: FastTape, loss: Loss, max_grad_norm: float) -> ClippedGradients:
     general = FastGradients(tape, loss, max_grad_norm)
-    layer = one_output_layer(module)
+    layer = None if tape.has_foreign_code else one_output_layer(module)
     return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
 
 

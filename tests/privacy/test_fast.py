@@ -299,6 +299,21 @@ def test_one_output_at_each_position() -> None:
     _same_as_reference(nn.Linear(6, 1), squared_error, features[:, :1], labels[:, :1])
 
 
+class Scaled(nn.Sequential):
+    """A chain with a forward of its own around one output."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.square()) * 3  # type: ignore[no-any-return,no-untyped-call]
+
+
+def test_one_output_inside_code_of_its_own() -> None:
+    torch.manual_seed(3)
+    watched = nn.Sequential(nn.Linear(6, 1))
+    watched.register_forward_hook(lambda module, inputs, outputs: outputs * 3)
+    for module in (Scaled(nn.Linear(6, 1)), watched):
+        _same_as_reference(module, binary_logistic, torch.randn(12, 6).double(), torch.arange(12) % 2)
+
+
 class Block(nn.Module):
     """Code of its own: a residual, functional activations, a layer that is never called."""
 
