@@ -40,6 +40,8 @@ class CalledTape(FastTape):
         try:
             with torch.enable_grad():
                 self._outputs = self._module(inputs)
+            if not isinstance(self._outputs, Tensor):
+                raise PrivacyError("the model gives several outputs; use grad_sample_mode=hooks")
         finally:
             for module, _ in self._called_layers:
                 del module.__dict__["forward"]

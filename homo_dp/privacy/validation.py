@@ -8,6 +8,7 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from opacus.validators import ModuleValidator
@@ -197,8 +198,15 @@ def table_rows(features: Tensor, count: int) -> Tensor:
     return features[torch.arange(count, device=features.device) % len(features)]
 
 
-def size_of_outputs(outputs: Tensor, labels: Tensor) -> Tensor:
-    """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs."""
+def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
+    """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs.
+
+    Of several outputs (a tuple, a dict, what an LSTM gives) it takes the first.
+    """
+    while isinstance(outputs, tuple | list | Mapping) and len(outputs):
+        outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
+    if not isinstance(outputs, Tensor):
+        raise PrivacyError(f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict")
     squares = outputs.square()
     return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -605,6 +606,34 @@ def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
         _epoch(*parts)
         module.load_state_dict(start)
         torch.testing.assert_close(_sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+
+
+class _Several(nn.Module):
+    """Predictions, and what somebody may want to look at beside them."""
+
+    def __init__(self, kind: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.kind = nn.Linear(5, 1), kind
+
+    def forward(self, inputs: Tensor) -> Any:
+        found = self.inner(inputs)
+        return self.kind(found, found.sum(0, keepdim=True))
+
+
+@pytest.mark.parametrize("mode", ["auto", "hooks", "functorch"])
+@pytest.mark.parametrize("kind", [lambda a, b: (a, (b, b)), lambda a, b: {"found": a, "more": [b]}])
+def test_a_model_may_give_several_outputs(mode: str, kind: Callable[[Tensor, Tensor], Any]) -> None:
+    _, features, labels = _table()
+    module = _Several(kind)
+    expected = reference_sum(module.inner, squared_error, features, labels, 1.0)
+    wrapped, optimizer, criterion, loader = _private(module, features, labels, grad_sample_mode=mode)
+    before = flat([parameter.detach().clone() for parameter in module.parameters()])
+    for rows, targets in loader:
+        found = wrapped(rows)
+        criterion(found["found"] if isinstance(found, dict) else found[0], targets).backward()
+        optimizer.step()
+    after = flat([parameter.detach() for parameter in module.parameters()])
+    torch.testing.assert_close(before - after, flat(expected), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", MODES)
