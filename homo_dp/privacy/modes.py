@@ -18,7 +18,7 @@ from homo_dp.privacy.gradients import (
     out_of_place,
 )
 from homo_dp.privacy.losses import Loss
-from homo_dp.privacy.validation import probe_features, size_of_outputs, table_rows
+from homo_dp.privacy.validation import check_shown, probe_features, size_of_outputs, table_rows
 
 MODES = ("auto", "fast", *OPACUS_MODES)
 
@@ -116,7 +116,8 @@ def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradie
     rows = probe_features(features, count)
     try:
         true = _true_norms(module, rows)
-    except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
+        check_shown(true)
+    except Exception:  # rows that the model does not take
         rows = table_rows(features, count)
         true = _true_norms(module, rows)
     gradients = make()

@@ -85,7 +85,8 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
 
     One row gets other features and another label, and then is left out, as the neighbouring relation has it; every
     layer must get it in its place. Rows are made up where features are floating point; integer features (embedding
-    indices) reuse rows of the table. Runs under its own random state, so nothing that is drawn later depends on it.
+    indices) reuse rows of the table, and so do models that made-up rows show nothing of. Runs under its own random
+    state, so nothing that is drawn later depends on it.
     """
     if not len(features):
         return
@@ -103,7 +104,8 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
         with _layer_inputs(module) as seen:
             try:
                 expected = _seeded_losses(module, loss, rows, targets)
-            except (IndexError, RuntimeError):  # floats that the model reads as indices: made-up ones are out of range
+                check_shown(expected[0])
+            except Exception:  # rows that the model does not take: it reads floats as indices, or wants positive ones
                 seen.clear()
                 rows, changed = table_rows(features, count), table_rows(features, count)
                 changed[-1] = _another_row(features, rows[-1])
@@ -191,6 +193,12 @@ def probe_features(features: Tensor, count: int) -> Tensor:
         return table_rows(features, count)
     generator = torch.Generator().manual_seed(0)
     return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
+
+
+def check_shown(values: Tensor) -> None:
+    """Raise ArithmeticError where made-up rows show nothing: NaN is NaN, whichever rows it was mixed of."""
+    if not bool(values.isfinite().all()):
+        raise ArithmeticError("not finite")
 
 
 def table_rows(features: Tensor, count: int) -> Tensor:

@@ -98,6 +98,15 @@ def test_a_tape_never_clips_parts_of_a_record() -> None:
         tape.forward(torch.randn(8, 5, 3))
 
 
+def of_logarithms(layer: nn.Linear, inputs: Tensor) -> Tensor:
+    return weight_too(layer, inputs.log())
+
+
+def test_norms_are_compared_where_made_up_rows_give_none() -> None:
+    with pytest.raises(PrivacyError, match="does not see every gradient"):
+        choose_gradients(TwoLayers(of_logarithms), softmax_cross_entropy, 1.0, "hooks", torch.rand(6, 4) + 0.1)
+
+
 class Bag(nn.Module):
     """A layer that Opacus cannot give per-sample gradients for."""
 

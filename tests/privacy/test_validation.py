@@ -206,6 +206,29 @@ def test_indices_stored_as_floats_are_probed_with_rows_of_the_table() -> None:
     probe_rows(Words(), size_of_outputs, indices, torch.zeros(3))
 
 
+class Logarithms(nn.Module):
+    """A layer for positive numbers; made-up rows are not, and give NaN or an error."""
+
+    def __init__(self, *, strict: bool, centred: bool) -> None:
+        super().__init__()
+        self.inner, self.strict, self.centred = nn.Linear(3, 2), strict, centred
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.strict and bool((inputs <= 0).any()):
+            raise ValueError("give positive numbers")
+        values = inputs.log()
+        outputs: Tensor = self.inner(values - values.mean(0) if self.centred else values)
+        return outputs
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_models_of_positive_numbers_are_probed_with_rows_of_the_table(strict: bool) -> None:
+    rows = torch.rand(9, 3) + 0.1
+    probe_rows(Logarithms(strict=strict, centred=False), size_of_outputs, rows, torch.zeros(9))
+    with pytest.raises(PrivacyError, match="mixes rows"):
+        probe_rows(Logarithms(strict=strict, centred=True), size_of_outputs, rows, torch.zeros(9))
+
+
 class KeepsMeans(nn.Module):
     """Writes the mean of what it sees into a parameter, which is sent as a weight."""
 
