@@ -18,7 +18,7 @@ from homo_dp.privacy.gradients import (
     out_of_place,
 )
 from homo_dp.privacy.losses import Loss
-from homo_dp.privacy.validation import check_shown, probe_features, size_of_outputs, table_rows
+from homo_dp.privacy.validation import awake, check_shown, probe_features, size_of_outputs, table_rows
 
 MODES = ("auto", "fast", *OPACUS_MODES)
 
@@ -93,7 +93,7 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
     for layer in dropouts:
         layer.eval()
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), awake(module):
             true, measured, again = _norms(module, features, make)
     except PrivacyError:
         raise

@@ -98,6 +98,23 @@ def test_a_tape_never_clips_parts_of_a_record() -> None:
         tape.forward(torch.randn(8, 5, 3))
 
 
+def last_at_zero(between: Callable[[nn.Linear, Tensor], Tensor]) -> TwoLayers:
+    module = TwoLayers(between)
+    nn.init.zeros_(module.second.weight)
+    nn.init.zeros_(module.second.bias)
+    return module
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_last_layer_of_zeros_hides_nothing(mode: str) -> None:
+    """Until its first step no gradient goes through it, to be measured or to be missed."""
+    with pytest.raises(PrivacyError, match="does not see every gradient"):
+        choose_gradients(last_at_zero(weight_too), softmax_cross_entropy, 1.0, mode, ROWS)
+    module = last_at_zero(called)
+    choose_gradients(module, softmax_cross_entropy, 1.0, mode, ROWS)[0].close()
+    assert not bool(module.second.weight.any() or module.second.bias.any())
+
+
 def of_logarithms(layer: nn.Linear, inputs: Tensor) -> Tensor:
     return weight_too(layer, inputs.log())
 

@@ -229,6 +229,15 @@ def test_models_of_positive_numbers_are_probed_with_rows_of_the_table(strict: bo
         probe_rows(Logarithms(strict=strict, centred=True), size_of_outputs, rows, torch.zeros(9))
 
 
+def test_rows_that_meet_before_a_layer_of_zeros_are_found() -> None:
+    module = Logarithms(strict=False, centred=True)
+    nn.init.zeros_(module.inner.weight)
+    nn.init.zeros_(module.inner.bias)
+    with pytest.raises(PrivacyError, match="mixes rows"):
+        probe_rows(module, size_of_outputs, torch.rand(9, 3) + 0.1, torch.zeros(9))
+    assert not bool(module.inner.weight.any() or module.inner.bias.any())
+
+
 class KeepsMeans(nn.Module):
     """Writes the mean of what it sees into a parameter, which is sent as a weight."""
 
