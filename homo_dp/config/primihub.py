@@ -160,6 +160,8 @@ def _translate_roles(roles: Mapping[str, Any], parts: Mapping[str, Any], task: T
         part = parts.get(party)
         data_set = str(part.get("data_set", party)) if isinstance(part, Mapping) else party
         task.data_sets[party] = data_set
+        left = set(part) - {"data_set", "model_path", "metric_path"} if isinstance(part, Mapping) else set()
+        task.notes += [f"role_params.{party}.{name}: has no counterpart; ignored" for name in sorted(left)]
         if os.path.isfile(data_set):
             put(task.tree, ("data", "files", party), data_set)
     put(task.tree, ("data", "name"), "+".join(task.data_sets.values()))

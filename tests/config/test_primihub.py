@@ -117,6 +117,14 @@ def test_what_the_task_does_not_say_is_asked_for(tmp_path: Path, changes: dict[s
     assert any(said in note for note in load(_task(tmp_path, **changes), FILES).notes)
 
 
+def test_what_is_said_of_one_client_only_is_not_passed_over(tmp_path: Path) -> None:
+    path = _task(tmp_path)
+    task = json.loads(path.read_text(encoding="utf-8"))
+    task["component_params"]["role_params"]["Bob"]["selected_column"] = ["x"]
+    path.write_text(json.dumps(task), encoding="utf-8")
+    assert "role_params.Bob.selected_column: has no counterpart; ignored" in load(path, FILES).notes
+
+
 def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train_client1").write_text("id,y\n")
