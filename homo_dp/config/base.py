@@ -11,6 +11,8 @@ Scalar = str | int | float | bool
 
 _PARTY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z")
+_LARGEST_FACTOR = 1e38  # of float32 tensors
+_LARGEST_SEED = 2**64 - 1  # of torch's generators
 
 
 class Section(BaseModel):
@@ -33,12 +35,12 @@ def number(value: object, *, above: float = -math.inf, least: float = -math.inf,
     return float(value)
 
 
-def whole(value: object, *, least: int) -> int:
-    """Return a whole number of at least `least`; 1e4 counts as one."""
+def whole(value: object, *, least: int, most: float = math.inf) -> int:
+    """Return a whole number within the given range; 1e4 counts as one."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"must be a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"must be a whole number{_range(-math.inf, least, most)}")
     return value
 
 
@@ -130,13 +132,15 @@ def shorthand(key: str) -> Callable[[Any], Any]:
 
 
 Positive = Annotated[float, BeforeValidator(lambda v: number(v, above=0))]
-NonNegative = Annotated[float, BeforeValidator(lambda v: number(v, least=0))]
+StepSize = Annotated[float, BeforeValidator(lambda v: number(v, above=0, most=_LARGEST_FACTOR))]
+Strength = Annotated[float, BeforeValidator(lambda v: number(v, least=0, most=_LARGEST_FACTOR))]
 Number = Annotated[float, BeforeValidator(number)]
 Rate = Annotated[float, BeforeValidator(lambda v: number(v, above=0, most=1))]
 Fraction = Annotated[float, BeforeValidator(lambda v: number(v, least=0, most=1))]
 Probability = Annotated[float, BeforeValidator(_probability)]
 Count = Annotated[int, BeforeValidator(lambda v: whole(v, least=1))]
 CountOrZero = Annotated[int, BeforeValidator(lambda v: whole(v, least=0))]
+Seed = Annotated[int, BeforeValidator(lambda v: whole(v, least=0, most=_LARGEST_SEED))]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, BeforeValidator(_text)]
 FilePath = Annotated[str, BeforeValidator(_path)]

@@ -14,11 +14,12 @@ from homo_dp.config.base import (
     CountOrZero,
     FilePath,
     Flag,
-    NonNegative,
     Positive,
     Probability,
     Rate,
     Section,
+    Seed,
+    Strength,
     is_import_path,
     key,
     mapping,
@@ -107,7 +108,7 @@ class PrivacyConfig(Section):
         (), "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
     )
     not_private: Flag = key(False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event.")
-    seeded_noise_for_tests: CountOrZero | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
+    seeded_noise_for_tests: Seed | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
     options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
 
     @property
@@ -230,7 +231,7 @@ class NbaflConfig(Section):
     delta: Probability | None = key(None, "Sets the constant c = sqrt(2 ln(1.25 / delta)) only. Null: 0.01.")
     constant: Positive | None = key(None, "c itself, instead of delta (FederatedScope).")
     clip_norm: Positive = key(1.0, "C: L2 norm of uploaded weights. Also `w_clip` and `l2_norm_clip`.")
-    mu: NonNegative = key(0.01, "Weight of the proximal term.")
+    mu: Strength = key(0.01, "Weight of the proximal term.")
     exposures: Count | None = key(None, "L: uploads of one party; null: train.rounds.")
     noise_at_upload: Flag = key(True, "Parties add noise; false needs privacy.trust_aggregator: true.")
     noise_at_download: Flag = key(True, "The aggregator adds the paper's download noise.")

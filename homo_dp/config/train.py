@@ -8,14 +8,15 @@ from pydantic import BeforeValidator, model_validator
 from homo_dp.config.base import (
     Conflict,
     Count,
-    CountOrZero,
     FilePath,
     Fraction,
-    NonNegative,
     Positive,
     Probability,
     Rate,
     Section,
+    Seed,
+    StepSize,
+    Strength,
     key,
     section,
     shorthand,
@@ -58,7 +59,7 @@ class ServerOptimizerConfig(Section):
     """What the aggregator does with the mean update; free under DP, since it only post-processes."""
 
     name: Literal["fedavg", "fedavgm", "fedadam"] = key("fedavg", "FedAvg, with momentum, or Adam.")
-    learning_rate: Positive | None = key(None, "Step on the mean update; null: 1, or 0.1 for fedadam.")
+    learning_rate: StepSize | None = key(None, "Step on the mean update; null: 1, or 0.1 for fedadam.")
     momentum: Fraction = key(0.9, "Of fedavgm.")
     beta1: Fraction = key(0.9, "Of fedadam.")
     beta2: Fraction = key(0.99, "Of fedadam.")
@@ -89,14 +90,14 @@ class TrainConfig(Section):
     batch_size: Count | None = key(None, "Expected batch of a Poisson sample. Null: 50.")
     sample_rate: Rate | None = key(None, "Share of the rows in a batch, instead of batch_size.")
     physical_batch_size: Count | None = key(None, "Rows in memory at once; changes no result and no epsilon.")
-    learning_rate: Positive = key(2.0, "Of the local optimiser.")
+    learning_rate: StepSize = key(2.0, "Of the local optimiser.")
     schedule: Annotated[ScheduleConfig, BeforeValidator(shorthand("kind"))] = section(
         ScheduleConfig, "A word is short for its kind."
     )
     optimizer: Literal["sgd", "adam"] = key("sgd", "Local optimiser.")
     momentum: Fraction = key(0.0, "Of sgd.")
-    weight_decay: NonNegative = key(0.0, "L2 penalty, added after clipping and noise.")
-    proximal_mu: NonNegative = key(0.0, "FedProx pull to the global weights, added after clipping and noise.")
+    weight_decay: Strength = key(0.0, "L2 penalty, added after clipping and noise.")
+    proximal_mu: Strength = key(0.0, "FedProx pull to the global weights, added after clipping and noise.")
     server_optimizer: Annotated[ServerOptimizerConfig, BeforeValidator(shorthand("name"))] = section(
         ServerOptimizerConfig, "A word is short for its name."
     )
@@ -104,7 +105,7 @@ class TrainConfig(Section):
     averaging: Annotated[AveragingConfig, BeforeValidator(shorthand("kind"))] = section(
         AveragingConfig, "A word is short for its kind."
     )
-    seed: CountOrZero = key(0, "Of initial weights and partitions; never of noise or sampling.")
+    seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
     init_from: FilePath | None = key(None, "A saved model to continue.")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")
 
