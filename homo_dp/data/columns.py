@@ -76,7 +76,7 @@ class Numeric:
         if gaps.any():
             if self.fill is None:
                 raise DataError(
-                    f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or "
+                    f"{source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or "
                     f"train with data.columns.{self.name}.missing=middle|low|high|<number>"
                 )
             values = np.where(gaps, self.fill, values)
@@ -113,7 +113,7 @@ class Categorical:
         codes, gaps = level_codes(series, self.levels, missing_values)
         if self.missing == "error" and gaps.any():
             raise DataError(
-                f"{source}: column {self.name!r} row {first_row(gaps)}: missing value; fill it in, or train "
+                f"{source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or train "
                 f"with data.columns.{self.name}.missing=level"
             )
         codes[codes < 0] = len(self.levels)
@@ -156,7 +156,8 @@ class Label:
             values = as_numbers(series, MISSING_VALUES, source)
             gaps = np.isnan(values)
             if gaps.any():
-                raise DataError(f"{source}: label {self.name!r} row {first_row(gaps)}: missing value; drop the row")
+                row = first_row(gaps, series)
+                raise DataError(f"{source}: label {self.name!r} row {row}: missing value; drop the row")
             scaled = self._numeric().scale(values) if clip else self._scale_unclipped(values)
             return torch.from_numpy(scaled.astype(np.float32))
         codes = class_codes(series, self.classes or (), source)
@@ -238,8 +239,8 @@ class Encoding:
         features = torch.from_numpy(block).t().contiguous()
         return features.reshape(len(frame), *self.input_shape)
 
-    def encode_images(self, pixels: np.ndarray, source: str = "images") -> torch.Tensor:
-        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range."""
+    def encode_images(self, pixels: np.ndarray, source: str = "images", *, start: int = 0) -> torch.Tensor:
+        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
         if self.pixel_bounds is None:
             raise DataError(f"{source}: this model takes a table with columns {short(self.names)}, not images")
         shape, expected = pixels.shape[1:], self.input_shape
@@ -255,7 +256,7 @@ class Encoding:
             values = pixels[at : at + _PIXEL_BLOCK].reshape(-1, self.width).astype(np.float64)
             finite = np.asarray(np.isfinite(values).all(axis=1))
             if not finite.all():
-                raise DataError(f"{source}: image {at + first_row(~finite)}: a pixel is not finite; fix the file")
+                raise DataError(f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; fix it")
             out[at : at + _PIXEL_BLOCK] = scale(values)
         return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
 

@@ -83,7 +83,7 @@ def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Ite
     if is_image_file(path):
         images = read_images(path, label)
         for at in range(0, len(images.frame), rows):
-            features = encoding.encode_images(images.pixels[at : at + rows], source)
+            features = encoding.encode_images(images.pixels[at : at + rows], source, start=at)
             yield _scored(features, images.frame.iloc[at : at + rows], encoding, source)
         return
     for frame in read_chunks(path, rows):
@@ -133,6 +133,9 @@ def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, 
         if [share.party for share in shares] == [ALONE]:
             shares = [Share(next(iter(data.files)), shares[0].train, shares[0].test)]
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
+    for path in data.files.values():
+        if not is_image_file(path):
+            _encoding(config, path)  # each party's own columns, as it checks them in a process of its own
     held = [_party_file(data, party, path, encoding, seed) for party, path in data.files.items()]
     if isinstance(data.test_file, str):
         held = _deal_test(held, _load(data.test_file, encoding, data, test=True))

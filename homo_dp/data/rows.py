@@ -81,7 +81,7 @@ def test_mask(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     wrong = ~np.isin(words, ["train", "test"])
     if wrong.any():
         row = first_row(wrong)
-        raise DataError(f"{source}: column {column!r} row {row}: {words[row - 1]!r} is neither 'train' nor 'test'")
+        raise DataError(f"{source}: column {column!r} row {row}: {str(words[row - 1])!r} is neither 'train' nor 'test'")
     mask: np.ndarray = words == "test"
     return mask
 

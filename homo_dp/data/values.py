@@ -27,7 +27,7 @@ def as_numbers(series: pd.Series, missing_values: Sequence[str], source: str) ->
     infinite = np.isinf(values)
     if infinite.any():
         raise DataError(
-            f"{source}: column {series.name!r} row {first_row(infinite)}: infinite value; "
+            f"{source}: column {series.name!r} row {first_row(infinite, series)}: infinite value; "
             "replace it by a finite number or leave it empty (missing)"
         )
     return values
@@ -58,19 +58,23 @@ def class_codes(series: pd.Series, classes: Sequence[Level], source: str) -> np.
     codes, _ = level_codes(series, classes, ())
     wrong = codes < 0
     if wrong.any():
-        row = first_row(wrong)
-        value = series.iloc[row - 1]
+        value = series.iloc[int(wrong.argmax())]
         shown = "missing" if pd.isna(value) or value == "" else repr(value if isinstance(value, str) else value.item())
         raise DataError(
-            f"{source}: label {series.name!r} row {row}: {shown} is not one of classes={list(classes)}; "
-            "fix the row, or train with all classes in data.classes"
+            f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
+            f"classes={list(classes)}; fix the row, or train with all classes in data.classes"
         )
     return codes
 
 
-def first_row(mask: np.ndarray) -> int:
-    """Number of the first true row, counted from 1 below the header."""
-    return int(mask.argmax()) + 1
+def first_row(mask: np.ndarray, series: pd.Series | None = None) -> int:
+    """Number of the first true row, counted from 1 below the header; the index of a piece says where it starts.
+
+    >>> first_row(np.array([False, True]), pd.Series(["1", "tall"], index=pd.RangeIndex(50_000, 50_002)))
+    50002
+    """
+    start = series.index.start if series is not None and isinstance(series.index, pd.RangeIndex) else 0
+    return start + int(mask.argmax()) + 1
 
 
 def _is_number(series: pd.Series) -> bool:
@@ -131,10 +135,10 @@ def _parse(series: pd.Series, missing_values: Sequence[str], source: str) -> np.
         wrong = parsed.isna().to_numpy() & ~gaps & ~_is_nan_text(known)
         if not wrong.any():
             return parsed.to_numpy(dtype=np.float64)
-        row = first_row(wrong)
+        shown = text[int(wrong.argmax())].as_py()
         raise DataError(
-            f"{source}: column {series.name!r} row {row}: {text[row - 1].as_py()!r} is not a number; fix it, or train "
-            f"with it in data.missing_values or with data.columns.{series.name}.levels"
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a number; fix it, "
+            f"or train with it in data.missing_values or with data.columns.{series.name}.levels"
         ) from None
 
 

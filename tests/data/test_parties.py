@@ -231,11 +231,20 @@ def test_wrong_tables_get_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     assert "row 3: 2 is not" in wrong(tmp_path, good.assign(y=[0, 1, 2] + [0] * 7)).replace("'2'", "2")
     assert "row 1: 'old' is not a number" in wrong(tmp_path, good.assign(age="old"))
     assert "data.split_column='fold' is not a column" in wrong(tmp_path, good, split_column="fold")
-    assert "neither 'train' nor 'test'" in wrong(tmp_path, good.assign(fold="valid"), split_column="fold")
+    assert "row 1: 'valid' is neither 'train' nor 'test'" in wrong(
+        tmp_path, good.assign(fold="valid"), split_column="fold"
+    )
     assert "has no training rows" in wrong(tmp_path, good.assign(fold="test"), split_column="fold")
     assert "id column 'key' is not there" in wrong(tmp_path, good, id="key")
     assert "column 'sex' is missing" in wrong(tmp_path, good.drop(columns="sex"), use=["age", "sex"])
     assert "no feature column is left" in wrong(tmp_path, good, drop=["age", "sex"])
+
+
+def test_what_a_later_party_did_not_describe_is_refused_too(tmp_path: Path) -> None:
+    files = {"a": save(tmp_path, "a.csv", people(10)), "b": save(tmp_path, "b.csv", people(10).assign(height=1))}
+    with pytest.raises(DataError, match=r"b.csv: column 'height' has no bounds or levels"):
+        load_federation(config(files=files, columns=COLUMNS))
+    assert set(load_federation(config(files=files, columns=COLUMNS, drop=["height"])).parties) == {"a", "b"}
 
 
 def test_use_and_drop(tmp_path: Path) -> None:
@@ -265,6 +274,10 @@ def test_scoring_in_pieces(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([piece.features for piece in pieces]), encoding.encode(frame))
     unlabelled = save(tmp_path, "u.csv", frame.drop(columns="y"))
     assert all(piece.labels is None for piece in iter_tables(unlabelled, encoding))
+    for column, bad in {"age": "tall", "y": "7"}.items():
+        mistaken = save(tmp_path, "b.csv", frame.astype({column: str}).assign(**{column: [*frame[column][:-1], bad]}))
+        with pytest.raises(DataError, match=f"'{column}' row 25: '{bad}'"):
+            list(iter_tables(mistaken, encoding, 10))
     with pytest.raises(DataError, match="column 'age' is missing"):
         list(iter_tables(save(tmp_path, "m.csv", frame.drop(columns="age")), encoding))
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 3)))
