@@ -1,5 +1,6 @@
 """Putting one layer of settings over another, so that what comes later wins without contradicting what was before."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from homo_dp.config.privacy import idle_keys
@@ -86,12 +87,17 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
             for key in group:
                 if get(over, key) is None:
                     drop(base, key)
-    if get(over, "data.files") or get(over, "data.embedded"):  # other tables: the old way of splitting goes too
-        for name in ("partition", "party_column", "user_column"):
-            drop(base, f"data.{name}")
     _leave_mechanism(base, over)
     joined: dict[str, Any] = _join(base, over, "")
     return joined
+
+
+def forget_former_split(layers: Sequence[dict[str, Any]]) -> None:
+    """Where a later layer names other tables, drop how the former ones were split, up to the layer that named them."""
+    named = [at for at, layer in enumerate(layers) if get(layer, "data.files") or get(layer, "data.embedded")]
+    for layer in layers[: named[-2] + 1] if len(named) > 1 else ():
+        for name in ("partition", "party_column", "user_column"):
+            drop(layer, f"data.{name}")
 
 
 def _leave_mechanism(base: dict[str, Any], over: dict[str, Any]) -> None:

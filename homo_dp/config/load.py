@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
-from homo_dp.config.layers import merge, put, split_key
+from homo_dp.config.layers import forget_former_split, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_yaml, to_yaml
@@ -58,8 +58,10 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
+    layers = rename_for_nbafl(*layers, rename(over))
+    forget_former_split(layers)
     nothing: dict[str, Any] = {}
-    merged = reduce(merge, rename_for_nbafl(*layers, rename(over)), nothing)
+    merged = reduce(merge, layers, nothing)
     for task in tasks:
         check_files(task, merged)
     return Loaded(config_from(merged), tuple(note for task in tasks for note in task.notes))

@@ -10,6 +10,7 @@ from homo_dp.config.load import dump_yaml, flatten, load, load_config
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError
 
+RECIPE = Path(__file__).parents[2] / "conf" / "homo_lr_dpsgd.yaml"
 CONFIGS: list[dict[str, Any]] = [
     {},
     {"privacy.noise_multiplier": 2.0},
@@ -60,6 +61,8 @@ def _file(tmp_path: Path, text: str) -> Path:
         ("train: {sample_rate: 0.1}", {"train.batch_size": 5}, "train.sample_rate", None),
         ("data: {test_fraction: 0.3}", {"data.test_file": "t.csv"}, "data.test_fraction", None),
         ("data: {embedded: digits, partition: iid}", {"data.files": {"a": "a", "b": "b"}}, "data.partition", None),
+        ("data: {party_column: hospital}", {"data.files": "all.csv"}, "data.party_column", "hospital"),
+        ("data: {files: a.csv, party_column: p}", {"data.files": "b.csv"}, "data.party_column", None),
         ("nbafl: {delta: 0.1, use: true}", {"nbafl.constant": 5}, "nbafl.delta", None),
         ("nbafl: {clip_norm: 1, use: true}", {"nbafl.w_clip": 5}, "nbafl.clip_norm", 5.0),
         ("nbafl: {num_rounds: 7, use: true}", {}, "train.rounds", 7),
@@ -75,6 +78,12 @@ def _file(tmp_path: Path, text: str) -> Path:
 )  # fmt: skip
 def test_command_line_wins(tmp_path: Path, text: str, overrides: dict[str, Any], key: str, value: Any) -> None:
     assert flatten(load_config(_file(tmp_path, text), overrides)).get(key) == value
+
+
+def test_a_draft_over_a_recipe_says_how_the_table_of_the_command_line_is_split(tmp_path: Path) -> None:
+    draft = _file(tmp_path, "data: {party_column: hospital, split_column: fold}")
+    data = load_config([RECIPE, draft], {"data.files": "all.csv"}).data
+    assert (data.party_column, data.split_column, data.partition) == ("hospital", "fold", None)
 
 
 def test_both_in_the_file_is_an_error(tmp_path: Path) -> None:
