@@ -94,7 +94,8 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     ):
         for table in _chain(first, tables):
             scores = outputs_of(model.module, table.features)
-            writer.write(_frame(table), scores)
+            frame = _frame(table)  # a second file may order its columns otherwise
+            writer.write(frame[columns] if set(frame.columns) == set(columns) else frame, scores)
             progress.advance(len(table))
             if table.labels is not None:
                 outputs.append(scores)

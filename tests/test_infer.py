@@ -58,6 +58,11 @@ def test_columns_are_matched_by_name(shell: Shell) -> None:
     write("b.csv", rows(), ["c", "y", "x", "id"])
     assert shell.infer("--data", "b.csv").code == 0
     assert [row["pred_prob"] for row in read("p.csv")] == expected
+    files = "data.files.a=t1.csv,data.files.b=t2.csv,data.test_file.a=a.csv,data.test_file.b=b.csv"
+    assert shell.infer("--params", files).code == 0
+    assert [(row["id"], row["pred_prob"]) for row in read("p.csv")] == [
+        (row["id"], found) for row, found in zip(rows() * 2, expected * 2, strict=True)
+    ]
 
 
 def test_chunks_give_the_same_as_one_piece(shell: Shell) -> None:
