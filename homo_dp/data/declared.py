@@ -45,7 +45,9 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     """Descriptions of the feature columns, in the order of the declaration (never of one party's file)."""
     known: dict[str, Column] = {name: _column(name, block) for name, block in data.columns.items()}
     if data.columns_from is not None:
-        known |= {column.name: column for column in shipped_columns(data.columns_from) if column.name not in known}
+        shipped = shipped_columns(data.columns_from)
+        if not known or any(column.name in names for column in shipped):  # else it describes another table
+            known |= {column.name: column for column in shipped if column.name not in known}
     roles = {data.id, data.label, data.party_column, data.split_column, data.user_column}
     left_out = (roles | set(data.drop)) - set(data.use or ())
     _check_named(data, names, source)

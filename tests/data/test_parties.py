@@ -247,6 +247,15 @@ def test_what_a_later_party_did_not_describe_is_refused_too(tmp_path: Path) -> N
     assert set(load_federation(config(files=files, columns=COLUMNS, drop=["height"])).parties) == {"a", "b"}
 
 
+def test_a_shipped_description_of_another_table_makes_way(tmp_path: Path) -> None:
+    files = {"a": save(tmp_path, "a.csv", people(10))}
+    own = load_federation(config(files=files, columns=COLUMNS, columns_from="breast_cancer"))
+    assert own.encoding.names == list(COLUMNS)
+    files = {"a": save(tmp_path, "b.csv", people(10).rename(columns={"age": "mean radius"}))}
+    with pytest.raises(DataError, match="29 columns are missing"):
+        load_federation(config(files=files, columns={"sex": COLUMNS["sex"]}, columns_from="breast_cancer"))
+
+
 def test_use_and_drop(tmp_path: Path) -> None:
     path = save(tmp_path, "t.csv", people(10, note="free text"))
     used = load_federation(config(files={"a": path}, columns=COLUMNS, use=["sex"]))
