@@ -131,6 +131,9 @@ def check_outputs(
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run a command's `main` and leave with its exit code; errors a user can act on are one line on stderr."""
     signal.signal(signal.SIGTERM, _terminate)
+    # A stream that whoever started us has closed (>&-) is None: nobody is there to be told.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         code = main(None) or DONE
     except SystemExit:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pty
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -199,6 +200,14 @@ def test_a_reader_that_goes_away_does_not_stop_the_work(command: Path) -> None:
     assert process.returncode == 0
     assert "Traceback" not in errors
     assert "BrokenPipe" not in errors
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_without_anybody_to_tell_the_work_is_done(command: Path, closed: str) -> None:
+    line = f"{shlex.quote(sys.executable)} {shlex.quote(str(command))} {closed}"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=command.parent, check=False)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_help_and_version(command: Path) -> None:
