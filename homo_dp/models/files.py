@@ -97,9 +97,10 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
     card, tensors = _read(path)
     architecture = card.architecture
     if architecture.factory is not None and trust_factory not in (True, architecture.factory):
+        named = f"model.factory={architecture.factory}"  # training runs no other factory than its config names
+        way = "--trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)" if trust_factory is False else named
         raise ModelFileError(
-            f"{path}: this model needs the code of its factory {architecture.factory}; if you trust that code, "
-            "give --trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)"
+            f"{path}: this model needs the code of its factory {architecture.factory}; if you trust it, give {way}"
         )
     try:
         module, loss = build_module(architecture, seed=None, public_tensors=tensors)  # nobody trains it here

@@ -87,7 +87,7 @@ def test_a_factory_model_needs_trust_and_nothing_is_imported_without(
         fresh.delitem(sys.modules, "secret_sauce")
         with pytest.raises(ModelFileError, match=r"secret_sauce:make.*--trust-factory"):
             load_model(path)
-        with pytest.raises(ModelFileError, match="--trust-factory"):
+        with pytest.raises(ModelFileError, match=r"give model.factory=secret_sauce:make"):
             load_model(path, trust_factory="my_own:make")
         assert read_card(path).architecture.factory == "secret_sauce:make"
         assert not (here / "ran").exists()
