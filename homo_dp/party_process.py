@@ -150,7 +150,7 @@ class PartyProcess:
         return PartySettings(
             name=self.name,
             run=self.run_id,
-            dataset=f"{self.own.data.dataset}/{self.name}",
+            dataset=self.own.data.dataset,
             budget=party_budget(self.own, self.agreed),
             trust_aggregator=privacy.trust_aggregator,
             not_private=privacy.not_private,

@@ -71,20 +71,20 @@ def _row(
         "epsilon (PLD)": spent.pld if spent else None,
         "epsilon (RDP)": spent.rdp if spent else None,
         "delta": plan.delta,
-        "remaining budget": _remaining(config, mechanism, name, plan),
+        "remaining budget": _remaining(config, mechanism, plan),
         "noise to signal per step": plan.noise_to_signal,
     }
 
 
-def _remaining(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> float | None:
-    """Lifetime epsilon that is left for a party's data before this run; None without a lifetime budget."""
+def _remaining(config: Config, mechanism: Mechanism, plan: PartyPlan) -> float | None:
+    """Lifetime epsilon that is left for these data before this run; None without a lifetime budget."""
     budget = run_budget(config)
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(_dataset(config, name), mechanism.unit, plan.relation, budget.lifetime_delta)
+        spent = ledger.spent(config.data.dataset, mechanism.unit, plan.relation, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
 
 
@@ -104,11 +104,6 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
 
 
 def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> Charge:
-    observer, dataset = mechanism.paid_against, _dataset(config, name)
-    event, first = plan.events[observer], {"run": "dry-run", "party": name, "dataset": dataset}
+    observer = mechanism.paid_against
+    event, first = plan.events[observer], {"run": "dry-run", "party": name, "dataset": config.data.dataset}
     return round_charge(mechanism, plan, observer, event, plan.sigma, **first, round_number=1)
-
-
-def _dataset(config: Config, name: str) -> str:
-    """The name under which the ledger keeps a party's data, or those of all users."""
-    return config.data.dataset if simulates_users(config) else f"{config.data.dataset}/{name}"

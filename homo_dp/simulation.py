@@ -176,7 +176,7 @@ class Simulation:
         settings = PartySettings(
             name=name,
             run=self.run_id,
-            dataset=f"{config.data.dataset}/{name}",
+            dataset=config.data.dataset,
             budget=run_budget(config),
             trust_aggregator=config.privacy.trust_aggregator,
             not_private=config.privacy.not_private,
@@ -184,12 +184,12 @@ class Simulation:
         return Party(settings, fit, self._mechanism(), self.ledger)
 
     def _check_budget(self) -> None:
-        for party in self.parties.values():
-            if self.ledger is None or not party.charges_itself:
-                continue
-            planned = party.planned_charge(1), party.plan.releases_by(party.plan.rounds)
-            self.ledger.prepare(*planned)
-            refusal = self.ledger.would_exceed([planned], party.settings.budget)
+        paying = [party for party in self.parties.values() if party.charges_itself]
+        planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds)) for party in paying]
+        if self.ledger is not None:
+            for charge, rounds in planned:
+                self.ledger.prepare(charge, rounds)
+            refusal = self.ledger.would_exceed(planned, run_budget(self.config))
             if refusal:
                 raise BudgetExceeded(refusal)
         build_aggregator(self.config, self.run_id, {}, self.mechanism, self.ledger).check_budget(self.facts.rounds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +28,19 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
     if not private:
         said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
         return Price(None, (said,) if results else ())
-    from homo_dp.privacy.accounting import rdp_epsilon
+    from homo_dp.privacy.accounting import renyi_epsilon
+    from homo_dp.privacy.ledger_lifetime import Lifetime
 
-    spent: dict[str, Counter[str]] = {}
+    spent: dict[str, Lifetime] = {}
     delta = 0.0
     for result in private:
         for row in _extract(result):
             event = json.dumps(row["event"], sort_keys=True, separators=(",", ":"))
-            spent.setdefault(row["dataset"], Counter())[event] += 1
+            spent.setdefault(row["dataset"], Lifetime()).add(row["run"], row["party"], event)
             delta = max(delta, float(row["delta"]))
     if not spent:
         return Price(None, (WORDS,))
-    totals = {dataset: rdp_epsilon(events, delta) for dataset, events in spent.items()}
+    totals = {dataset: renyi_epsilon(lifetime.renyi(), delta)[0] for dataset, lifetime in spent.items()}
     worst = max(totals, key=lambda dataset: totals[dataset])
     total = f"all {len(private)} runs together: epsilon {totals[worst]:.4g} at delta {delta:g} by RDP (dataset {worst})"
     return Price(totals[worst], (total, WORDS))

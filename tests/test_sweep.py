@@ -101,14 +101,13 @@ def test_a_cell_continues_a_model_by_the_rules_of_a_training(tmp_path: Path, mon
 def test_the_price_is_that_of_all_cells_together(tmp_path: Path) -> None:
     event = {"noise_multiplier": 2.0, "type": "GaussianDpEvent"}
     for name in "ab":
-        rows = [{"dataset": "d/a", "event": event, "delta": 1e-5}] * 3 + [
-            {"dataset": "d/b", "event": event, "delta": 1e-5}
-        ]
+        row = {"run": name, "dataset": "d", "event": event, "delta": 1e-5}
+        rows = [{**row, "party": "a"}] * 3 + [{**row, "party": "b"}]
         (tmp_path / name).write_text(json.dumps(rows))
     results = [{"private": True, "epsilon": 1.0, "files": {"ledger": str(tmp_path / name)}} for name in "ab"]
     paid = price(results)
     assert paid.epsilon == rdp_epsilon({json.dumps(event, separators=(",", ":")): 6}, 1e-5)
-    assert "d/a" in paid.words[0]
+    assert "(dataset d)" in paid.words[0]
     assert "before looking" in paid.words[1]
     assert price([]).words == ()
     assert "NOT PRIVATE" in price([{"private": False}]).words[0]

@@ -194,6 +194,16 @@ def test_the_lifetime_budget_refuses_the_second_run(shell: Shell) -> None:
     assert Path("out/indicator.json").read_bytes() == before
 
 
+def test_a_party_with_a_new_name_has_no_new_lifetime_budget(shell: Shell) -> None:
+    table = Path(__file__).parents[1] / "data" / "breast_cancer_party_1_train.csv"
+    budget = "privacy.lifetime_epsilon=6,privacy.lifetime_delta=1e-5,data.name=hospital"
+    first, renamed = (f"data.files.{name}={table},data.test_fraction=0.2" for name in ("a", "b"))
+    assert shell.train("train.rounds=1", "--params", budget, "--params", first).code == 0
+    refused = shell.train("train.rounds=1", "--params", budget, "--params", renamed)
+    assert refused.code == 3
+    assert "dataset=hospital" in refused.err
+
+
 def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     shell.train("train.rounds=1")
     done = shell.train("train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second")

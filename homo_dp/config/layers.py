@@ -88,6 +88,8 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
                 if get(over, key) is None:
                     drop(base, key)
     _leave_mechanism(base, over)
+    if get(over, "data.embedded") is not None:  # which brings a description of its own
+        drop(base, "data.columns_from")
     joined: dict[str, Any] = _join(base, over, "")
     return joined
 

@@ -16,11 +16,14 @@ from pydantic import ValidationError
 
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
-from homo_dp.config.layers import forget_former_split, merge, put, split_key
+from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
+
+# What conf/homo_lr_dpsgd.yaml says that does not go with its table: one's own tables may have the same columns.
+_OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Paths = str | Path | Sequence[str | Path]
@@ -58,6 +61,8 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
+    if not paths and get(over, "data.files"):
+        layers.append(_OF_THE_DEFAULT_RECIPE)
     layers = rename_for_nbafl(*layers, rename(over))
     forget_former_split(layers)
     nothing: dict[str, Any] = {}

@@ -211,7 +211,7 @@ class Aggregator:
             plan.events["model_reader"] if event is None else event,
             plan.sigma if sigma is None else sigma,
             run=self.settings.run,
-            dataset=self.settings.dataset if party is None else f"{self.settings.dataset}/{party}",
+            dataset=self.settings.dataset,
             party=self.settings.name if party is None else party,
             round_number=round_number,
         )

@@ -37,6 +37,7 @@ from homo_dp.privacy.poisson_rdp import poisson_rdp
 
 __all__ = [
     "Epsilon",
+    "Renyi",
     "calibrate",
     "check_delta",
     "check_noise_multiplier",
@@ -47,10 +48,13 @@ __all__ = [
     "epsilon",
     "epsilon_curve",
     "rdp_epsilon",
+    "renyi",
+    "renyi_epsilon",
     "steps_for_epochs",
 ]
 
 ORDERS = np.array(DEFAULT_RDP_ORDERS, dtype=np.float64)
+Renyi = NDArray[np.float64]  # divergence at each of ORDERS
 COARSE = 8  # grid points per standard deviation while searching
 
 
@@ -91,7 +95,7 @@ def rdp_epsilon(counts: Mapping[str, int], delta: float) -> float:
     """
     check_delta(delta)
     _one_relation(counts)
-    return _rdp_epsilon(_rdp_sum(counts), delta)
+    return renyi_epsilon(renyi(counts), delta)[0]
 
 
 def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float:
@@ -118,18 +122,18 @@ def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
     counts = parts(event)
     _one_relation(counts)
     pld = _by_pld({}, counts, [1], 1, delta, COARSE if coarse else RESOLUTION)[0]
-    return _rdp_epsilon(_rdp_sum(counts), delta) if pld is None else pld
+    return renyi_epsilon(renyi(counts), delta)[0] if pld is None else pld
 
 
 @functools.lru_cache(maxsize=1024)
 def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
     a_round, base = parts(from_json(text)), parts(from_json(before))
     _one_relation({**a_round, **base})
-    spent, each = _rdp_sum(base), _rdp_sum(a_round)
+    spent, each = renyi(base), renyi(a_round)
 
     def find(some: Sequence[int]) -> list[Epsilon]:
         by_pld = _by_pld(base, a_round, some, rounds, delta, RESOLUTION)
-        by_rdp = (_rdp_epsilon(spent + done * each, delta) for done in some)
+        by_rdp = (renyi_epsilon(spent + done * each, delta)[0] for done in some)
         return [Epsilon(pld, rdp) for pld, rdp in zip(by_pld, by_rdp, strict=True)]
 
     return Curve(rounds, find)
@@ -203,21 +207,27 @@ def _with_gaussian(counts: Mapping[str, int]) -> dict[Mechanism, int]:
 # --- by RDP ---------------------------------------------------------------------------------------------------------
 
 
-def _rdp_epsilon(rdp: NDArray[np.float64], delta: float) -> float:
-    return float(compute_epsilon(ORDERS, rdp, delta)[0]) if np.any(rdp) else 0.0
+def renyi_epsilon(divergence: Renyi, delta: float) -> tuple[float, int]:
+    """The smallest epsilon over all orders, and the place of its order."""
+    if not np.any(divergence):
+        return 0.0, 0
+    found, order = compute_epsilon(ORDERS, divergence, delta)
+    return float(found), int(np.argmax(order == ORDERS))
 
 
-def _rdp_sum(counts: Mapping[str, int]) -> NDArray[np.float64]:
+def renyi(counts: Mapping[str, int]) -> Renyi:
+    """Renyi divergence of many releases at every order: text of each event -> how many times."""
     total = np.zeros(len(ORDERS))
     for text, count in counts.items():
         if count < 0:
             raise PrivacyError(f"count={count} must be >= 0; give how many times the event was released")
-        total = total + count * _rdp_vector(text)
+        if count:  # never 0 * infinity
+            total = total + count * _rdp_vector(text)
     return total
 
 
 @functools.lru_cache(maxsize=4096)
-def _rdp_vector(text: str) -> NDArray[np.float64]:
+def _rdp_vector(text: str) -> Renyi:
     """Renyi divergence of one release at every order, rounded up."""
     total = np.zeros(len(ORDERS))
     for part, count in parts(from_json(text)).items():

@@ -6,7 +6,7 @@ Only the mechanisms that this project performs are known; every other event is r
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_accounting import dp_event
@@ -15,7 +15,7 @@ from dp_accounting.dp_event import DpEvent
 from homo_dp.privacy.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.errors import PrivacyError
 
-__all__ = ["DpEvent", "check_releases", "compose", "from_json", "gaussian_multiplier", "parts", "to_json"]
+__all__ = ["DpEvent", "check_releases", "compose", "event_of", "from_json", "gaussian_multiplier", "parts", "to_json"]
 
 
 def to_json(event: DpEvent) -> str:
@@ -51,6 +51,12 @@ def parts(event: DpEvent) -> dict[str, int]:
         text = to_json(mechanism)
         counts[text] = counts.get(text, 0) + count
     return dict(sorted(counts.items()))
+
+
+def event_of(counts: Mapping[str, int]) -> DpEvent:
+    """One event for releases that were counted, as ``parts`` counts them."""
+    repeated = (dp_event.SelfComposedDpEvent(from_json(text), count) for text, count in counts.items())
+    return compose(dp_event.NoOpDpEvent(), *repeated)
 
 
 def check_releases(event: DpEvent) -> None:

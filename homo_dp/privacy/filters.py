@@ -8,50 +8,43 @@ reports, changes its order on the way, and exact accounting (PLD) is known to fa
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from dp_accounting.rdp import compute_epsilon
-from numpy.typing import NDArray
 
-from homo_dp.privacy.accounting import ORDERS
-from homo_dp.privacy.accounting import _rdp_vector as rdp_vector
+from homo_dp.privacy.accounting import ORDERS, Renyi
 
 __all__ = ["best_order", "epsilon_at_order"]
 
 
-def best_order(spent: Mapping[str, int], plan: Mapping[str, int], epsilon: float, delta: float) -> float:
+def best_order(spent: Renyi, plan: Renyi, epsilon: float, delta: float) -> float:
     """The order at which ``plan`` fits most often into what ``spent`` left of (epsilon, delta).
 
-    Both are texts of events -> how many times. For a plan repeated until the budget is used up, this order refuses
-    no repetition that the best of all orders would have allowed.
+    For a plan repeated until the budget is used up, this order refuses no repetition that the best of all orders would
+    have allowed.
 
-    >>> best_order({}, {'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 1}, epsilon=3.0, delta=1e-5)
+    >>> from homo_dp.privacy.accounting import renyi
+    >>> plan = renyi({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 1})
+    >>> best_order(renyi({}), plan, epsilon=3.0, delta=1e-5)
     7.5
     """
     # What epsilon = rdp + log(1 - 1/a) - log(delta a) / (a - 1) leaves for rdp (arXiv 2004.00010, Proposition 12).
     allowed = epsilon - np.log1p(-1 / ORDERS) + np.log(delta * ORDERS) / (ORDERS - 1)
-    left = allowed - _total(spent)
-    cost = np.maximum(_total(plan), 1e-300)
+    left = allowed - spent
+    cost = np.maximum(plan, 1e-300)
     repetitions = np.where(left > 0, left / cost, left)
     return float(ORDERS[int(np.nanargmax(repetitions))])
 
 
-def epsilon_at_order(counts: Mapping[str, int], order: float, delta: float) -> float:
+def epsilon_at_order(spent: Renyi, order: float, delta: float) -> float:
     """Epsilon at delta of all these releases, by their Renyi divergence of this order alone.
 
-    >>> round(epsilon_at_order({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 50}, 8.7, 1e-5), 3)
+    >>> from homo_dp.privacy.accounting import renyi
+    >>> spent = renyi({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 50})
+    >>> round(epsilon_at_order(spent, 8.7, 1e-5), 3)
     3.267
     """
-    rdp = _total(counts)[order == ORDERS]
+    rdp = spent[order == ORDERS]
     if len(rdp) != 1 or math.isnan(rdp[0]):
         return math.inf  # an order that nobody knows, or no bound at it: nothing fits
     return float(compute_epsilon([order], rdp, delta)[0])
-
-
-def _total(counts: Mapping[str, int]) -> NDArray[np.float64]:
-    total = np.zeros(len(ORDERS))
-    for text, count in counts.items():
-        if count:  # never 0 * infinity
-            total = total + count * rdp_vector(text)
-    return total

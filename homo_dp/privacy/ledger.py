@@ -28,9 +28,10 @@ from homo_dp.privacy.accounting import Epsilon
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger_chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
+from homo_dp.privacy.ledger_lifetime import Releases
 from homo_dp.privacy.ledger_rows import Budget, Charge, LedgerRow, row_hash
 from homo_dp.privacy.ledger_store import Store
-from homo_dp.privacy.ledger_totals import Totals, epsilon_of, look_ahead
+from homo_dp.privacy.ledger_totals import Totals, look_ahead
 
 __all__ = ["Budget", "Charge", "Head", "Ledger", "LedgerRow", "Spent"]
 
@@ -54,7 +55,7 @@ class Ledger:
 
     >>> import tempfile
     >>> from dp_accounting.dp_event import GaussianDpEvent
-    >>> release = Charge("run-1", "breast_cancer/a", "record", "add_or_remove_one", "a", 1, "update",
+    >>> release = Charge("run-1", "breast_cancer", "record", "add_or_remove_one", "a", 1, "update",
     ...                  GaussianDpEvent(4.0), delta=1e-5, sigma=4.0, observer="aggregator")
     >>> with tempfile.TemporaryDirectory() as folder, Ledger(folder + "/ledger.sqlite") as ledger:
     ...     row = ledger.charge(release, Budget(epsilon=2.0))
@@ -153,9 +154,8 @@ class Ledger:
         with self._session():
             with self._store.reading():
                 self._catch_up(repair=False)
-            counts = self._totals.lifetime(scope)
-            order = self._totals.lifetime_order(scope)
-            return Spent(counts.total(), epsilon_of(counts, delta), order)
+            lifetime = self._totals.lifetime(scope)
+            return Spent(lifetime.releases, lifetime.epsilon(delta), self._totals.lifetime_order(scope))
 
     def verify(self) -> Head:
         """Check every row, their order and the head, and return it; raises ``LedgerError`` naming the row."""
@@ -202,7 +202,7 @@ class Ledger:
         self._reached = GENESIS
         self._counted = -1  # the version of the file whose rows were counted
         self._totals = Totals()
-        self._plans: dict[tuple[str, str, str], Counter[str]] = {}
+        self._plans: dict[tuple[str, str, str], Releases] = {}
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:
@@ -270,10 +270,10 @@ class Ledger:
         event = charge.event_text
         spent = self._totals.epsilon_after(charge)
         self._refuse(ledger_budget.run_refusal(self._totals.run(charge) + Counter([event]), charge, budget))
-        plan = self._plans.get(charge.scope, Counter([event]))
-        order = ledger_budget.lifetime_order(self._totals, charge, plan, budget)
-        lifetime = self._totals.lifetime(charge.scope) + Counter([event])
-        self._refuse(ledger_budget.lifetime_refusal(lifetime, order, charge, budget))
+        release: Releases = {charge.run: {charge.party: Counter([event])}}
+        plan = self._plans.get(charge.scope, release)
+        order = ledger_budget.lifetime_order(self._totals, charge.scope, plan, budget)
+        self._refuse(ledger_budget.lifetime_refusal(self._totals, charge, release, order, budget))
         if not math.isfinite(spent.quoted):
             raise PrivacyError(f"event={event:.80} has no finite epsilon at delta={charge.delta:g}; add more noise")
         unhashed = LedgerRow(
@@ -293,11 +293,8 @@ class Ledger:
             raise BudgetExceeded(f"{reason}; nothing was released (ledger={self.path})")
 
     def _remember(self, planned: list[tuple[Charge, int]]) -> None:
-        plans: dict[tuple[str, str, str], Counter[str]] = {}
-        for charge, count in planned:
-            plans.setdefault(charge.scope, Counter())[charge.event_text] += count
-        for scope, plan in plans.items():
-            if plan.total() >= self._plans.get(scope, Counter()).total():
+        for scope, plan in ledger_budget.by_scope(planned).items():
+            if _releases(plan) >= _releases(self._plans.get(scope, {})):
                 self._plans[scope] = plan
 
     def _open_rounds(self, item: Charge | tuple[Charge, int]) -> tuple[Charge, int]:
@@ -309,6 +306,10 @@ class Ledger:
 
 
 _of_the_parent: list[Store] = []
+
+
+def _releases(plan: Releases) -> int:
+    return sum(counts.total() for parties in plan.values() for counts in parties.values())
 
 
 def _columns(charge: Charge) -> dict[str, Any]:

@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from homo_dp.privacy.filters import best_order, epsilon_at_order
+from homo_dp.privacy.ledger_lifetime import Releases, renyi_of
 from homo_dp.privacy.ledger_rows import Budget, Charge
 from homo_dp.privacy.ledger_totals import Totals, epsilon_of, known_epsilon
 
-__all__ = ["lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
+__all__ = ["by_scope", "lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
+
+Scope = tuple[str, str, str]  # dataset, unit, relation
 
 _ROUNDING = 1 + 1e-9  # sums of floats in another order
 
@@ -15,16 +18,25 @@ _ROUNDING = 1 + 1e-9  # sums of floats in another order
 def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budget) -> str | None:
     """Why these releases, all together, would pass the budget; None if they fit."""
     runs: dict[tuple[str, ...], tuple[Charge, Counter[str]]] = {}
-    scopes: dict[tuple[str, str, str], tuple[Charge, Counter[str]]] = {}
+    planned = list(planned)
     for charge, count in planned:
         run = charge.run, charge.party, charge.dataset, charge.unit, charge.relation, str(charge.delta)
-        for known in (runs.setdefault(run, (charge, Counter())), scopes.setdefault(charge.scope, (charge, Counter()))):
-            known[1][charge.event_text] += count
+        runs.setdefault(run, (charge, Counter()))[1][charge.event_text] += count
     reasons = [run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()]
-    for charge, plan in scopes.values():
-        order = lifetime_order(totals, charge, plan, budget)
-        reasons.append(lifetime_refusal(totals.lifetime(charge.scope) + plan, order, charge, budget))
+    first = {charge.scope: charge for charge, _ in reversed(planned)}
+    for scope, plan in by_scope(planned).items():
+        order = lifetime_order(totals, scope, plan, budget)
+        reasons.append(lifetime_refusal(totals, first[scope], plan, order, budget))
     return next((reason for reason in reasons if reason is not None), None)
+
+
+def by_scope(planned: Iterable[tuple[Charge, int]]) -> dict[Scope, Releases]:
+    """What is planned about each dataset, unit and relation."""
+    plans: dict[Scope, dict[str, dict[str, Counter[str]]]] = {}
+    for charge, count in planned:
+        parties = plans.setdefault(charge.scope, {}).setdefault(charge.run, {})
+        parties.setdefault(charge.party, Counter())[charge.event_text] += count
+    return {**plans}
 
 
 def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | None:
@@ -44,11 +56,11 @@ def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | N
     )
 
 
-def lifetime_refusal(counts: Counter[str], order: float | None, charge: Charge, budget: Budget) -> str | None:
-    """Why these releases of all runs would pass the lifetime budget of the dataset, unit and relation."""
+def lifetime_refusal(totals: Totals, charge: Charge, plan: Releases, order: float | None, budget: Budget) -> str | None:
+    """Why these releases, after those of all runs, would pass the lifetime budget of the dataset, unit and relation."""
     if order is None or budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
-    spent = epsilon_at_order(counts, order, budget.lifetime_delta)
+    spent = epsilon_at_order(totals.lifetime(charge.scope).renyi(plan), order, budget.lifetime_delta)
     if spent <= budget.lifetime_epsilon * _ROUNDING:
         return None
     return (
@@ -60,11 +72,12 @@ def lifetime_refusal(counts: Counter[str], order: float | None, charge: Charge, 
     )
 
 
-def lifetime_order(totals: Totals, charge: Charge, plan: Counter[str], budget: Budget) -> float | None:
+def lifetime_order(totals: Totals, scope: Scope, plan: Releases, budget: Budget) -> float | None:
     """The order of the lifetime filter: the one on the ledger, else the best for what is planned now."""
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
-    fixed = totals.lifetime_order(charge.scope)
+    fixed = totals.lifetime_order(scope)
     if fixed is not None:
         return fixed
-    return best_order(totals.lifetime(charge.scope), plan, budget.lifetime_epsilon, budget.lifetime_delta)
+    spent = totals.lifetime(scope).renyi()
+    return best_order(spent, renyi_of(plan), budget.lifetime_epsilon, budget.lifetime_delta)

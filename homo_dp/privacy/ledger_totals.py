@@ -4,14 +4,13 @@ import collections
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dp_accounting.dp_event import NoOpDpEvent, SelfComposedDpEvent
-
-from homo_dp.privacy.accounting import Epsilon, compose, epsilon, epsilon_curve
+from homo_dp.privacy.accounting import Epsilon, epsilon, epsilon_curve
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.events import DpEvent, from_json
+from homo_dp.privacy.events import event_of, from_json
+from homo_dp.privacy.ledger_lifetime import Lifetime
 from homo_dp.privacy.ledger_rows import Charge, LedgerRow
 
-__all__ = ["Totals", "epsilon_after", "epsilon_of", "event_of", "known_epsilon", "look_ahead"]
+__all__ = ["Totals", "epsilon_after", "epsilon_of", "known_epsilon", "look_ahead"]
 
 _Counts = Counter[str]  # text of an event -> how many rows hold it
 _CACHED = 100_000
@@ -23,7 +22,7 @@ class Totals:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, ...], _Counts] = collections.defaultdict(Counter)
         self._relations: dict[tuple[str, ...], str] = {}
-        self._lifetimes: dict[tuple[str, str, str], _Counts] = collections.defaultdict(Counter)
+        self._lifetimes: dict[tuple[str, str, str], Lifetime] = collections.defaultdict(Lifetime)
         self._orders: dict[tuple[str, str, str], float] = {}
         self._last: dict[tuple[str, ...], str] = {}
 
@@ -33,7 +32,7 @@ class Totals:
         self._runs[(*run, row.observer)][row.event] += 1
         self._relations[run] = row.relation
         self._last[run] = row.event
-        self._lifetimes[scope][row.event] += 1
+        self._lifetimes[scope].add(row.run, row.party, row.event)
         if row.lifetime_order is not None:
             self._orders.setdefault(scope, row.lifetime_order)
 
@@ -62,18 +61,13 @@ class Totals:
         repeated = self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == event
         return epsilon_after(before, event, charge.delta, max(1, before[event]) if repeated else 1)
 
-    def lifetime(self, scope: tuple[str, str, str]) -> _Counts:
+    def lifetime(self, scope: tuple[str, str, str]) -> Lifetime:
         """What all runs released about this dataset, unit and relation."""
         return self._lifetimes[scope]
 
     def lifetime_order(self, scope: tuple[str, str, str]) -> float | None:
         """The Renyi order that the first charge under a lifetime budget fixed."""
         return self._orders.get(scope)
-
-
-def event_of(counts: Mapping[str, int]) -> DpEvent:
-    """One event for all these releases."""
-    return compose(NoOpDpEvent(), *(SelfComposedDpEvent(from_json(text), count) for text, count in counts.items()))
 
 
 def epsilon_of(counts: Mapping[str, int], delta: float) -> Epsilon:

@@ -10,9 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from homo_dp.privacy.accounting import Epsilon, rdp_epsilon
+from homo_dp.privacy.accounting import Epsilon, renyi_epsilon
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
+from homo_dp.privacy.ledger_lifetime import Lifetime
 from homo_dp.privacy.ledger_rows import row_hash
 from homo_dp.privacy.ledger_totals import epsilon_of
 
@@ -26,7 +27,8 @@ def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budg
     """Where the ledger ends now, and what each dataset of this run has given away in all runs.
 
     ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``epsilon_together`` is
-    the tighter figure of one composition over all of them, by RDP, at ``delta``.
+    the tighter figure of one composition over all of them, by RDP, at ``delta``. A run counts for the party that it
+    told most about.
     """
     scopes = dict.fromkeys((row.dataset, row.unit, row.relation) for row in rows if row.run == run)
     return {
@@ -41,18 +43,23 @@ def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budg
 def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, budget: Budget) -> dict[str, Any]:
     dataset, unit, relation = scope
     own = [row for row in rows if (row.dataset, row.unit, row.relation) == scope]
-    last = {(row.run, row.party): row for row in own}.values()  # its epsilon is of the run so far
+    lifetime = Lifetime()
+    runs: dict[str, list[LedgerRow]] = {}
+    for row in {(row.run, row.party): row for row in own}.values():  # the last one's epsilon is of the run so far
+        runs.setdefault(row.run, []).append(row)
+    for row in own:
+        lifetime.add(row.run, row.party, row.event)
     delta = budget.lifetime_delta or max(row.delta for row in own)
     return {
         "dataset": dataset,
         "unit": unit,
         "relation": relation,
         "releases": len(own),
-        "runs": len({row.run for row in own}),
-        "epsilon_this_run": max(row.epsilon for row in last if row.run == run),
-        "epsilon_sum": sum(row.epsilon for row in last),
-        "delta_sum": sum(row.delta for row in last),
-        "epsilon_together": rdp_epsilon(Counter(row.event for row in own), delta),
+        "runs": len(runs),
+        "epsilon_this_run": max(row.epsilon for row in runs[run]),
+        "epsilon_sum": sum(max(row.epsilon for row in each) for each in runs.values()),
+        "delta_sum": sum(max(row.delta for row in each) for each in runs.values()),
+        "epsilon_together": renyi_epsilon(lifetime.renyi(), delta)[0],
         "delta": delta,
         "lifetime_epsilon": budget.lifetime_epsilon,
     }

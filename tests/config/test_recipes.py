@@ -22,6 +22,24 @@ def test_the_default_recipe_is_the_defaults() -> None:
     assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml") == Config()
 
 
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"data.files.a": "a.csv", "data.files.b": "b.csv"},
+        {"data.files": "table.csv", "data.party_column": "ward"},
+        {"data.embedded": "digits"},
+        {
+            "data.embedded": "users",
+            "privacy.mechanism": "dp_fedavg",
+            "privacy.trust_aggregator": True,
+            "privacy.sample_rate": 0.1,
+        },
+    ],
+)
+def test_the_default_recipe_is_the_defaults_on_other_data_too(over: dict[str, object]) -> None:
+    assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml", over) == load_config(None, over)
+
+
 def test_plain_is_not_private() -> None:
     assert not load_config(ROOT / "conf" / "homo_lr_plain.yaml").private
 

@@ -38,9 +38,9 @@ def test_own_columns_and_images() -> None:
 
 
 def test_nothing_described_is_refused() -> None:
-    described = config(data__files={"a": "a.csv"})
+    nothing = Config.model_validate({"data": {"files": {"a": "a.csv"}}})
     with pytest.raises(DataError, match=r"data\.columns"):
-        public_encoding(described)
+        public_encoding(nothing)
 
 
 def test_a_table_is_read_only_if_it_is_declared_public() -> None:

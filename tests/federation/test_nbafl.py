@@ -306,7 +306,7 @@ def test_without_upload_noise_the_aggregator_keeps_the_ledger(tmp_path: Path) ->
     (row,) = ledger.rows()
     assert (row.party, row.dataset, row.observer, row.sigma) == (
         "a",
-        f"{mechanism.config.data.dataset}/a",
+        mechanism.config.data.dataset,
         "model_reader",
         mechanism.download_sigma,
     )

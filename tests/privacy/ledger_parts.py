@@ -23,7 +23,7 @@ from homo_dp.privacy.outbox import Outbox, recover, release_once
 FREE = Budget()
 DELTA = 1e-5
 EVENT = GaussianDpEvent(20.0)
-RELEASE = Charge("run-1", "table/a", "record", "add_or_remove_one", "a", 1, "update", EVENT, DELTA, 20.0, "aggregator")
+RELEASE = Charge("run-1", "table", "record", "add_or_remove_one", "a", 1, "update", EVENT, DELTA, 20.0, "aggregator")
 
 
 def release(round: int = 1, **changes: Any) -> Charge:
@@ -150,7 +150,7 @@ def charge_rounds(path: Path, name: str, rounds: int, budget: Budget, go: Path) 
                 except ValueError:
                     return
             else:
-                ledger.charge(release(round, party=name, dataset=f"table/{name}"), budget)
+                ledger.charge(release(round, party=name), budget)
 
 
 def charge_without_end(path: Path, published_path: Path) -> None:

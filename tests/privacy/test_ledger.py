@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
-from homo_dp.privacy.accounting import epsilon, rdp_epsilon
+from homo_dp.privacy.accounting import epsilon, rdp_epsilon, renyi
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
-from homo_dp.privacy.events import to_json
+from homo_dp.privacy.events import event_of, to_json
 from homo_dp.privacy.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger import Budget, Charge, Head, Ledger, LedgerRow
 from homo_dp.privacy.noise import OrdinaryNoise, SeededNoise, secure_noise
@@ -166,19 +166,53 @@ def test_a_lifetime_budget_holds_over_runs(ledger: Ledger) -> None:
     lifetime = Budget(lifetime_epsilon=rdp_epsilon({event: 12}, 1e-6), lifetime_delta=1e-6)
     for release_number in range(12):
         ledger.charge(release(release_number, run=f"run-{release_number // 5}"), lifetime)
-    with pytest.raises(BudgetExceeded, match=r"lifetime_epsilon=.* dataset=table/a unit=record"):
+    with pytest.raises(BudgetExceeded, match=r"lifetime_epsilon=.* dataset=table unit=record"):
         ledger.charge(release(1, run="run-9"), lifetime)
     assert "lifetime_epsilon" in (ledger.would_exceed([release(1, run="run-9", party="b")], lifetime) or "")
-    for other in ({"dataset": "table/b"}, {"unit": "user"}, {"relation": "replace_one"}):
+    for other in ({"dataset": "other"}, {"unit": "user"}, {"relation": "replace_one"}):
         assert ledger.would_exceed([release(1, run="run-9", **other)], lifetime) is None
     assert ledger.charge(release(1, run="run-9"), FREE).row == 13  # no lifetime asked for
     assert ledger.verify().count == 13
 
 
+NOISES = 20.0, 30.0
+
+
+@pytest.mark.parametrize(
+    ("given", "counted"),
+    [
+        ([("1", "a", 20.0), ("2", "b", 20.0)], (2, 0)),  # renamed, or dealt out anew
+        ([("1", "a", 20.0), ("1", "b", 20.0), ("2", "a", 20.0)], (2, 0)),  # no record is with two parties of a run
+        ([("1", "a", 20.0), ("1", "b", 30.0), ("2", "a", 30.0), ("2", "b", 20.0)], (2, 0)),  # first with a, then with b
+        ([("1", "a", 30.0), ("1", "a", 30.0), ("1", "b", 20.0), ("2", "b", 30.0)], (1, 1)),
+    ],
+)
+def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
+    ledger: Ledger, given: list[tuple[str, str, float]], counted: tuple[int, int]
+) -> None:
+    together = {to_json(GaussianDpEvent(noise)): count for noise, count in zip(NOISES, counted, strict=True)}
+    limit = rdp_epsilon(together, DELTA)
+    enough, scarce = (Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.0001, 0.999))
+    planned = [
+        release(number, run=run, party=party, event=GaussianDpEvent(noise))
+        for number, (run, party, noise) in enumerate(given)
+    ]
+    assert ledger.would_exceed(planned, enough) is None
+    assert "lifetime_epsilon" in (ledger.would_exceed(planned, scarce) or "")
+    for each in planned[:-1]:
+        ledger.charge(each, scarce)
+    with pytest.raises(BudgetExceeded, match="lifetime_epsilon"):
+        ledger.charge(planned[-1], scarce)
+    ledger.charge(planned[-1], enough)
+    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
+    assert spent.rdp == pytest.approx(limit)
+    assert spent.pld == pytest.approx(epsilon(event_of(together), DELTA).pld)
+
+
 def test_spent_shows_both_accountants(ledger: Ledger) -> None:
     for run in ("run-1", "run-2"):
         ledger.charge(release(1, run=run), FREE)
-    spent = ledger.spent("table/a", "record", "add_or_remove_one", DELTA)
+    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA)
     assert spent.releases == 2
     assert spent.epsilon == epsilon(SelfComposedDpEvent(EVENT, 2), DELTA)
     assert spent.epsilon.pld is not None
@@ -194,23 +228,23 @@ def test_the_order_of_the_filter_is_fixed_by_the_first_release(tmp_path: Path) -
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         assert ledger.would_exceed([release(0, kind="statistics"), (training, 10)], lifetime) is None
         order = ledger.charge(release(0, kind="statistics"), lifetime).lifetime_order
-    assert order == best_order({}, {to_json(EVENT): 1, to_json(sampled): 10}, 2.0, DELTA)
+    assert order == best_order(renyi({}), renyi({to_json(EVENT): 1, to_json(sampled): 10}), 2.0, DELTA)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         row = ledger.charge(training, lifetime)
         assert row.lifetime_order == order
-        assert ledger.spent("table/a", "record", "add_or_remove_one", DELTA).lifetime_order == order
+        assert ledger.spent("table", "record", "add_or_remove_one", DELTA).lifetime_order == order
 
 
 @pytest.mark.parametrize("limit", [0.3, 1.0, 3.0, 10.0])
 def test_a_fixed_order_costs_nothing_when_one_mechanism_is_repeated(limit: float) -> None:
     event = to_json(PoissonSampledDpEvent(0.02, GaussianDpEvent(1.5)))
-    order = best_order({}, {event: 1}, limit, DELTA)
+    order = best_order(renyi({}), renyi({event: 1}), limit, DELTA)
     low, high = 0, 2**24
     while high - low > 1:  # the most repetitions that the best of all orders allows
         middle = (low + high) // 2
         low, high = (middle, high) if rdp_epsilon({event: middle}, DELTA) <= limit else (low, middle)
-    assert epsilon_at_order({event: low}, order, DELTA) <= limit * (1 + 1e-9)
-    assert epsilon_at_order({event: low + 1}, order, DELTA) > limit
+    assert epsilon_at_order(renyi({event: low}), order, DELTA) <= limit * (1 + 1e-9)
+    assert epsilon_at_order(renyi({event: low + 1}), order, DELTA) > limit
 
 
 def test_a_fixed_order_is_never_below_the_best_one() -> None:
@@ -218,7 +252,7 @@ def test_a_fixed_order_is_never_below_the_best_one() -> None:
     for first, second in ((1, 0), (3, 40), (0, 200)):
         counts = {texts[0]: first, texts[1]: second}
         for order in (1.5, 4.0, 20.0):
-            assert epsilon_at_order(counts, order, DELTA) >= rdp_epsilon(counts, DELTA) - 1e-12
+            assert epsilon_at_order(renyi(counts), order, DELTA) >= rdp_epsilon(counts, DELTA) - 1e-12
 
 
 def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
