@@ -133,7 +133,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def alone(parent: Path) -> Iterator[None]:
-    """Wait until no other process that sends a spool of this folder is in such a block."""
+    """Wait until no other process that has to do with this folder is in such a block."""
     descriptor = os.open(parent, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: then it is only very likely

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.tracking.spool import Line, State, alone
 from homo_dp.tracking.tracker import CONFIG, MODEL
-from homo_dp.tracking.uris import artifact_location, is_local
+from homo_dp.tracking.uris import artifact_location, database, is_local
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -32,7 +32,7 @@ class Store:
 
     def __init__(self, folder: Path, uri: str, experiment: str, state: State) -> None:
         self.folder, self.state = folder, state
-        with quiet():
+        with quiet(), _in_turn(uri):
             from mlflow.tracking import MlflowClient, set_tracking_uri
 
             set_tracking_uri(uri)  # registering a model looks its source up there, whatever the client's own address
@@ -277,6 +277,18 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _in_turn(uri: str) -> Iterator[None]:
+    """Open a store in a file one process at a time: two that make its tables at once leave it broken for good."""
+    path = database(uri)
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with alone(path.parent):
+        yield
 
 
 def one_line(error: BaseException) -> str:

@@ -34,15 +34,20 @@ def absolute(uri: str) -> str:
 
 def artifact_location(uri: str) -> str | None:
     """Where a new experiment of a database file keeps its files: beside it; None leaves it to the store."""
-    if not uri.startswith(SQLITE):
-        return None
-    path = uri.removeprefix(SQLITE).partition("?")[0]
-    return (Path(path).resolve().parent / "mlartifacts").as_uri()
+    path = database(uri)
+    return None if path is None else (path.resolve().parent / "mlartifacts").as_uri()
+
+
+def database(uri: str) -> Path | None:
+    """The file that an address names, if it names one.
+
+    >>> database("sqlite:///runs/mlflow.db?timeout=9").name, database("http://127.0.0.1:5000")
+    ('mlflow.db', None)
+    """
+    return Path(uri.removeprefix(SQLITE).partition("?")[0]) if uri.startswith(SQLITE) else None
 
 
 def missing_file(uri: str) -> Path | None:
     """The database file that an address names and that is not there; MLflow would make an empty one to look into."""
-    if not uri.startswith(SQLITE):
-        return None
-    path = Path(uri.removeprefix(SQLITE).partition("?")[0])
-    return None if path.is_file() else path
+    path = database(uri)
+    return None if path is None or path.is_file() else path

@@ -47,3 +47,22 @@ def test_what_a_library_prints_reaches_nobody_and_stops_nothing(
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
+
+
+def test_senders_that_find_no_store_make_one_together(tmp_path: Path) -> None:
+    """As when aggregator and parties are started at once in a new folder: MLflow alone leaves half-made tables."""
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/stores/mlflow.db"
+    spools = [Spool(tmp_path / name / "unsent" / "one", uri, "together") for name in ("a", "b", "c")]
+    for spool in spools:
+        spool.add("run", key="training", parent=None, name=spool.folder.parts[-3], tags={})
+        spool.add("end", key="training", status="FINISHED")
+        spool.close()
+    command = [sys.executable, "-m", "homo_dp.tracking.sender"]
+    senders = [subprocess.Popen([*command, str(spool.folder)]) for spool in spools]
+    assert [sender.wait(120) for sender in senders] == [0, 0, 0]
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("together")
+    assert experiment is not None
+    assert {run.info.run_name for run in client.search_runs([experiment.experiment_id])} == {"a", "b", "c"}
