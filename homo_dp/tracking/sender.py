@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from homo_dp.quick import quick_imports
-from homo_dp.tracking.spool import CLOSE, LINES, State, discard, is_alive, locked, opening, read_lines, unsent
+from homo_dp.tracking.spool import CLOSE, LINES, State, discard, locked, opening, read_lines, unsent
 from homo_dp.tracking.store import Store, one_line
 
 POLL_SECONDS = 0.02
@@ -107,7 +107,7 @@ def _follow(folder: Path) -> int:
     os.dup2(sys.stderr.fileno(), ANSWER)  # what a library prints goes to the log, and not to a run that may be gone
     writer = opening(folder)["pid"]
     with locked(folder) as mine:
-        if not mine or not send(folder, lambda: is_alive(writer) and os.getppid() == writer):
+        if not mine or not send(folder, lambda: os.getppid() == writer):
             return 1
         state = State.load(folder)
         discard(folder)

@@ -12,9 +12,8 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,10 @@ class Spool:
         self.folder = folder
         folder.mkdir(parents=True)
         self._file = (folder / LINES).open("a", encoding="utf-8")
+        with contextlib.suppress(OSError):  # a file system without locks: then only what was closed is left behind
+            fcntl.flock(self._file, fcntl.LOCK_EX)  # ends with this process, whose number another may have later
         self.used = False
-        self._write({"op": "open", "uri": uri, "experiment": experiment, **_writer()})
+        self._write({"op": "open", "uri": uri, "experiment": experiment, "pid": os.getpid()})
 
     def add(self, op: str, **fields: Any) -> None:
         """Append one line; it is in the file when this returns."""
@@ -161,28 +162,12 @@ def discard(folder: Path) -> None:
 
 def _left_behind(folder: Path) -> bool:
     try:
-        first = opening(folder)
+        opening(folder)
         with (folder / LINES).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 200))
-            closed = f'{{"op": "{CLOSE}"'.encode() in file.read()
+            if f'{{"op": "{CLOSE}"'.encode() not in file.read():
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which its writer holds as long as it lives
     except (OSError, ValueError):
         return False
-    return closed or (first.get("host") == socket.gethostname() and not is_alive(first.get("pid")))
-
-
-def is_alive(pid: Any) -> bool:
-    """Whether a process of this machine still runs."""
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
     return True
-
-
-def _writer() -> Mapping[str, Any]:
-    return {"pid": os.getpid(), "host": socket.gethostname()}
