@@ -261,6 +261,7 @@ class AggregatorSession:
         if self._enough(len(replied)):
             self._close_round(aggregator.finish_round())
             return
+        self._check_agreement()  # before the round is over: what others paid for it comes again after a settlement
         of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
         text = f"round={aggregator.round}: {of}, missing {', '.join(missing)}"
         if self.rules.stop_on_missing:
