@@ -1,10 +1,12 @@
-"""Heavy imports, without the garbage collector looking through them again and again."""
+"""Heavy imports, without the garbage collector looking through them again and again, and never cut in two."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 MANY = 100  # modules; fewer are not worth it
@@ -25,9 +27,29 @@ def quick_imports() -> Iterator[None]:
     was_on, known = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        yield
+        with _later_interrupts():
+            yield
     finally:
         if len(sys.modules) >= known + MANY:
             gc.freeze()
         if was_on:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _later_interrupts() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait for the end: raised inside torch's own code, they would abort the process."""
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # signals go to the main thread
+    came: list[int] = []
+    for number in handlers:
+        signal.signal(number, lambda which, _: came.append(which))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])

@@ -1,6 +1,7 @@
 """Heavy imports while the garbage collector rests."""
 
 import gc
+import signal
 import subprocess
 import sys
 
@@ -39,3 +40,27 @@ def test_only_many_modules_are_frozen() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_an_import_is_whole(number: signal.Signals) -> None:
+    """Raised inside torch's own code it would end the process with an abort instead of a line."""
+    before = signal.signal(number, signal.default_int_handler)
+    imported = []
+
+    def interrupted() -> None:
+        with quick_imports():
+            signal.raise_signal(number)
+            imported.append("whole")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert imported == ["whole"]
+        assert signal.getsignal(number) is signal.default_int_handler
+        signal.signal(number, signal.SIG_IGN)
+        with quick_imports():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
