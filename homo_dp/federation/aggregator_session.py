@@ -152,6 +152,8 @@ class AggregatorSession:
             self._finish_round()
         self._settle()
         crash_point("aggregator.before_finished")
+        for party in set(self.lobby.parties).difference(*(row["replied"] for row in self.rows)):
+            self._send_plan(party)  # it may have lost it, and the final weights are of no use without
         for message in aggregator.finished():
             transport.send(message)
             crash_point("aggregator.mid_finished")

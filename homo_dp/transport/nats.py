@@ -15,6 +15,7 @@ import importlib.util
 import logging
 import queue
 import re
+import secrets
 import ssl
 import threading
 from collections.abc import Coroutine
@@ -74,6 +75,7 @@ class NatsTransport:
         self._run = check_id("run", run)
         self._sealer = sealer
         self._patience = patience
+        self._life = secrets.token_hex(8)
         self._deliveries: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
         self._handed: WeakKeyDictionary[Message, list[int]] = WeakKeyDictionary()
         options = connect_options(config)
@@ -105,7 +107,9 @@ class NatsTransport:
         if message.sender == AGGREGATOR:
             kinds = superseded_by(message.kind)
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
-        parts = split(sealed.pieces, sealed.size, sealed.tag, PART_BYTES)
+        # What is told again when news comes is new in each life of a process; the queue would leave it out.
+        tag = f"{sealed.tag}.{self._life}" if self._sealer.kinds[message.kind].repeatable else sealed.tag
+        parts = split(sealed.pieces, sealed.size, tag, PART_BYTES)
         subject = self._names.subject(message.sender, message.recipient, message.kind)
         crash_point("nats.before_publish")
         self._wait(self._link.send(subject, parts, older, self._patience))

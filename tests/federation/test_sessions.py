@@ -59,6 +59,8 @@ def test_a_party_that_never_comes_costs_one_timeout_and_is_recorded(tmp_path: Pa
     run.join()
     assert [row["missing"] for row in session.rows] == [["b"]] * 3
     assert all(row["counted"] for row in session.rows)
+    told = [message.recipient for message in run.of("plan")]
+    assert (told.count("a"), told.count("b")) == (1, 2)  # at the end too, in case it came, lost it and comes back
 
 
 def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_path: Path) -> None:

@@ -146,6 +146,15 @@ def test_sending_on_purpose_again_is_delivered_again(ends: Ends) -> None:
         party.done(got(party))
 
 
+def test_a_party_that_is_back_at_once_is_heard_although_it_says_the_same(ends: Ends) -> None:
+    aggregator = ends(AGGREGATOR)
+    for _ in range(2):
+        party = ends("bank_a")
+        party.send(join(run=ends.run))
+        party.close()
+        aggregator.done(got(aggregator))
+
+
 def test_a_party_may_come_before_the_aggregator_and_says_what_it_waits_for(
     ends: Ends, caplog: pytest.LogCaptureFixture
 ) -> None:
