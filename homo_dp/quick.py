@@ -51,5 +51,5 @@ def _later_interrupts() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+        if came:
+            signal.raise_signal(came[0])

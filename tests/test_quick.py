@@ -48,15 +48,18 @@ def test_an_interrupt_waits_until_an_import_is_whole(number: signal.Signals) -> 
     before = signal.signal(number, signal.default_int_handler)
     imported = []
 
-    def interrupted() -> None:
+    def interrupted(*, fails: bool) -> None:
         with quick_imports():
             signal.raise_signal(number)
             imported.append("whole")
+            if fails:
+                raise ImportError("no such module")
 
     try:
-        with pytest.raises(KeyboardInterrupt):
-            interrupted()
-        assert imported == ["whole"]
+        for fails in (False, True):
+            with pytest.raises(KeyboardInterrupt):
+                interrupted(fails=fails)
+        assert imported == ["whole"] * 2
         assert signal.getsignal(number) is signal.default_int_handler
         signal.signal(number, signal.SIG_IGN)
         with quick_imports():
