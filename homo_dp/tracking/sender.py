@@ -69,8 +69,8 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             return False
         try:
             if store is None:
+                store = Store(folder, first["uri"], first["experiment"], state)
                 with quick_imports():
-                    store = Store(folder, first["uri"], first["experiment"], state)
                     _prepare()
             store.apply(lines)
             if over:

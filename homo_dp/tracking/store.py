@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.quick import quick_imports
 from homo_dp.tracking.spool import Line, State, alone
 from homo_dp.tracking.tracker import CONFIG, MODEL
 from homo_dp.tracking.uris import artifact_location, database, is_local
@@ -32,9 +33,10 @@ class Store:
 
     def __init__(self, folder: Path, uri: str, experiment: str, state: State) -> None:
         self.folder, self.state = folder, state
-        with quiet(), _in_turn(uri):
+        with quiet(), quick_imports():
             from mlflow.tracking import MlflowClient, set_tracking_uri
 
+        with quiet(), _in_turn(uri):
             set_tracking_uri(uri)  # registering a model looks its source up there, whatever the client's own address
             self.client: MlflowClient = MlflowClient(uri)
             if state.experiment_id is None:
