@@ -40,7 +40,7 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
             delta = max(delta, float(row["delta"]))
     if not spent:
         return Price(None, (WORDS,))
-    totals = {dataset: renyi_epsilon(lifetime.renyi(), delta)[0] for dataset, lifetime in spent.items()}
+    totals = {dataset: renyi_epsilon(lifetime.renyi(), delta) for dataset, lifetime in spent.items()}
     worst = max(totals, key=lambda dataset: totals[dataset])
     total = f"all {len(private)} runs together: epsilon {totals[worst]:.4g} at delta {delta:g} by RDP (dataset {worst})"
     return Price(totals[worst], (total, WORDS))

@@ -95,7 +95,7 @@ def rdp_epsilon(counts: Mapping[str, int], delta: float) -> float:
     """
     check_delta(delta)
     _one_relation(counts)
-    return renyi_epsilon(renyi(counts), delta)[0]
+    return renyi_epsilon(renyi(counts), delta)
 
 
 def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float:
@@ -122,7 +122,7 @@ def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
     counts = parts(event)
     _one_relation(counts)
     pld = _by_pld({}, counts, [1], 1, delta, COARSE if coarse else RESOLUTION)[0]
-    return renyi_epsilon(renyi(counts), delta)[0] if pld is None else pld
+    return renyi_epsilon(renyi(counts), delta) if pld is None else pld
 
 
 @functools.lru_cache(maxsize=1024)
@@ -133,7 +133,7 @@ def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
 
     def find(some: Sequence[int]) -> list[Epsilon]:
         by_pld = _by_pld(base, a_round, some, rounds, delta, RESOLUTION)
-        by_rdp = (renyi_epsilon(spent + done * each, delta)[0] for done in some)
+        by_rdp = (renyi_epsilon(spent + done * each, delta) for done in some)
         return [Epsilon(pld, rdp) for pld, rdp in zip(by_pld, by_rdp, strict=True)]
 
     return Curve(rounds, find)
@@ -207,12 +207,9 @@ def _with_gaussian(counts: Mapping[str, int]) -> dict[Mechanism, int]:
 # --- by RDP ---------------------------------------------------------------------------------------------------------
 
 
-def renyi_epsilon(divergence: Renyi, delta: float) -> tuple[float, int]:
-    """The smallest epsilon over all orders, and the place of its order."""
-    if not np.any(divergence):
-        return 0.0, 0
-    found, order = compute_epsilon(ORDERS, divergence, delta)
-    return float(found), int(np.argmax(order == ORDERS))
+def renyi_epsilon(divergence: Renyi, delta: float) -> float:
+    """The smallest epsilon over all orders."""
+    return float(compute_epsilon(ORDERS, divergence, delta)[0]) if np.any(divergence) else 0.0
 
 
 def renyi(counts: Mapping[str, int]) -> Renyi:

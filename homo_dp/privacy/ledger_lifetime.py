@@ -31,6 +31,7 @@ class Lifetime:
     def __init__(self) -> None:
         self._runs: dict[str, dict[str, Counter[str]]] = {}
         self._largest: dict[str, Renyi] = {}
+        self._total = renyi({})  # of the largest of all runs
         self._unseen: set[tuple[str, str]] = set()  # divergences cost time, and only some ledgers are asked for them
 
     def add(self, run: str, party: str, event: str) -> None:
@@ -46,26 +47,32 @@ class Lifetime:
     def renyi(self, planned: Releases | None = None) -> Renyi:
         """Divergence at every order of all runs, and of what is planned on top."""
         for run, party in self._unseen:  # sums only grow, so a new one is the largest or changes nothing
-            self._largest[run] = np.maximum(self._largest.get(run, 0.0), renyi(self._runs[run][party]))
+            growth = self._growth(run, renyi(self._runs[run][party]))
+            self._largest[run] = self._largest.get(run, renyi({})) + growth
+            self._total = self._total + growth
         self._unseen.clear()
-        with_plan = {run: self._largest_with(run, more) for run, more in (planned or {}).items()}
-        total: Renyi = np.sum([renyi({}), *{**self._largest, **with_plan}.values()], axis=0)
+        total = self._total
+        for run, parties in (planned or {}).items():
+            known = self._runs.get(run, {})
+            sums = [renyi(known.get(party, Counter()) + more) for party, more in parties.items()]
+            total = total + self._growth(run, np.max(sums, axis=0))
         return total
 
     def epsilon(self, delta: float) -> Epsilon:
-        """By RDP, and by PLD beside it, of the party that each run told most about at the order that RDP settled on."""
-        total = self.renyi()
-        by_rdp, order = renyi_epsilon(total, delta)
-        worst: Counter[str] = Counter()
+        """By RDP, and by PLD beside it where in each run one party released all that any other did, and so has most."""
+        by_rdp = renyi_epsilon(self.renyi(), delta)
+        together: Counter[str] = Counter()
         for parties in self._runs.values():
-            worst.update(max(parties.values(), key=lambda counts: float(renyi(counts)[order])))
-        return Epsilon(epsilon(event_of(worst), delta).pld, by_rdp)
+            most = max(parties.values(), key=Counter.total)
+            if not all(most >= other for other in parties.values()):
+                return Epsilon(None, by_rdp)
+            together.update(most)
+        return Epsilon(epsilon(event_of(together), delta).pld, by_rdp)
 
-    def _largest_with(self, run: str, planned: Mapping[str, Counter[str]]) -> Renyi:
-        known = self._runs.get(run, {})
-        sums = [renyi(known.get(party, Counter()) + more) for party, more in planned.items()]
-        largest: Renyi = np.max([self._largest.get(run, renyi({})), *sums], axis=0)
-        return largest
+    def _growth(self, run: str, divergence: Renyi) -> Renyi:
+        """By how much the largest divergence of a run grows if this is one of its parties'."""
+        growth: Renyi = np.maximum(0.0, divergence - self._largest.get(run, renyi({})))
+        return growth
 
 
 def renyi_of(planned: Releases) -> Renyi:

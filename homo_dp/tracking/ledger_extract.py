@@ -59,7 +59,7 @@ def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, b
         "epsilon_this_run": max(row.epsilon for row in runs[run]),
         "epsilon_sum": sum(max(row.epsilon for row in each) for each in runs.values()),
         "delta_sum": sum(max(row.delta for row in each) for each in runs.values()),
-        "epsilon_together": renyi_epsilon(lifetime.renyi(), delta)[0],
+        "epsilon_together": renyi_epsilon(lifetime.renyi(), delta),
         "delta": delta,
         "lifetime_epsilon": budget.lifetime_epsilon,
     }
