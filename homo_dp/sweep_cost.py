@@ -16,7 +16,7 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Price:
-    """Epsilon of a whole sweep about the dataset that gave away most, and what to say about it."""
+    """Epsilon of a whole sweep about the dataset that gave away most, if there is one, and what to say about it."""
 
     epsilon: float | None
     words: tuple[str, ...]
@@ -31,19 +31,22 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
     from homo_dp.privacy.accounting import renyi_epsilon
     from homo_dp.privacy.ledger_lifetime import Lifetime
 
-    spent: dict[str, Lifetime] = {}
+    spent: dict[tuple[str, str, str], Lifetime] = {}
     delta = 0.0
     for result in private:
         for row in _extract(result):
             event = json.dumps(row["event"], sort_keys=True, separators=(",", ":"))
-            spent.setdefault(row["dataset"], Lifetime()).add(row["run"], row["party"], event)
+            scope = row["dataset"], row["unit"], row["relation"]
+            spent.setdefault(scope, Lifetime()).add(row["run"], row["party"], event)
             delta = max(delta, float(row["delta"]))
-    if not spent:
-        return Price(None, (WORDS,))
-    totals = {dataset: renyi_epsilon(lifetime.renyi(), delta) for dataset, lifetime in spent.items()}
-    worst = max(totals, key=lambda dataset: totals[dataset])
-    total = f"all {len(private)} runs together: epsilon {totals[worst]:.4g} at delta {delta:g} by RDP (dataset {worst})"
-    return Price(totals[worst], (total, WORDS))
+    totals = {scope: renyi_epsilon(lifetime.renyi(), delta) for scope, lifetime in spent.items()}
+    lines = [
+        f"all {spent[scope].runs} runs together: epsilon {total:.4g} at delta {delta:g} by RDP (dataset {scope[0]}, "
+        f"{scope[1]}, {scope[2]})"
+        for scope, total in totals.items()
+    ]
+    about = {scope[1:] for scope in totals}  # guarantees about different neighbours do not add up
+    return Price(max(totals.values()) if len(about) == 1 else None, (*lines, WORDS))
 
 
 def _extract(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

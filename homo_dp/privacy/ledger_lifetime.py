@@ -40,6 +40,11 @@ class Lifetime:
         self._unseen.add((run, party))
 
     @property
+    def runs(self) -> int:
+        """How many there were."""
+        return len(self._runs)
+
+    @property
     def releases(self) -> int:
         """How many there were, of all runs and parties."""
         return sum(counts.total() for parties in self._runs.values() for counts in parties.values())
