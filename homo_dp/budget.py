@@ -152,6 +152,8 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
     """Print the rows of a ledger."""
     with _open(options.path) as ledger:
         rows = ledger.rows(options.run, options.party)
+        whole = options.run is None and options.party is None and not screen.as_json
+        totals = _totals(ledger, rows) if whole else []
     if screen.as_json:
         print(json.dumps([row.to_dict() for row in rows], allow_nan=False))
         return 0
@@ -170,6 +172,9 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
         "observer",
     )
     screen.table(f"{options.path}: {len(rows)} releases", header, [_cells(row) for row in rows])
+    if totals:
+        columns = ("dataset", "unit", "relation", "runs", "releases", "epsilon (RDP)", "epsilon (PLD)", "delta")
+        screen.table("What all runs together have told about each dataset", columns, totals)
     return 0
 
 
@@ -194,6 +199,20 @@ def _open(path: str) -> Ledger:
     if not Path(path).exists() and not Path(f"{path}.head").exists():
         raise InputError(f"ledger={path}: there is no such file; give the path of privacy.ledger")
     return Ledger(path, read_only=True)
+
+
+def _totals(ledger: Ledger, rows: Sequence[LedgerRow]) -> list[tuple[object, ...]]:
+    """What all runs together told about each dataset, unit and relation, at the largest delta of its rows."""
+    scopes: dict[tuple[str, str, str], list[LedgerRow]] = {}
+    for row in rows:
+        scopes.setdefault((row.dataset, row.unit, row.relation), []).append(row)
+    cells: list[tuple[object, ...]] = []
+    for scope, own in scopes.items():
+        delta = max(row.delta for row in own)
+        spent = ledger.spent(*scope, delta).epsilon
+        shown = (spent.rdp, spent.pld) if all(row.private for row in own) else ("NOT PRIVATE", "NOT PRIVATE")
+        cells.append((*scope, len({row.run for row in own}), len(own), *shown, delta))
+    return cells
 
 
 def _cells(row: LedgerRow) -> tuple[object, ...]:

@@ -6,13 +6,15 @@ import sqlite3
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 
 from homo_dp import budget, cli
 from homo_dp.budget_plan import Plan, changes
+from homo_dp.privacy.accounting import epsilon
 from homo_dp.privacy.events import to_json
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.noise import SeededNoise
@@ -214,19 +216,18 @@ def test_help_teaches_and_is_light() -> None:
 # --- ledger ---------------------------------------------------------------------------------------------------------
 
 
+RELEASE = Charge(
+    *("run-1", "patients", "record", "add_or_remove_one", "hospital_a", 1, "update", GaussianDpEvent(5.0)),
+    *(1e-5, 5.0, "aggregator"),
+)
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.sqlite"
     with Ledger(path) as rows:
         for number in (1, 2, 3):
-            release = Charge(
-                *("run-1", "patients", "record", "add_or_remove_one", "hospital_a", number, "update"),
-                GaussianDpEvent(5.0),
-                delta=1e-5,
-                sigma=5.0,
-                observer="aggregator",
-            )
-            rows.charge(release, Budget())
+            rows.charge(replace(RELEASE, round=number), Budget())
     return path
 
 
@@ -245,14 +246,24 @@ def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_show_adds_up_all_runs(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger(ledger) as rows:
+        for run in ("run-2", "run-3"):
+            rows.charge(replace(RELEASE, run=run), Budget())
+    assert command("ledger", "show", str(ledger)) == 0
+    total = capsys.readouterr().out.splitlines()[-1].split()
+    spent = epsilon(SelfComposedDpEvent(GaussianDpEvent(5.0), 5), 1e-5)
+    figures = [f"{spent.rdp:.4g}", f"{spent.pld:.4g}"]
+    assert total == ["patients", "record", "add_or_remove_one", "3", "5", *figures, "1e-05"]
+    assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
+    assert "all runs" not in capsys.readouterr().out
+
+
 def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Ledger(ledger) as rows:
-        release = Charge(
-            *("run-2", "patients", "record", "add_or_remove_one", "hospital_a", 1, "update", GaussianDpEvent(5.0)),
-            *(1e-5, 5.0, "aggregator"),
-            noise=SeededNoise(1).label,
-        )
-        rows.charge(release, Budget())
+        rows.charge(replace(RELEASE, run="run-2", noise=SeededNoise(1).label), Budget())
+    assert command("ledger", "show", str(ledger)) == 0
+    assert capsys.readouterr().out.splitlines()[-1].count("NOT PRIVATE") == 2
     assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
     assert "NOT PRIVATE" in capsys.readouterr().out
     assert command("ledger", "show", str(ledger), "--json", "--run", "run-2") == 0

@@ -6,12 +6,13 @@ record, wherever it was.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
 from homo_dp.privacy.accounting import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
-from homo_dp.privacy.events import event_of
+from homo_dp.privacy.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
 
 __all__ = ["Lifetime", "Releases", "renyi_of"]
 
@@ -64,20 +65,51 @@ class Lifetime:
         return total
 
     def epsilon(self, delta: float) -> Epsilon:
-        """By RDP, and by PLD beside it where in each run one party released all that any other did, and so has most."""
+        """By RDP, and by PLD beside it where one is known for all parties of each run that says more."""
         by_rdp = renyi_epsilon(self.renyi(), delta)
         together: Counter[str] = Counter()
         for parties in self._runs.values():
-            most = max(parties.values(), key=Counter.total)
-            if not all(most >= other for other in parties.values()):
+            most = _covering(list(parties.values()))
+            if most is None:
                 return Epsilon(None, by_rdp)
             together.update(most)
-        return Epsilon(epsilon(event_of(together), delta).pld, by_rdp)
+        by_pld = epsilon(event_of(together), delta).pld
+        return Epsilon(None if by_pld is None or by_pld > by_rdp else by_pld, by_rdp)
 
     def _growth(self, run: str, divergence: Renyi) -> Renyi:
         """By how much the largest divergence of a run grows if this is one of its parties'."""
-        growth: Renyi = np.maximum(0.0, divergence - self._largest.get(run, renyi({})))
-        return growth
+        known = self._largest.get(run, renyi({}))
+        return np.subtract(divergence, known, out=renyi({}), where=divergence > known)  # never infinity - infinity
+
+
+def _covering(parties: Sequence[Counter[str]]) -> Counter[str] | None:
+    """Releases that tell at least as much as those of any of these parties; None if none are known.
+
+    Whoever released all that another did, and more, told more; so does a Gaussian that sees a sample at a larger rate,
+    adds less noise, or is repeated more often.
+    """
+    most = max(parties, key=Counter.total)
+    if all(most >= other for other in parties):
+        return most
+    gaussians = [found for counts in parties if (found := _sampled_gaussian(event_of(counts))) is not None]
+    if len(gaussians) < len(parties):
+        return None
+    rates, noises, times = zip(*gaussians, strict=True)
+    event = GaussianDpEvent(min(noises))
+    return Counter({to_json(PoissonSampledDpEvent(max(rates), event) if max(rates) < 1 else event): max(times)})
+
+
+def _sampled_gaussian(event: DpEvent) -> tuple[float, float, int] | None:
+    """Rate, noise multiplier and number of Gaussians that see a Poisson sample, or everything; None for all else."""
+    noise = gaussian_multiplier(event)
+    if noise is not None:
+        return 1.0, noise, 1
+    ((text, count), *others) = parts(event).items()
+    sampled = from_json(text)
+    if others or not isinstance(sampled, PoissonSampledDpEvent):
+        return None
+    noise = gaussian_multiplier(sampled.event)
+    return None if noise is None else (float(sampled.sampling_probability), noise, count)
 
 
 def renyi_of(planned: Releases) -> Renyi:

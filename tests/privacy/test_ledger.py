@@ -206,7 +206,7 @@ def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
     ledger.charge(planned[-1], enough)
     spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
     assert spent.rdp == pytest.approx(limit)
-    assert spent.pld is None or spent.pld == pytest.approx(epsilon(event_of(together), DELTA).pld)
+    assert spent.pld == pytest.approx(epsilon(event_of(together), DELTA).pld)
 
 
 def test_spent_is_no_less_than_what_any_party_of_a_run_spent(ledger: Ledger) -> None:
@@ -216,6 +216,22 @@ def test_spent_is_no_less_than_what_any_party_of_a_run_spent(ledger: Ledger) -> 
     spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
     assert spent.quoted >= max(row.epsilon for row in rows)
     assert spent.rdp >= max(row.epsilon_rdp for row in rows)
+
+
+def test_spent_by_pld_covers_parties_of_different_sizes(ledger: Ledger) -> None:
+    """As in a simulation: each party has its own rate, and its own noise for the same target."""
+    sizes = {"a": (50 / 151, 1.003), "b": (50 / 152, 1.001), "c": (50 / 153, 1.0)}
+    for run in ("run-1", "run-2"):
+        for party, (rate, noise) in sizes.items():
+            event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 4)
+            ledger.charge(release(1, run=run, party=party, event=event), FREE)
+    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
+    each = [
+        epsilon(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 8), DELTA).pld or 0.0
+        for rate, noise in sizes.values()
+    ]
+    assert spent.pld is not None
+    assert max(each) <= spent.pld <= spent.rdp
 
 
 def test_spent_shows_both_accountants(ledger: Ledger) -> None:
