@@ -103,7 +103,8 @@ def gradient_norms(histogram: Mapping[str, Any], mark: str = "") -> bytes:
         total = max(1, sum(party["counts"]))
         shares = [count / total for count in party["counts"]]
         label = f"{name}: {party['fraction_clipped']:.0%} above C"
-        axis.stairs(shares, edges, color=COLOURS[index], linewidth=1.4 + 1.2 * max(0, 2 - index), label=label)
+        width = 1.4 + 1.2 * (len(parties) - 1 - index)
+        axis.stairs(shares, edges, color=COLOURS[index], linewidth=width, label=label)
     axis.axvline(clip_norm, color="black", linestyle="--", label=f"clip norm C = {clip_norm:g}")
     axis.set_xlim(0, edges[-1])
     axis.set_xlabel("L2 norm of one record's gradient, before clipping")

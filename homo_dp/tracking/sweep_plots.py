@@ -32,9 +32,10 @@ def key_picture(key: str, results: Results) -> bytes:
     numeric = all(isinstance(tick, int | float) and not isinstance(tick, bool) for tick in ticks)
     ticks = sorted(ticks) if numeric else ticks
     lines = _lines(key, results)
-    for index, (label, rows) in enumerate(list(lines.items())[:MOST_LINES]):
+    drawn = list(lines.items())[:MOST_LINES]
+    for index, (label, rows) in enumerate(drawn):
         for axis, name in zip(axes, (metric, "epsilon"), strict=True):
-            _line(axis, rows, key, name, label, index, ticks, numeric)
+            _line(axis, rows, key, name, label, index, len(drawn) - 1 - index, ticks, numeric)
     words = {"test_acc": "accuracy on test rows (share)", "test_loss": "loss on test rows (mean per row)"}
     axes[0].set_ylabel(words[metric])
     axes[1].set_ylabel("epsilon of one run" + _delta(results))
@@ -62,7 +63,7 @@ def _lines(key: str, results: Results) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def _line(
-    axis: Axes, rows: Results, key: str, name: str, label: str, index: int, ticks: list[Any], numeric: bool
+    axis: Axes, rows: Results, key: str, name: str, label: str, index: int, above: int, ticks: list[Any], numeric: bool
 ) -> None:
     """Mean over repeats, with a bar of one standard deviation where there are several."""
     x: list[float] = []
@@ -77,7 +78,7 @@ def _line(
     if x:
         wide = [each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)]  # more than rounding
         bars = spread if any(wide) else None
-        width = 1.5 if bars else 1.5 + 2.0 * max(0, 2 - index)  # equal lines of epsilon stay visible below each other
+        width = 1.5 if bars else 1.5 + 2.0 * above  # equal lines stay visible below each other
         colour, marker = COLOURS[index], MARKERS[index]
         x = _beside(x, ticks, numeric, index) if bars else x
         axis.errorbar(x, middle, bars, color=colour, marker=marker, label=label, linewidth=width, capsize=3)

@@ -277,3 +277,12 @@ def test_repeats_that_agree_have_no_bars(figures: list[Figure]) -> None:
         (bars,) = axis.containers
         assert isinstance(bars, ErrorbarContainer)
         assert not bars.has_yerr  # although three times a tenth is not quite three tenths
+
+
+def test_lines_that_are_all_the_same_stay_visible_below_each_other(figures: list[Figure]) -> None:
+    values = [{"train.rounds": n, "privacy.max_grad_norm": norm} for n in (1, 2) for norm in range(5)]
+    key_picture("train.rounds", [{"values": v, "test_acc": 0.5, "epsilon": 1.0} for v in values])
+    for axis in figures[0].axes:
+        widths = [line.get_linewidth() for line in axis.lines]
+        assert len(set(widths)) == 5
+        assert widths == sorted(widths, reverse=True)
