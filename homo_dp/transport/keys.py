@@ -113,7 +113,7 @@ def write_key_pair(pair: KeyPair, directory: Path) -> tuple[Path, Path]:
 
 def read_key_pair(path: Path) -> KeyPair:
     """The private key file `path`; refused if others may read it."""
-    text, mode = _read(path)
+    text, mode = _read(path, f"make it with `python -m homo_dp.keys new {path.stem} --dir {path.parent}`")
     if mode & 0o077:
         raise InputError(
             f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, renew it"
@@ -124,7 +124,8 @@ def read_key_pair(path: Path) -> KeyPair:
 
 def read_public_key(path: Path) -> PublicKey:
     """The public key file `path`."""
-    return parse_public_line(_read(path)[0].strip(), str(path))
+    text, _ = _read(path, f"get it from the other side, where `python -m homo_dp.keys new {path.stem}` makes it")
+    return parse_public_line(text.strip(), str(path))
 
 
 def parse_public_line(line: str, where: str = "public key") -> PublicKey:
@@ -163,12 +164,12 @@ def _parse(line: str, mark: str, where: str) -> tuple[str, bytes]:
     return fields[1], raw
 
 
-def _read(path: Path) -> tuple[str, int]:
+def _read(path: Path, without: str) -> tuple[str, int]:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(4096), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist: make it with `python -m homo_dp.keys new NAME`") from None
+        raise InputError(f"{path} does not exist: {without}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise InputError(f"{path} cannot be read: {why}; name a key file that this user may read") from None

@@ -56,8 +56,10 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     public.chmod(0o600)
     with pytest.raises(InputError, match="no private key"):
         read_key_pair(public)
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match=f"does not exist.* new none --dir {tmp_path}`"):
         read_key_pair(tmp_path / "none.key")
+    with pytest.raises(InputError, match=r"does not exist.*from the other side"):  # who made it here would replace it
+        read_public_key(tmp_path / "none.pub")
 
 
 @pytest.mark.parametrize(
