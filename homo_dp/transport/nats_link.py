@@ -25,6 +25,8 @@ from homo_dp.transport.nats_parts import Assembler, Delivery, Part
 from homo_dp.transport.nats_stream import make_stream
 
 log = logging.getLogger(__name__)
+# nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 5.0
 _CONNECT: Final = 5

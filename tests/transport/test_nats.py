@@ -452,7 +452,7 @@ def certificate(directory: Path, name: str, issuer: tuple[Any, Any] | None) -> t
 TLS_FILES = {"ca_file": "ca.pem", "cert_file": "party.pem", "key_file": "party-key.pem"}
 
 
-def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
+def test_tls_with_certificates_on_both_sides(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = certificate(tmp_path, "ca", None)
     certificate(tmp_path, "server", authority)
     certificate(tmp_path, "party", authority)
@@ -472,6 +472,7 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
         assert got(ends[0]).sender == "bank_a"
         for end in ends:
             end.close()
+        assert not caplog.records
         for wrong in ({"ca_file": path["other"]}, {"ca_file": path["ca"]}, own | {"hostname": "elsewhere"}):
             config = server.config("bank_a", servers=address, tls=wrong)
             with pytest.raises(TransportError):
