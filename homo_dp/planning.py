@@ -15,7 +15,7 @@ from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger_budget import refusal
 from homo_dp.privacy.ledger_totals import Totals
 from homo_dp.screen import Screen
-from homo_dp.user_simulation import planned_user_mechanism, simulates_users
+from homo_dp.user_simulation import counted, planned_user_mechanism, simulates_users
 
 
 def show_plan(config: Config, screen: Screen) -> None:
@@ -24,7 +24,8 @@ def show_plan(config: Config, screen: Screen) -> None:
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     screen.line("dry run: no data was touched, nothing is charged")
     rows = [_row(config, mechanism, name, plan, plans) for name, plan in plans.items()]
-    screen.table("plan", list(rows[0]), [list(row.values()) for row in rows])
+    header = [counted(config) if name == "rows" else name for name in rows[0]]
+    screen.table("plan", header, [list(row.values()) for row in rows])
     for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
         screen.line(f"released by each party: {text}")
     for text in dict.fromkeys(note for plan in plans.values() for note in plan.notes):

@@ -196,22 +196,27 @@ def _plain_table(
 def _rich_table(
     stream: TextIO, title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
 ) -> bool:
-    """Draw it where it fits, with every word of the header on a line of its own if need be: rich would cut numbers."""
+    """Draw it where it fits, with a header of one word a line, or turned, if need be: rich would cut numbers."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     console = Console(file=stream)
-    for names in (header, [name.replace(" ", "\n") for name in header]):
-        columns = zip(names, *cells, strict=True)
+    (*names,), *turned = zip(header, *cells, strict=True)
+    for head, rows, sides in (
+        (header, cells, right),
+        ([name.replace(" ", "\n") for name in header], cells, right),
+        (names, turned, [False, *[True] * len(cells)]),
+    ):
+        columns = zip(head, *rows, strict=True)
         widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
         if sum(widths) + 3 * len(widths) + 1 > console.width:
             continue
         table = Table(title=escape(title) or None, title_justify="left")
-        for name, side in zip(names, right, strict=True):
+        for name, side in zip(head, sides, strict=True):
             table.add_column(escape(name), justify="right" if side else "left")
-        for row in cells:
+        for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
         return True

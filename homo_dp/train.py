@@ -100,10 +100,12 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
+    from homo_dp.user_simulation import counted
+
     statement, indicators = outcome.statement, written.indicators
     if not statement["private"]:
         screen.line("NOT PRIVATE: this run gives no differential-privacy guarantee")
-    columns = ["party", "rows", "steps", "noise multiplier", "epsilon (PLD)", "epsilon (RDP)", "delta"]
+    columns = ["party", counted(outcome.config), "steps", "noise multiplier", "epsilon (PLD)", "epsilon (RDP)", "delta"]
     keys = ["rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta"]
     rows = [[name, *(party[key] for key in keys)] for name, party in statement["parties"].items()]
     screen.table("privacy", columns, rows)

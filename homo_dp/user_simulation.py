@@ -159,6 +159,11 @@ def simulates_users(config: Config) -> bool:
     return issubclass(mechanism_class(config.privacy.mechanism), CohortMechanism)
 
 
+def counted(config: Config) -> str:
+    """What the number of rows of a party is of: all users stand under one name, and are counted themselves."""
+    return "users" if simulates_users(config) else "rows"
+
+
 def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
     """The public facts of a run over users: how many there are, and the probability of being in a round."""
     privacy = config.privacy

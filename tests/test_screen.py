@@ -33,9 +33,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("columns", [200, 80, 60, 20])
+@pytest.mark.parametrize("columns", [200, 80, 60, 40, 20])
 def test_no_cell_is_cut_short_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers give way first; a table that does not fit even so is plain lines, which the terminal wraps."""
+    """Headers give way first, then the table is turned; one that does not fit even so is plain lines, which wrap."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("TERM", "xterm")
@@ -46,7 +46,8 @@ def test_no_cell_is_cut_short_on_a_narrow_terminal(columns: int, monkeypatch: py
     for cell in ("party_1", "3.358", "3.992", "1e-05", "0.3739", "multiplier", "remaining"):
         assert cell in text
     assert "…" not in text
-    assert ("┃" in text) == (columns >= 60)
+    assert ("┃" in text) == (columns >= 40)
+    assert ("│ noise multiplier         │   3.358 │" in text) == (columns == 40)
 
 
 def test_figures_leave_out_what_is_not_known() -> None:

@@ -49,6 +49,7 @@ def test_recipes(recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     arguments = ["--config", str(CONF / recipe), "--params", "tracking.enabled=false"]
     done: Finished = run_command(train.main, arguments, monkeypatch, capsys)
     assert done.code == 0, done.err
+    assert "party  users  steps" in done.out
     found = indicators()
     privacy = found["privacy"]
     assert (privacy["unit"], privacy["mechanism"], privacy["private"]) == ("user", "dp_fedavg", True)
@@ -78,6 +79,7 @@ def test_dry_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         done = run_command(train.main, arguments, monkeypatch, capsys)
         assert done.code == 0
         assert "readers of the model only" in done.out
+        assert "party  users  steps" in done.out
     assert not Path("ledger.sqlite").exists()
 
 
