@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ class SweepLog:
     def __init__(self, config: Config, folder: Path, cells: Sequence[Cell]) -> None:
         tracking = config.tracking
         self._folder = folder
-        self._same = {"uri": tracking.uri, "vary": ", ".join(cells[0].values)}
+        others = {key: value for key, value in _params(config).items() if not key.startswith(tuple(cells[0].values))}
+        recipe = hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+        self._same = {"uri": tracking.uri, "vary": ", ".join(cells[0].values), "recipe": recipe}
         self._log = RunLog(tracking.uri, tracking.experiment, folder / "unsent") if tracking.enabled else None
         self._local = is_local(tracking.uri)
         hidden = not self._local and not tracking.private_metrics
@@ -85,5 +88,5 @@ class SweepLog:
 
 
 def _params(config: Config) -> dict[str, str]:
-    """The resolved config of a cell, without where its files go."""
+    """A resolved config, without where its files go."""
     return {key: value for key, value in run_params(config).items() if not key.startswith(("output.", "tracking."))}

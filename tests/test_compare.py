@@ -67,6 +67,9 @@ def test_a_sweep_runs_goes_on_and_is_paid_for(shell: Shell) -> None:
     assert summary["epsilon_of_all"] > max(float(row["epsilon"]) for row in rows)
     check_history(summary["mlflow_run"])
 
+    other = shell.compare("--vary", "privacy.max_grad_norm=1", "--json", params=("train.learning_rate=1",))
+    assert json.loads(other.out)["mlflow_run"] != summary["mlflow_run"]  # the same key of another recipe
+
 
 def check_history(run_id: str) -> None:
     """One parent run for the sweep and its continuation, one child for every cell."""
