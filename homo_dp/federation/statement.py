@@ -73,6 +73,7 @@ def privacy_statement(
         "rows": "declared in the config"
         if declared_rows
         else "counted, and public with this run: sample rate, steps and noise disclose them; declare data.rows",
+        "releases": list(dict.fromkeys(text for plan in plans.values() for text in plan.releases)),
         "note": ONE_PARTY_NOTE,
         "notes": list(dict.fromkeys(note for plan in plans.values() for note in plan.notes)),
         **mechanism.figures(first, {name: entry["epsilon"] for name, entry in observers.items()}),

@@ -167,8 +167,10 @@ def _released(record: Record) -> Html:
         for key, rows in groups.items()
     ]
     header = ["who", "what", "rounds", "how it was made", "sigma"]
+    what = "; ".join(record.privacy.get("releases") or ())
+    said = tag("p", f"Each row stands for: {what}.") if what else ""
     note = tag("p", released_words(record.privacy), class_="meta")
-    return Html(heading + table(header, shown[:MOST_ROWS]) + note)
+    return Html(heading + said + table(header, shown[:MOST_ROWS]) + note)
 
 
 def _not_on_a_ledger(record: Record) -> Html:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -294,6 +295,15 @@ def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
         page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
         assert f"<th>{said}</th>" in page
         assert not_said not in page
+
+
+def test_everything_that_a_release_holds_is_said(folder: Path) -> None:
+    """The ledger has one row for the weights and what is told with them, as the share of clipped updates."""
+    record = find_record(folder)
+    assert "model weights after" in report_page(record, Checks())
+    privacy = {**record.privacy, "releases": ["noisy weights and a noisy share, every round"]}
+    adaptive = dataclasses.replace(record, indicators={**record.indicators, "privacy": privacy})
+    assert "noisy weights and a noisy share, every round" in report_page(adaptive, Checks())
 
 
 def test_a_run_without_privacy_says_so(folder: Path) -> None:
