@@ -5,7 +5,8 @@
 # make ui      shows the runs of mlflow.db in MLflow's pages, on http://127.0.0.1:5000 (PORT=...)
 # make test-ui looks at those pages in a headless browser; installs chromium where it may (SCREENSHOTS=folder keeps pictures)
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
-# Both make a .venv unless a virtual environment is active, and then use that.
+# make clean   removes what runs left here, but for the ledger: the lifetime budget is in it
+# What runs Python makes a .venv unless a virtual environment is active, and then uses that.
 
 ifdef VIRTUAL_ENV
 VENV := $(VIRTUAL_ENV)
@@ -65,4 +66,4 @@ demo-federation: $(INSTALLED)
 	$(PYTHON) pipelines/demo_federation.py
 
 clean:
-	rm -rf out mlflow.db mlartifacts ledger.sqlite ledger.sqlite.head
+	rm -rf out mlflow.db mlartifacts

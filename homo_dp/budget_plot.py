@@ -33,7 +33,7 @@ def draw(path: str, plan: Plan, noise_multiplier: float) -> None:
     """Write the picture, whole or not at all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
     figure = Figure(figsize=(7.2, 4.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -45,6 +45,8 @@ def draw(path: str, plan: Plan, noise_multiplier: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_locator(NullLocator())
+    if plan.epochs is None:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no half round
     axes.set_xlim(0, _length(plan))
     axes.set_xlabel(unit)
     axes.set_ylabel(f"epsilon at delta = {plan.delta:g}")

@@ -98,7 +98,9 @@ def _partition(value: object) -> object:
 class DataConfig(Section):
     """Tables, columns and how rows fall to parties."""
 
-    name: Text | None = key(None, "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`.")
+    name: Text | None = key(
+        None, "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of files `unnamed`."
+    )
     embedded: Literal["breast_cancer", "digits", "users"] | None = key(
         None, "A bundled data set; null: breast_cancer unless files are given."
     )
