@@ -95,7 +95,7 @@ class NatsConfig(Section):
     servers: Annotated[tuple[Text, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = key(
         ("nats://127.0.0.1:4222",), "Addresses."
     )
-    stream: PartyName = key("homo_dp", "Name of the JetStream stream, and prefix of its subjects.")
+    stream: PartyName = key("homo_dp", "Prefix of the JetStream stream (`<prefix>-<run>`) and of its subjects.")
     credentials: FilePath | None = key(None, "A .creds file.")
     user: Text | None = key(None, "User name, where the server wants one.")
     password_file: FilePath | None = key(None, "File with the password; passwords do not belong in a config.")
