@@ -102,7 +102,7 @@ class DataConfig(Section):
         None, "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of files `unnamed`."
     )
     embedded: Literal["breast_cancer", "digits", "users"] | None = key(
-        None, "A bundled data set; null: breast_cancer unless files are given."
+        None, "A bundled data set; null: breast_cancer unless files, columns or images are described."
     )
     files: Annotated[dict[PartyName, FilePath], BeforeValidator(_one_table)] = mapping(
         "`{party: path}`, a table (CSV, .csv.gz, Parquet) or image file (.npz, IDX) for each party. One path alone is "

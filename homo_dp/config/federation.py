@@ -21,7 +21,9 @@ class MemberConfig(Section):
     """A party that the aggregator lets in."""
 
     name: PartyName = key(..., "Its name.")
-    public_key: Text | None = key(None, "The line that `python -m homo_dp.keys new NAME` printed there.")
+    public_key: Text | None = key(
+        None, "The line that `python -m homo_dp.keys new NAME` printed there, or the .pub file with it."
+    )
 
 
 def _members(value: Any) -> Any:
@@ -75,7 +77,7 @@ class PartyConfig(Section):
     name: PartyName | None = key(None, "Name of this party, as the aggregator lists it.")
     caps: CapsConfig = section(CapsConfig, "Limits that this party keeps.")
     key_file: FilePath | None = key(None, "This party's private key.")
-    aggregator_key: Text | None = key(None, "Public line of the aggregator's key.")
+    aggregator_key: Text | None = key(None, "Public line of the aggregator's key, or the .pub file with it.")
     state_dir: FilePath | None = key(None, "Outbox and state of this party; null: `state/<name>`.")
     patience: Positive = key(3600.0, "Seconds without a word from the aggregator after which the party gives up.")
 
