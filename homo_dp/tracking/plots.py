@@ -35,7 +35,7 @@ def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
         axis.set_ylabel("loss (mean per row)" if lines[0][0] == "test_loss" else "share / area, 0 to 1")
         if lines[0][0] != "test_loss":
             axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False)  # above every line
-    axes[0].set_title(f"Learning: test rows after every round{mark}", loc="left")
+    axes[0].set_title(f"Learning, on test rows{mark}", loc="left")
     return png(figure)
 
 

@@ -168,7 +168,7 @@ def _released(record: Record) -> Html:
     ]
     header = ["who", "what", "rounds", "how it was made", "sigma"]
     what = "; ".join(record.privacy.get("releases") or ())
-    said = tag("p", f"Each row stands for: {what}.") if what else ""
+    said = tag("p", f"What each of them released: {what}.") if what else ""
     note = tag("p", released_words(record.privacy), class_="meta")
     return Html(heading + said + table(header, shown[:MOST_ROWS]) + note)
 
