@@ -176,7 +176,10 @@ class Label:
 
     def _scale_unclipped(self, values: np.ndarray) -> np.ndarray:
         low, high = self.bounds or (0.0, 1.0)
-        return (values - low) * (2.0 / (high - low)) - 1.0
+        most = float(np.finfo(np.float32).max)
+        with np.errstate(over="ignore"):
+            scaled: np.ndarray = np.clip((values - low) * (2.0 / (high - low)) - 1.0, -most, most)
+        return scaled
 
 
 @dataclass(frozen=True)

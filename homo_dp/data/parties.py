@@ -112,7 +112,7 @@ def _embedded(config: Config, seed: int) -> tuple[Encoding, list[_Held]]:
     source = f"embedded {bundled.name}"
     encoding = table_encoding(config, list(bundled.frame.columns), source, bundled.image_shape)
     test = _test_path(config.data)
-    rows = encode_rows(bundled.frame, None, encoding, config.data, source, test=False)
+    rows = encode_rows(bundled.frame, None, encoding, config.data, source)
     tests = None if test is None else _load(test, encoding, config.data, test=True)
     return encoding, [_Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)]
 
@@ -183,8 +183,8 @@ def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Row
         images = read_images(path, data.label)
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
-        return encode_rows(images.frame, images.pixels, encoding, data, path, test=test)
-    return encode_rows(read_table(path), None, encoding, data, path, test=test)
+        return encode_rows(images.frame, images.pixels, encoding, data, path)
+    return encode_rows(read_table(path), None, encoding, data, path)
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
@@ -216,7 +216,8 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
                 frames[id(one.test)] = one.test.frame[columns]
             frame = frames[id(one.test)].iloc[one.share.test].reset_index(drop=True)
             test = Table(test_features, test_labels, frame, test_users)
-        train = Table(features, labels, None, train_users)
+        within = labels.clamp(-1, 1) if labels.is_floating_point() else labels  # a target, to its public bounds
+        train = Table(features, within, None, train_users)
         name = one.share.party
         parties[name] = PartyData(name, train, test, data.rows.get(name))
     return parties, user_names[: max(int(pair[0].max()) for pair in users) + 1] if users else None

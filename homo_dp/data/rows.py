@@ -50,11 +50,11 @@ class Rows:
 
 
 def encode_rows(
-    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, data: DataConfig, source: str, *, test: bool
+    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, data: DataConfig, source: str
 ) -> Rows:
-    """Encode a raw table, or images with their side columns."""
+    """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them."""
     features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
-    labels = encoding.encode_labels(frame, source, clip=not test)
+    labels = encoding.encode_labels(frame, source, clip=False)
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
         users = texts(frame, data.user_column, source)

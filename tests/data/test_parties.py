@@ -198,6 +198,27 @@ def test_regression_labels(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("held_out", ["test_fraction", "split_column", "test_file"])
+def test_targets_are_clipped_in_training_rows_alone_wherever_the_test_rows_come_from(
+    tmp_path: Path, held_out: str
+) -> None:
+    table = people(10, y=[*np.linspace(0, 50, 9), 1e300], split=["test", "train"] * 5)
+    path = save(tmp_path, "t.csv", table)
+    how = {"test_fraction": 0.5, "split_column": "split", "test_file": path}[held_out]
+    drop = [] if held_out == "split_column" else ["split"]
+    data: dict[str, Any] = {"files": {"a": path}, "columns": COLUMNS, "drop": drop, held_out: how}
+    party = load_federation(config({"name": "linear_regression"}, target_bounds=[10, 20], **data)).parties["a"]
+    assert party.test is not None
+    assert party.test.frame is not None
+    assert party.test.labels is not None
+    assert party.train.labels is not None
+    true = torch.tensor(party.test.frame["y"].astype(float).to_numpy(), dtype=torch.float32)
+    assert party.test.labels.isfinite().all()
+    ordinary = true.isfinite()
+    torch.testing.assert_close(party.test.labels[ordinary], (true[ordinary] - 15) / 5)
+    assert party.train.labels.abs().max() == 1
+
+
 def test_training_on_the_party_files_is_training_on_the_embedded_set() -> None:
     folder = Path(__file__).parents[2] / "data"
     names = ["party_1", "party_2", "party_3"]
