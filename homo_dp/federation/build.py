@@ -8,10 +8,12 @@ import logging
 import math
 import zlib
 from collections.abc import Mapping
+from fractions import Fraction
 
 import torch
 
 from homo_dp.config.schema import Config
+from homo_dp.config.train import TrainConfig
 from homo_dp.data.rows import Table
 from homo_dp.errors import ConfigError, DataError
 from homo_dp.federation.aggregator import Aggregator, AggregatorSettings
@@ -25,6 +27,7 @@ from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel
+from homo_dp.privacy.checks import check_steps
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
@@ -41,8 +44,16 @@ def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
     rate = train.sample_rate
     if rate is None:
         rate = min(1.0, (train.batch_size or rows) / rows)
-    steps = train.local_steps or math.ceil((train.local_epochs or 1) / rate)
+    steps = train.local_steps or _steps_of_epochs(train, rows)
+    check_steps(steps * train.rounds, "train.rounds times the local steps of a round")
     return PartyFacts(name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate)
+
+
+def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
+    """Ceil(epochs / q) with q exactly: in floats, 1 / (10 / 490) is above 49."""
+    batch = min(train.batch_size or rows, rows)
+    rate = Fraction(str(train.sample_rate)) if train.sample_rate else Fraction(batch, rows)
+    return math.ceil(Fraction(str(train.local_epochs or 1)) / rate)
 
 
 def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:
