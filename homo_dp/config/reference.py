@@ -21,7 +21,7 @@ A configuration is a YAML file (`--config FILE`, or `--cfg FILE key value ...`) 
 default, and `conf/homo_lr_dpsgd.yaml` spells the default recipe out. `--params key=value,...` puts single keys over it.
 An unknown key is an error that names the nearest valid one. Relative paths start at the working directory.
 
-The order is: defaults, file, command line. What comes later wins. Null means not given, and then the default applies.
+The order is: defaults, file, command line. What comes later wins. Null, where a key takes it, means not given.
 `--config` may be repeated, and a later file goes over an earlier one: a recipe, then a file that describes the columns.
 
 ## Overrides
