@@ -116,6 +116,18 @@ def test_a_trusted_aggregator_end_to_end(
     assert max(row.epsilon for row in rows) == pytest.approx(privacy["epsilon"], rel=1e-9)
 
 
+def test_rounds_of_uneven_size_are_charged_as_they_are_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = {"data.partition.parties": 3, "train.rounds": 4, "nbafl.exposures": 2}  # two parties, then one alone
+    trusted = {"nbafl.noise_at_upload": "false", "privacy.trust_aggregator": "true"}
+    privacy, _ = run_recipe({**pairs, **trusted}, monkeypatch, capsys)
+    with Ledger("ledger.sqlite") as ledger:
+        spent = {row.party: row.epsilon for row in ledger.rows()}  # the last row of a party has its sum
+    assert spent == {name: pytest.approx(party["epsilon_pld"]) for name, party in privacy["parties"].items()}
+
+
 def test_a_trusted_aggregator_refuses_a_run_over_its_budget_before_the_first_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -249,7 +249,9 @@ class Nbafl(Mechanism):
         event = None
         if self.ledger_keeper == "aggregator":
             total = sum(update.weight for update in updates)
-            event = GaussianDpEvent(self._multiplier(sigma, {u.party: u.weight / total for u in updates}))
+            done = self._multiplier(sigma, {u.party: u.weight / total for u in updates})
+            # a round with more parties hides more than the least favourable one, which the plan states for all
+            event = GaussianDpEvent(min(done, self.reader_multiplier))
         return Combined(mean, event, sigma, metrics={"download_sigma": sigma})
 
     def _sigma_for(self, updates: Sequence[Update], round_number: int) -> float:
