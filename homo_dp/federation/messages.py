@@ -279,7 +279,7 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Signature, max_norm: 
     >>> check_tensors({"w": torch.tensor([float("nan")])}, {"w": ((1,), torch.float32)})
     Traceback (most recent call last):
     ...
-    homo_dp.errors.MessageError: tensor w: holds NaN or infinity, only finite numbers are allowed
+    homo_dp.errors.MessageError: tensor w: holds NaN or infinity; if training diverged, lower train.learning_rate
     """
     if set(tensors) != set(expected):
         missing, surplus = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
@@ -291,7 +291,7 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Signature, max_norm: 
                 f"tensor {name}: shape={tuple(tensor.shape)} dtype={tensor.dtype}, expected {tuple(shape)} {dtype}"
             )
         if dtype.is_floating_point and tensor.numel() and not all(end.isfinite() for end in tensor.aminmax()):
-            raise MessageError(f"tensor {name}: holds NaN or infinity, only finite numbers are allowed")
+            raise MessageError(f"tensor {name}: holds NaN or infinity; if training diverged, lower train.learning_rate")
     if max_norm is not None:
         # Pieces, so that float64 does not cost a copy of the model.
         pieces = (piece for tensor in tensors.values() for piece in torch.split(tensor.reshape(-1), 1 << 20))

@@ -40,6 +40,7 @@ def run_rounds(
 
 def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> None:
     """Take updates in until all have come or the time is over; raise if too few came."""
+    advice = "start them again, or lower federation.min_parties"
     deadline = None if rules.round_timeout is None else time.monotonic() + rules.round_timeout
     while not aggregator.complete:
         left = 3600.0 if deadline is None else deadline - time.monotonic()
@@ -50,6 +51,7 @@ def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> 
             aggregator.receive(message)
         except MessageError as refusal:
             log.warning("refused a message: %s", refusal)
+            advice = f"refused a message: {refusal}"
         transport.done(message)
     missing = aggregator.waiting_for
     replied = len(aggregator.cohort) - len(missing)
@@ -57,5 +59,5 @@ def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> 
     if replied < least or (missing and rules.stop_on_missing):
         raise TransportError(
             f"round={aggregator.round}: {replied} of at least {least} parties replied, missing "
-            f"{', '.join(missing)}; start them again, or lower federation.min_parties"
+            f"{', '.join(missing)}; {advice}"
         )

@@ -99,3 +99,13 @@ def test_too_few_replies_stop_the_run() -> None:
         hub.register(name, lambda message: None)
     with pytest.raises(TransportError, match="0 of at least 2"):
         run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1, min_parties=2), lambda report: None)
+
+
+def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
+    config = small_config()
+    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20}), None)
+    hub = MemoryHub()
+    bad = {name: torch.full_like(tensor, torch.nan) for name, tensor in zeros().items()}
+    hub.register("a", lambda message: Message(RUN, message.round, "a", "aggregator", "update", bad))
+    with pytest.raises(TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"):
+        run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1), lambda report: None)
