@@ -22,7 +22,7 @@ from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
 
-# What conf/homo_lr_dpsgd.yaml says that does not go with its table: one's own tables may have the same columns.
+# What conf/homo_lr_dpsgd.yaml says that does not go with its table: tables that nobody describes may have its columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
@@ -61,9 +61,10 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
-    if not paths and get(over, "data.files"):
+    over = rename(over)
+    if not paths and get(over, "data.files") and not get(over, "data.columns"):
         layers.append(_OF_THE_DEFAULT_RECIPE)
-    layers = rename_for_nbafl(*layers, rename(over))
+    layers = rename_for_nbafl(*layers, over)
     forget_former_split(layers)
     nothing: dict[str, Any] = {}
     merged = reduce(merge, layers, nothing)

@@ -9,6 +9,7 @@ import pytest
 from homo_dp.config.load import load_config
 from homo_dp.config.reference import reference
 from homo_dp.config.schema import Config
+from homo_dp.data.public_facts import public_shape
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +28,7 @@ def test_the_default_recipe_is_the_defaults() -> None:
     [
         {"data.files.a": "a.csv", "data.files.b": "b.csv"},
         {"data.files": "table.csv", "data.party_column": "ward"},
+        {"data": {"file": "table.csv"}},
         {"data.embedded": "digits"},
         {
             "data.embedded": "users",
@@ -38,6 +40,13 @@ def test_the_default_recipe_is_the_defaults() -> None:
 )
 def test_the_default_recipe_is_the_defaults_on_other_data_too(over: dict[str, object]) -> None:
     assert load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml", over) == load_config(None, over)
+
+
+def test_what_one_says_about_columns_is_all_there_is_without_a_recipe() -> None:
+    over = {"data.files.a": "a.csv", "data.columns": {"mean radius": {"bounds": [5, 30]}}, "data.rows.a": 100}
+    config = load_config(None, over)
+    assert config.data.columns_from is None
+    assert public_shape(config)[0] == (1,)
 
 
 def test_plain_is_not_private() -> None:
