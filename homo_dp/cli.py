@@ -131,9 +131,12 @@ def check_outputs(
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run a command's `main` and leave with its exit code; errors a user can act on are one line on stderr."""
     signal.signal(signal.SIGTERM, _terminate)
-    # A stream that whoever started us has closed (>&-) is None: nobody is there to be told.
-    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    # A stream that whoever started us has closed (>&-) is None: nobody is there to be told. Its number is taken, lest
+    # the next file gets it, and with it what libraries and children say there.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    nobody = os.fdopen(number, "w")
+    sys.stdout, sys.stderr = sys.stdout or nobody, sys.stderr or nobody
     try:
         code = main(None) or DONE
     except SystemExit:

@@ -210,6 +210,14 @@ def test_without_anybody_to_tell_the_work_is_done(command: Path, closed: str) ->
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    """What a library or a child says on number 2 would stand in it."""
+    (tmp_path / "command.py").write_text("from homo_dp.cli import run\nrun(lambda _: open(__file__).fileno() <= 2)\n")
+    line = f"{shlex.quote(sys.executable)} command.py {closed}"
+    assert subprocess.run(line, shell=True, cwd=tmp_path, check=False).returncode == 0
+
+
 def test_help_and_version(command: Path) -> None:
     shown = _run(command, "--help")
     assert shown.returncode == 0
