@@ -24,6 +24,7 @@ from homo_dp.errors import ConfigError
 
 # What conf/homo_lr_dpsgd.yaml says that does not go with its table: tables that nobody describes may have its columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
+_DESCRIBED_BY = ("data.columns", "data.image", "federation.run")  # with the last, by the aggregator
 
 Overrides = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Paths = str | Path | Sequence[str | Path]
@@ -62,7 +63,7 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
     over = rename(over)
-    if not paths and get(over, "data.files") and not get(over, "data.columns"):
+    if not paths and get(over, "data.files") and not any(get(over, key) for key in _DESCRIBED_BY):
         layers.append(_OF_THE_DEFAULT_RECIPE)
     layers = rename_for_nbafl(*layers, over)
     forget_former_split(layers)

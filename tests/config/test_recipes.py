@@ -10,6 +10,7 @@ from homo_dp.config.load import load_config
 from homo_dp.config.reference import reference
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_shape
+from homo_dp.federation.plan import agree, make_plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +48,12 @@ def test_what_one_says_about_columns_is_all_there_is_without_a_recipe() -> None:
     config = load_config(None, over)
     assert config.data.columns_from is None
     assert public_shape(config)[0] == (1,)
+
+
+def test_a_party_without_a_recipe_takes_the_columns_of_the_aggregator() -> None:
+    asked = load_config(None, {"data.columns_from": "digits", "federation.run": "r"})
+    party = load_config(None, {"data.files.a": "a.csv", "federation.run": "r"})
+    assert agree(party, make_plan(asked, {}, {})).data.columns_from == "digits"
 
 
 def test_plain_is_not_private() -> None:
