@@ -79,7 +79,8 @@ class Lifetime:
     def _growth(self, run: str, divergence: Renyi) -> Renyi:
         """By how much the largest divergence of a run grows if this is one of its parties'."""
         known = self._largest.get(run, renyi({}))
-        return np.subtract(divergence, known, out=renyi({}), where=divergence > known)  # never infinity - infinity
+        # Never infinity - infinity; but what is no number stays so, and nothing fits on top of it.
+        return np.subtract(divergence, known, out=renyi({}), where=~(divergence <= known))
 
 
 def _covering(parties: Sequence[Counter[str]]) -> Counter[str] | None:
