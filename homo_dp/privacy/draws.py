@@ -6,6 +6,7 @@ every row of every step independently, so one draw over ``steps * rows`` virtual
 
 from types import TracebackType
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,9 +43,10 @@ class PoissonBatches:
 
     def _draw_block(self) -> None:
         drawn = self._block.draw(self._noise)  # ascending, so each step's rows lie together
-        starts = torch.arange(self._steps + 1) * self._population
-        sizes = torch.searchsorted(drawn, starts).diff()
-        drawn -= starts[:-1].repeat_interleave(sizes)
+        rows = drawn.numpy()  # torch's threads do not live through a fork, and a child would wait for them for ever
+        starts = np.arange(self._steps + 1) * self._population
+        sizes = np.diff(np.searchsorted(rows, starts))
+        rows -= np.repeat(starts[:-1], sizes)
         self._ready = list(torch.split(drawn, sizes.tolist()))
         self._forks = forks()
 
