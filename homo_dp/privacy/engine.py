@@ -38,7 +38,7 @@ from homo_dp.privacy.validation import (
     check_optimizer,
     compatible_module,
     probe_rows,
-    size_of_outputs,
+    size_of_all_outputs,
 )
 
 ACCOUNTANTS = ("rdp", "prv")
@@ -293,7 +293,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self.dataset = data_loader.dataset
         features = first_features(data_loader.dataset)
         if features is not None and module is inner:
-            probe_rows(module, size_of_outputs, features, features)
+            probe_rows(module, size_of_all_outputs, features, features)
         return features
 
     def _prepare_model(

@@ -231,8 +231,30 @@ def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
         outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
     if not isinstance(outputs, Tensor):
         raise PrivacyError(f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict")
+    return _row_sizes(outputs, len(outputs))
+
+
+def size_of_all_outputs(outputs: Any, labels: Tensor) -> Tensor:
+    """The same of all outputs together, since a loss may use any of them.
+
+    States of a recurrent layer have their rows in the second dimension; what has rows in neither counts for every row.
+    """
+    if isinstance(outputs, tuple | list | Mapping):
+        inner = outputs.values() if isinstance(outputs, Mapping) else outputs
+        sizes = [size_of_all_outputs(each, labels) for each in inner]
+        return torch.stack(sizes).sum(0) if sizes else torch.zeros(len(labels))
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
+        return torch.zeros(len(labels))
+    return _row_sizes(outputs, len(labels))
+
+
+def _row_sizes(outputs: Tensor, rows: int) -> Tensor:
     squares = outputs.square()
-    return squares if squares.dim() == 1 else squares.flatten(1).sum(1)
+    if squares.dim() > 1 and squares.shape[0] != rows and squares.shape[1] == rows:
+        squares = squares.transpose(0, 1)
+    if not squares.dim() or squares.shape[0] != rows:
+        return squares.sum().expand(rows)
+    return squares.flatten(1).sum(1) if squares.dim() > 1 else squares
 
 
 @contextmanager

@@ -611,18 +611,33 @@ def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
 class _Several(nn.Module):
     """Predictions, and what somebody may want to look at beside them."""
 
-    def __init__(self, kind: Callable[[Tensor, Tensor], Any]) -> None:
+    def __init__(self, kind: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.inner, self.kind = nn.Linear(5, 1), kind
 
     def forward(self, inputs: Tensor) -> Any:
-        found = self.inner(inputs)
-        return self.kind(found, found.sum(0, keepdim=True))
+        return self.kind(self.inner(inputs))
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda a: (a, a.sum(0)), lambda a: {"a": a, "mean": [a.mean()]}, lambda a: (a, (a, a.softmax(0)))]
+)
+def test_none_of_several_outputs_may_mix_rows(kind: Callable[[Tensor], Any]) -> None:
+    """The loss is not known here, and may use any of them."""
+    _, features, labels = _table()
+    with pytest.raises(PrivacyError, match="row"):
+        _private(_Several(kind), features, labels, grad_sample_mode="hooks")
 
 
 @pytest.mark.parametrize("mode", ["auto", "hooks", "functorch"])
-@pytest.mark.parametrize("kind", [lambda a, b: (a, (b, b)), lambda a, b: {"found": a, "more": [b]}])
-def test_a_model_may_give_several_outputs(mode: str, kind: Callable[[Tensor, Tensor], Any]) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda a: (a, (2 * a, a.unsqueeze(0).repeat(2, 1, 1))),  # a state: layers, rows, features
+        lambda a: {"found": a, "more": [a > 0, a.square(), torch.ones(9), None]},
+    ],
+)
+def test_a_model_may_give_several_outputs(mode: str, kind: Callable[[Tensor], Any]) -> None:
     _, features, labels = _table()
     module = _Several(kind)
     expected = reference_sum(module.inner, squared_error, features, labels, 1.0)
