@@ -17,6 +17,7 @@ from homo_dp.privacy.errors import LedgerError
 if TYPE_CHECKING:
     from homo_dp.budget_plan import Plan
     from homo_dp.privacy.ledger import Ledger, LedgerRow
+    from homo_dp.privacy.ledger_rows import Scope
 
 PLAN_ABOUT = """Epsilon of a training plan, or the noise for a target epsilon. Nothing is read; the numbers are all.
 
@@ -203,9 +204,9 @@ def _open(path: str) -> Ledger:
 
 def _totals(ledger: Ledger, rows: Sequence[LedgerRow]) -> list[tuple[object, ...]]:
     """What all runs together told about each dataset, unit and relation, at the largest delta of its rows."""
-    scopes: dict[tuple[str, str, str], list[LedgerRow]] = {}
+    scopes: dict[Scope, list[LedgerRow]] = {}
     for row in rows:
-        scopes.setdefault((row.dataset, row.unit, row.relation), []).append(row)
+        scopes.setdefault(row.scope, []).append(row)
     cells: list[tuple[object, ...]] = []
     for scope, own in scopes.items():
         delta = max(row.delta for row in own)

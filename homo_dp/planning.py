@@ -23,7 +23,9 @@ def show_plan(config: Config, screen: Screen) -> None:
     mechanism = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     screen.line("dry run: no data was touched, nothing is charged")
-    rows = [_row(config, mechanism, name, plan, plans) for name, plan in plans.items()]
+    relations = dict.fromkeys(plan.relation for plan in plans.values())
+    left = {relation: _remaining(config, mechanism, relation) for relation in relations}
+    rows = [_row(mechanism, name, plan, plans, left[plan.relation]) for name, plan in plans.items()]
     header = [counted(config) if name == "rows" else name for name in rows[0]]
     screen.table("plan", header, [list(row.values()) for row in rows])
     for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
@@ -58,7 +60,7 @@ def continuation_note(path: str) -> str:
 
 
 def _row(
-    config: Config, mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan]
+    mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan], remaining: float | None
 ) -> dict[str, Any]:
     party = mechanism.facts.parties[name]
     spent = epsilon_after(plan, quoted_observer(plans), plan.rounds)
@@ -72,12 +74,12 @@ def _row(
         "epsilon (PLD)": spent.pld if spent else None,
         "epsilon (RDP)": spent.rdp if spent else None,
         "delta": plan.delta,
-        "remaining budget": _remaining(config, mechanism, plan),
+        "remaining budget": remaining,
         "noise to signal per step": plan.noise_to_signal,
     }
 
 
-def _remaining(config: Config, mechanism: Mechanism, plan: PartyPlan) -> float | None:
+def _remaining(config: Config, mechanism: Mechanism, relation: str) -> float | None:
     """Lifetime epsilon that is left for these data before this run; None without a lifetime budget."""
     budget = run_budget(config)
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
@@ -85,7 +87,7 @@ def _remaining(config: Config, mechanism: Mechanism, plan: PartyPlan) -> float |
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(config.data.dataset, mechanism.unit, plan.relation, budget.lifetime_delta)
+        spent = ledger.spent(config.data.dataset, mechanism.unit, relation, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
 
 

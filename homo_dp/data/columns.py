@@ -263,13 +263,14 @@ class Encoding:
             out[at : at + _PIXEL_BLOCK] = scale(values)
         return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
 
-    def encode_labels(self, frame: pd.DataFrame, source: str = "table", *, clip: bool = True) -> torch.Tensor:
+    def encode_labels(self, frame: pd.DataFrame, source: str = "table") -> torch.Tensor:
+        """The labels as they are: of a target, only what is trained on is clipped to its bounds."""
         if self.label.name not in frame.columns:
             raise DataError(
                 f"{source}: label column {self.label.name!r} is not there; its columns are {short(frame.columns)}; "
                 "set data.label"
             )
-        return self.label.encode(frame[self.label.name], source, clip=clip)
+        return self.label.encode(frame[self.label.name], source, clip=False)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-safe value that `from_json` turns back into an equal encoding."""

@@ -268,5 +268,5 @@ def _together(parties: list[PartyData]) -> Table | None:
 
 def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
     there = encoding.label.name in frame.columns
-    labels = encoding.encode_labels(frame, source, clip=False) if there else None
+    labels = encoding.encode_labels(frame, source) if there else None
     return Table(features, labels, frame)

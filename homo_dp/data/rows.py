@@ -54,7 +54,7 @@ def encode_rows(
 ) -> Rows:
     """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them."""
     features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
-    labels = encoding.encode_labels(frame, source, clip=False)
+    labels = encoding.encode_labels(frame, source)
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
         users = texts(frame, data.user_column, source)

@@ -191,7 +191,7 @@ class Aggregator:
             raise BudgetExceeded(refusal)
 
     def _charges(self, round_number: int, event: DpEvent | None = None, sigma: float | None = None) -> list[Charge]:
-        """One for all where users are protected; for records one for each party of the round, with its own data set."""
+        """One for all where users are protected; for records one for each party of the round."""
         parties = self.mechanism.facts.parties
         if self.mechanism.unit == "user":
             return [self._charge_of(round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma)]

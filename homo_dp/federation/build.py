@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import math
 import zlib
 from collections.abc import Mapping
 from fractions import Fraction
@@ -27,7 +26,7 @@ from homo_dp.federation.server_optimizers import ServerOptimizer
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel
-from homo_dp.privacy.checks import check_steps
+from homo_dp.privacy.checks import check_steps, exact_steps
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
@@ -50,10 +49,9 @@ def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
 
 
 def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
-    """Ceil(epochs / q) with q exactly: in floats, 1 / (10 / 490) is above 49."""
     batch = min(train.batch_size or rows, rows)
     rate = Fraction(str(train.sample_rate)) if train.sample_rate else Fraction(batch, rows)
-    return math.ceil(Fraction(str(train.local_epochs or 1)) / rate)
+    return exact_steps(train.local_epochs or 1, rate)
 
 
 def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:

@@ -73,9 +73,14 @@ def steps_for_epochs(epochs: float | str, rows: int, batch_size: int) -> int:
     _finite("epochs", float(epochs))
     if float(epochs) <= 0:
         raise PrivacyError(f"epochs={epochs} must be > 0; give how many passes over the rows are made")
-    steps = math.ceil(Fraction(str(epochs)) * rows / batch_size)
+    steps = exact_steps(epochs, Fraction(batch_size, rows))
     check_steps(steps)
     return steps
+
+
+def exact_steps(epochs: float | str, sample_rate: Fraction) -> int:
+    """Ceil(epochs / q) without rounding: in floats, 1 / (10 / 490) is above 49."""
+    return math.ceil(Fraction(str(epochs)) / sample_rate)
 
 
 def _finite(name: str, value: float) -> None:

@@ -28,8 +28,8 @@ from homo_dp.privacy.accounting import Epsilon
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger_chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
-from homo_dp.privacy.ledger_lifetime import Releases
-from homo_dp.privacy.ledger_rows import Budget, Charge, LedgerRow, row_hash
+from homo_dp.privacy.ledger_lifetime import Releases, number_of
+from homo_dp.privacy.ledger_rows import Budget, Charge, LedgerRow, Scope, row_hash
 from homo_dp.privacy.ledger_store import Store
 from homo_dp.privacy.ledger_totals import Totals, look_ahead
 
@@ -202,7 +202,7 @@ class Ledger:
         self._reached = GENESIS
         self._counted = -1  # the version of the file whose rows were counted
         self._totals = Totals()
-        self._plans: dict[tuple[str, str, str], Releases] = {}
+        self._plans: dict[Scope, Releases] = {}
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:
@@ -294,7 +294,7 @@ class Ledger:
 
     def _remember(self, planned: list[tuple[Charge, int]]) -> None:
         for scope, plan in ledger_budget.by_scope(planned).items():
-            if _releases(plan) >= _releases(self._plans.get(scope, {})):
+            if number_of(plan) >= number_of(self._plans.get(scope, {})):
                 self._plans[scope] = plan
 
     def _open_rounds(self, item: Charge | tuple[Charge, int]) -> tuple[Charge, int]:
@@ -306,10 +306,6 @@ class Ledger:
 
 
 _of_the_parent: list[Store] = []
-
-
-def _releases(plan: Releases) -> int:
-    return sum(counts.total() for parties in plan.values() for counts in parties.values())
 
 
 def _columns(charge: Charge) -> dict[str, Any]:

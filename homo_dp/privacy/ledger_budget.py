@@ -5,12 +5,10 @@ from collections.abc import Iterable
 
 from homo_dp.privacy.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger_lifetime import Releases, renyi_of
-from homo_dp.privacy.ledger_rows import Budget, Charge
+from homo_dp.privacy.ledger_rows import Budget, Charge, Scope
 from homo_dp.privacy.ledger_totals import Totals, epsilon_of, known_epsilon
 
 __all__ = ["by_scope", "lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
-
-Scope = tuple[str, str, str]  # dataset, unit, relation
 
 _ROUNDING = 1 + 1e-9  # sums of floats in another order
 

@@ -14,7 +14,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from homo_dp.privacy.accounting import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
 from homo_dp.privacy.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
 
-__all__ = ["Lifetime", "Releases", "renyi_of"]
+__all__ = ["Lifetime", "Releases", "number_of", "renyi_of"]
 
 Releases = Mapping[str, Mapping[str, Counter[str]]]  # run -> party -> text of an event -> how many times
 
@@ -48,7 +48,7 @@ class Lifetime:
     @property
     def releases(self) -> int:
         """How many there were, of all runs and parties."""
-        return sum(counts.total() for parties in self._runs.values() for counts in parties.values())
+        return number_of(self._runs)
 
     def renyi(self, planned: Releases | None = None) -> Renyi:
         """Divergence at every order of all runs, and of what is planned on top."""
@@ -111,6 +111,11 @@ def _sampled_gaussian(event: DpEvent) -> tuple[float, float, int] | None:
         return None
     noise = gaussian_multiplier(sampled.event)
     return None if noise is None else (float(sampled.sampling_probability), noise, count)
+
+
+def number_of(releases: Releases) -> int:
+    """How many there are, of all runs and parties."""
+    return sum(counts.total() for parties in releases.values() for counts in parties.values())
 
 
 def renyi_of(planned: Releases) -> Renyi:

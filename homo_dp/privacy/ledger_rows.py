@@ -11,7 +11,9 @@ from typing import Any
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.events import DpEvent, check_releases, to_json
 
-__all__ = ["OBSERVERS", "RELATIONS", "UNITS", "Budget", "Charge", "LedgerRow", "row_hash"]
+__all__ = ["OBSERVERS", "RELATIONS", "UNITS", "Budget", "Charge", "LedgerRow", "Scope", "row_hash"]
+
+Scope = tuple[str, str, str]  # what a lifetime budget is about: dataset, unit and relation
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
@@ -68,7 +70,7 @@ class Charge:
         return self.run, self.party, self.round, self.kind
 
     @property
-    def scope(self) -> tuple[str, str, str]:
+    def scope(self) -> Scope:
         """What a lifetime budget is about: dataset, unit and relation."""
         return self.dataset, self.unit, self.relation
 
@@ -121,6 +123,11 @@ class LedgerRow:
     lifetime_order: float | None
     previous_hash: str
     hash: str
+
+    @property
+    def scope(self) -> Scope:
+        """What a lifetime budget is about: dataset, unit and relation."""
+        return self.dataset, self.unit, self.relation
 
     @property
     def epsilon(self) -> float:

@@ -8,7 +8,7 @@ from homo_dp.privacy.accounting import Epsilon, epsilon, epsilon_curve
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.events import event_of, from_json
 from homo_dp.privacy.ledger_lifetime import Lifetime
-from homo_dp.privacy.ledger_rows import Charge, LedgerRow
+from homo_dp.privacy.ledger_rows import Charge, LedgerRow, Scope
 
 __all__ = ["Totals", "epsilon_after", "epsilon_of", "known_epsilon", "look_ahead"]
 
@@ -22,19 +22,18 @@ class Totals:
     def __init__(self) -> None:
         self._runs: dict[tuple[str, ...], _Counts] = collections.defaultdict(Counter)
         self._relations: dict[tuple[str, ...], str] = {}
-        self._lifetimes: dict[tuple[str, str, str], Lifetime] = collections.defaultdict(Lifetime)
-        self._orders: dict[tuple[str, str, str], float] = {}
+        self._lifetimes: dict[Scope, Lifetime] = collections.defaultdict(Lifetime)
+        self._orders: dict[Scope, float] = {}
         self._last: dict[tuple[str, ...], str] = {}
 
     def add(self, row: LedgerRow) -> None:
         run = row.run, row.party, row.dataset, row.unit
-        scope = row.dataset, row.unit, row.relation
         self._runs[(*run, row.observer)][row.event] += 1
         self._relations[run] = row.relation
         self._last[run] = row.event
-        self._lifetimes[scope].add(row.run, row.party, row.event)
+        self._lifetimes[row.scope].add(row.run, row.party, row.event)
         if row.lifetime_order is not None:
-            self._orders.setdefault(scope, row.lifetime_order)
+            self._orders.setdefault(row.scope, row.lifetime_order)
 
     def run(self, charge: Charge, observer: str = "model_reader") -> _Counts:
         """What this run released about this party's dataset, as far as the observer can see it.
@@ -61,11 +60,11 @@ class Totals:
         repeated = self._last.get((charge.run, charge.party, charge.dataset, charge.unit)) == event
         return epsilon_after(before, event, charge.delta, max(1, before[event]) if repeated else 1)
 
-    def lifetime(self, scope: tuple[str, str, str]) -> Lifetime:
+    def lifetime(self, scope: Scope) -> Lifetime:
         """What all runs released about this dataset, unit and relation."""
         return self._lifetimes[scope]
 
-    def lifetime_order(self, scope: tuple[str, str, str]) -> float | None:
+    def lifetime_order(self, scope: Scope) -> float | None:
         """The Renyi order that the first charge under a lifetime budget fixed."""
         return self._orders.get(scope)
 

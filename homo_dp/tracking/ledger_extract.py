@@ -14,7 +14,7 @@ from homo_dp.privacy.accounting import Epsilon, renyi_epsilon
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
 from homo_dp.privacy.ledger_lifetime import Lifetime
-from homo_dp.privacy.ledger_rows import row_hash
+from homo_dp.privacy.ledger_rows import Scope, row_hash
 from homo_dp.privacy.ledger_totals import epsilon_of
 
 Rows = Sequence[Mapping[str, Any]]
@@ -30,7 +30,7 @@ def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budg
     the tighter figure of one composition over all of them, by RDP, at ``delta``. A run counts for the party that it
     told most about.
     """
-    scopes = dict.fromkeys((row.dataset, row.unit, row.relation) for row in rows if row.run == run)
+    scopes = dict.fromkeys(row.scope for row in rows if row.run == run)
     return {
         "file": path.name,
         "releases": len(rows),
@@ -40,9 +40,9 @@ def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budg
     }
 
 
-def _dataset(rows: Sequence[LedgerRow], scope: tuple[str, str, str], run: str, budget: Budget) -> dict[str, Any]:
+def _dataset(rows: Sequence[LedgerRow], scope: Scope, run: str, budget: Budget) -> dict[str, Any]:
     dataset, unit, relation = scope
-    own = [row for row in rows if (row.dataset, row.unit, row.relation) == scope]
+    own = [row for row in rows if row.scope == scope]
     lifetime = Lifetime()
     runs: dict[str, list[LedgerRow]] = {}
     for row in {(row.run, row.party): row for row in own}.values():  # the last one's epsilon is of the run so far
