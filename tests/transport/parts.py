@@ -5,9 +5,11 @@ from typing import Any
 import torch
 
 from homo_dp.federation.messages import AGGREGATOR, Limits, Message
+from homo_dp.federation.protocol import Transport
 from homo_dp.transport.keys import KeyPair, new_key_pair
 from homo_dp.transport.sealing import Sealer
 
+WAIT = 30.0  # seconds, generous: tests end as soon as the message is there
 PARTIES = ("bank_a", "bank_b", "bank.c-3")
 PAIRS: dict[str, KeyPair] = {name: new_key_pair(name) for name in (AGGREGATOR, *PARTIES)}
 
@@ -30,3 +32,10 @@ def update(party: str = "bank_a", round: int = 1, run: str = "demo", size: int =
 def join(party: str = "bank_a", count: int = 0, run: str = "demo") -> Message:
     head = {"count": count, "hash": f"{count:064x}"}
     return Message(run, 0, party, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": head})
+
+
+def got(end: Transport) -> Message:
+    """The next message, which must come."""
+    message = end.receive(WAIT)
+    assert message is not None
+    return message
