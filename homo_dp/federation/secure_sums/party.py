@@ -1,0 +1,290 @@
+"""A party's side of the secure sums of a run: keys once, then for each sum a masked vector, a signature, an opening."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from homo_dp.errors import MessageError
+from homo_dp.federation.secure_sums import agreement, shares
+from homo_dp.federation.secure_sums.agreement import RunKeys, Sign
+from homo_dp.federation.secure_sums.masks import Vector, add_mask
+from homo_dp.federation.secure_sums.roster import Roster
+
+COMMITMENT_BYTES = 16
+
+
+class Keep(Protocol):
+    """Where a party keeps what must survive a crash: private, and on disk when ``put`` returns."""
+
+    def get(self, name: str) -> bytes | None:
+        """What was put under this name."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep it; the whole of it or nothing."""
+
+
+@dataclass
+class InMemory:
+    """Keeps for as long as the process lives: simulation and tests."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)
+
+    def get(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def put(self, name: str, content: bytes) -> None:
+        self.kept[name] = content
+
+
+@dataclass(frozen=True)
+class MaskedVector:
+    """What a party sends for one sum: its masked integers, and for each neighbour sealed shares of its seeds."""
+
+    values: Vector
+    sealed_shares: Mapping[str, bytes]
+    commitments: Mapping[str, bytes]  # of its own seed (under its own name) and of the seeds that it shares with peers
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a party opens once a quorum has signed one set of survivors.
+
+    Each name is a survivor: ``own`` has a share of its own seed, ``pairs`` shares of its pair seeds with the missing.
+    """
+
+    own: Mapping[str, bytes]
+    pairs: Mapping[str, Mapping[str, bytes]]
+
+
+class SecureSumParty:
+    """One party in the secure sums of a run.
+
+    Guarantees:
+        - a vector leaves only under the party's own mask and a mask with every neighbour;
+        - keys are accepted only if signed by the identities of the party's own config;
+        - for each sum at most one set of survivors is ever signed, on disk before the signature exists, never smaller
+          than ``roster.fewest_survivors``;
+        - shares are opened only for a set that a quorum has signed, and never both of a peer's own seed and of a seed
+          that it shares with others;
+        - asked again, also after a crash, it answers with the same bytes.
+    """
+
+    def __init__(self, roster: Roster, name: str, sign: Sign, keep: Keep) -> None:
+        if name not in roster.identities:
+            raise MessageError(f"party={name}: is not among federation.parties; list its own public key there, too")
+        self.roster, self.name, self._sign, self._keep = roster, name, sign, keep
+        self._neighbours = roster.neighbours(name)
+        self._secrets: dict[str, bytes] = {}
+        kept = keep.get("keys")
+        if kept is None:
+            kept = RunKeys.new().raw
+            keep.put("keys", kept)
+        self._keys = RunKeys(kept)
+        self._restore_secrets()
+
+    def keys(self) -> bytes:
+        """The party's public keys of this run, signed."""
+        return agreement.signed(self._sign, self.roster, self.name, "keys", self._keys.public)
+
+    def introduce(self, keys: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Check all parties' keys; what to pass on to each neighbour with a later name, signed.
+
+        The keys of a run are taken once: other keys later are refused.
+        """
+        missing = [name for name in self.roster.names if name not in keys]
+        if missing or len(keys) != len(self.roster.names):
+            raise MessageError(f"keys of {', '.join(missing) or 'more parties than known'}: the roster needs each once")
+        public = {name: agreement.opened(self.roster, name, "keys", message) for name, message in keys.items()}
+        for name, content in public.items():
+            agreement.check_public(content, name)
+        if public[self.name] != self._keys.public:
+            raise MessageError(f"party={self.name}: the aggregator shows others a key that is not this party's")
+        later = [peer for peer in self._neighbours if peer > self.name]
+        kept = self._keep.get("peers")
+        if kept is None:
+            chosen = {peer: agreement.encapsulate(self._keys.public, public[peer], peer) for peer in later}
+            secret = {peer: made[0] for peer, made in chosen.items()}
+            kept = _pack(
+                {"public": public, "secret": secret, "sealed": {peer: made[1] for peer, made in chosen.items()}}
+            )
+            self._keep.put("peers", kept)
+        facts = _unpack(kept)
+        if facts["public"] != public:
+            raise MessageError("keys of the run changed after they were taken: somebody swaps keys; start a new run")
+        return {
+            peer: agreement.signed(self._sign, self.roster, self.name, f"secret for {peer}", facts["sealed"][peer])
+            for peer in later
+        }
+
+    def meet(self, sealed: Mapping[str, bytes]) -> None:
+        """Take the secrets that neighbours with earlier names chose; after this the party can mask."""
+        kept = self._keep.get("peers")
+        if kept is None:
+            raise MessageError("secrets of peers came before their keys")
+        facts, secrets = _unpack(kept), {}
+        for peer in self._neighbours:
+            if peer in facts["secret"]:
+                chosen = facts["secret"][peer]
+            elif peer in sealed:
+                content = agreement.opened(self.roster, peer, f"secret for {self.name}", sealed[peer])
+                chosen = agreement.decapsulate(self._keys, facts["public"][peer], content, peer)
+            else:
+                raise MessageError(f"sender={peer}: its secret for {self.name} is missing")
+            pair = (self.name, peer)
+            secrets[peer] = agreement.pair_secret(self.roster, self._keys, facts["public"], pair, chosen)
+        if self._secrets and self._secrets != secrets:
+            raise MessageError("secrets of the run changed after they were taken: somebody swaps them; start a new run")
+        self._keep.put("secrets", _pack({"secrets": secrets}))
+        self._secrets = secrets
+
+    @property
+    def ready(self) -> bool:
+        """Whether all neighbours' secrets are here."""
+        return len(self._secrets) == len(self._neighbours)
+
+    def mask(self, sum_id: str, values: Vector) -> MaskedVector:
+        """This party's integers under its own mask and one with every neighbour; once a sum, as seeds are its own."""
+        if not self.ready:
+            raise MessageError(f"sum={sum_id}: this party has not met its peers yet")
+        masked = values.copy()
+        seeds = {peer: agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours}
+        own = self._keys.own_seed("mask", sum_id)
+        add_mask(masked, own)
+        for peer, seed in seeds.items():
+            add_mask(masked, seed, subtract=peer < self.name)
+        commitments = {self.name: commitment(own)}
+        shared = seeds if self.roster.dropouts else {}  # where nobody may be missing, no pair seed is ever opened
+        commitments.update({peer: commitment(seed) for peer, seed in shared.items()})
+        return MaskedVector(masked, self._sealed_shares(sum_id, own, shared), commitments)
+
+    def agree(self, sum_id: str, survivors: Sequence[str], sealed_shares: Mapping[str, bytes]) -> bytes:
+        """The signature under a set of survivors; the first set of a sum is the only one.
+
+        ``sealed_shares`` are those that surviving neighbours addressed to this party.
+        """
+        content = self._check_set(sum_id, survivors)
+        kept = self._keep.get(f"agreed {sum_id}")
+        if kept is None:
+            shared = {peer: sealed_shares[peer] for peer in self._neighbours if peer in sealed_shares}
+            self._keep.put(f"agreed {sum_id}", _pack({"set": {"set": content}, "shares": shared}))
+        elif _unpack(kept)["set"]["set"] != content:
+            raise MessageError(f"sum={sum_id}: a second set of survivors; this party has signed one already")
+        return self._sign_set(content)
+
+    def open(self, sum_id: str, signatures: Mapping[str, bytes]) -> Opening:
+        """This party's shares of the survivors' seeds, once a quorum has signed the set that it signed itself."""
+        kept = self._keep.get(f"agreed {sum_id}")
+        if kept is None:
+            raise MessageError(f"sum={sum_id}: no set of survivors was agreed to")
+        facts = _unpack(kept)
+        content = facts["set"]["set"]
+        signers = {self.name}
+        for peer, signature in signatures.items():
+            if peer not in signers:
+                agreement.check_signature(self.roster, peer, "survivors", content, signature)
+                signers.add(peer)
+        if len(signers) < self.roster.quorum:
+            raise MessageError(
+                f"sum={sum_id}: {len(signers)} parties signed this set of survivors, {self.roster.quorum} must have"
+            )
+        survivors = json.loads(content)["survivors"]
+        return self._opening(sum_id, survivors, facts["shares"])
+
+    def _opening(self, sum_id: str, survivors: Sequence[str], sealed: Mapping[str, bytes]) -> Opening:
+        present, own, pairs = set(survivors), {}, {}
+        for peer in survivors:
+            if peer == self.name:
+                row = self._shares_for(sum_id)[self.name]
+            elif peer in sealed:
+                row = self._unsealed(sum_id, peer, sealed[peer])
+            else:
+                continue
+            if len(row) not in (shares.SHARE_BYTES, shares.SHARE_BYTES * len(self.roster.holders(peer))):
+                continue  # of the wrong size: the peer harms only the sum that it takes part in
+            own[peer] = row[: shares.SHARE_BYTES]
+            held = {
+                name: row[shares.SHARE_BYTES * place : shares.SHARE_BYTES * (place + 1)]
+                for place, name in enumerate(self.roster.neighbours(peer), 1)
+                if name not in present and len(row) > shares.SHARE_BYTES
+            }
+            if held:
+                pairs[peer] = held
+        return Opening(own, pairs)
+
+    def _sealed_shares(self, sum_id: str, own: bytes, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
+        rows = self._split(sum_id, own, seeds)
+        return {
+            peer: self._cipher(peer, self.name, sum_id).encrypt(bytes(12), rows[peer], None)
+            for peer in self._neighbours
+        }
+
+    def _split(self, sum_id: str, own: bytes, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
+        """For each holder its share of every seed, one after the other: the own one, then those with neighbours."""
+        holders, threshold = self.roster.holders(self.name), self.roster.share_threshold
+        columns = [
+            shares.split(seed, threshold, len(holders), self._keys.own_seed(f"polynomial {name}", sum_id))
+            for name, seed in (("own", own), *((peer, seeds[peer]) for peer in self._neighbours if peer in seeds))
+        ]
+        return {holder: b"".join(column[place] for column in columns) for place, holder in enumerate(holders)}
+
+    def _shares_for(self, sum_id: str) -> dict[str, bytes]:
+        seeds = {peer: agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours}
+        return self._split(sum_id, self._keys.own_seed("mask", sum_id), seeds if self.roster.dropouts else {})
+
+    def _unsealed(self, sum_id: str, peer: str, sealed: bytes) -> bytes:
+        try:
+            return self._cipher(peer, peer, sum_id).decrypt(bytes(12), sealed, None)
+        except InvalidTag:
+            return b""
+
+    def _cipher(self, peer: str, sender: str, sum_id: str) -> AESGCM:
+        """The key of one direction of one pair for one sum: it encrypts one message, so the nonce may be zero."""
+        return AESGCM(agreement.derived(self._secrets[peer], f"shares from {sender}", sum_id))
+
+    def _check_set(self, sum_id: str, survivors: Sequence[str]) -> bytes:
+        names = sorted(set(survivors))
+        if len(names) != len(survivors) or any(name not in self.roster.identities for name in names):
+            raise MessageError(f"sum={sum_id}: survivors must be parties of the run, each once")
+        if self.name not in names:
+            raise MessageError(f"sum={sum_id}: this party is not among the survivors, so it signs nothing")
+        if len(names) < self.roster.fewest_survivors:
+            raise MessageError(
+                f"sum={sum_id}: {len(names)} survivors; privacy.tolerated_dropouts={self.roster.dropouts} allows no "
+                f"fewer than {self.roster.fewest_survivors}"
+            )
+        return set_statement(sum_id, names)
+
+    def _sign_set(self, content: bytes) -> bytes:
+        return agreement.signed(self._sign, self.roster, self.name, "survivors", content)[: agreement.SIGNATURE_BYTES]
+
+    def _restore_secrets(self) -> None:
+        kept = self._keep.get("secrets")
+        if kept is not None:
+            self._secrets = dict(_unpack(kept)["secrets"])
+
+
+def set_statement(sum_id: str, survivors: Sequence[str]) -> bytes:
+    """What is signed: the sum and its survivors, in one form."""
+    return json.dumps({"sum": sum_id, "survivors": sorted(survivors)}, sort_keys=True).encode()
+
+
+def commitment(seed: bytes) -> bytes:
+    """What shows that an opened seed is the one that was used; it tells nothing about a seed of 32 random bytes."""
+    return hashlib.sha256(b"homo_dp seed\0" + seed).digest()[:COMMITMENT_BYTES]
+
+
+def _pack(content: Mapping[str, Mapping[str, bytes]]) -> bytes:
+    plain = {part: {name: item.hex() for name, item in values.items()} for part, values in content.items()}
+    return json.dumps(plain, sort_keys=True).encode()
+
+
+def _unpack(kept: bytes) -> dict[str, dict[str, bytes]]:
+    plain = json.loads(kept)
+    return {part: {name: bytes.fromhex(item) for name, item in values.items()} for part, values in plain.items()}

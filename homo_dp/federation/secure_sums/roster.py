@@ -1,0 +1,114 @@
+"""Who takes part in the secure sums of a run, how many may be missing or dishonest, and the thresholds that follow."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from homo_dp.errors import ConfigError
+
+ALL_PAIRS_UP_TO: Final = 50  # above, each party masks with some neighbours only (Bell et al. 2020)
+LEAST_NEIGHBOURS: Final = 30
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The parties of a run's secure sums, by name with the public identity key that one's own config lists.
+
+    Guarantees:
+        - two different sets of survivors cannot both be signed by ``quorum`` parties, since that takes more than half
+          of all parties even after ``colluders`` signed both;
+        - colluders alone hold too few shares to open an honest party's seed;
+        - honest survivors stay connected by masks that nobody else knows, whoever is missing and whoever colludes.
+
+    >>> roster = Roster("run", {name: name.encode() for name in "abcdefghij"}, dropouts=3, colluders=1)
+    >>> roster.quorum, roster.fewest_survivors, roster.noise_sharers
+    (6, 7, 6)
+    """
+
+    run: str
+    identities: Mapping[str, bytes]
+    dropouts: int = 0
+    colluders: int = 1
+
+    def __post_init__(self) -> None:
+        parties, missing, dishonest = len(self.identities), self.dropouts, self.colluders
+        if missing < 0 or dishonest < 0:
+            raise ConfigError(
+                f"privacy.tolerated_dropouts={missing} privacy.tolerated_colluders={dishonest}: give numbers from 0"
+            )
+        if parties < 2 or self.noise_sharers < 1:
+            raise ConfigError(
+                f"privacy.tolerated_dropouts={missing} privacy.tolerated_colluders={dishonest}: with {parties} parties "
+                "nobody is left to share the noise; add parties or tolerate less"
+            )
+        if self.quorum > self.fewest_survivors:
+            raise ConfigError(
+                f"privacy.tolerated_dropouts={missing} privacy.tolerated_colluders={dishonest}: of {parties} parties "
+                f"{self.quorum} must sign each sum and only {self.fewest_survivors} are sure to be there; "
+                "tolerate less or add parties"
+            )
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All parties in one order for everybody."""
+        return tuple(sorted(self.identities))
+
+    @property
+    def quorum(self) -> int:
+        """How many parties must have signed a set of survivors before anybody opens a seed."""
+        return (len(self.identities) + self.colluders) // 2 + 1
+
+    @property
+    def fewest_survivors(self) -> int:
+        """The smallest set of survivors that a party signs."""
+        return len(self.identities) - self.dropouts
+
+    @property
+    def noise_sharers(self) -> int:
+        """Parties that are there and honest in the worst case: their noise together is the noise of the sum."""
+        return len(self.identities) - self.dropouts - self.colluders
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """The parties that ``name`` shares masks and seeds with: all others, or some on both sides of a ring."""
+        count, place = len(self.names), self.names.index(name)
+        reach = self._reach
+        if 2 * reach >= count - 1:
+            return tuple(other for other in self.names if other != name)
+        places = {(place + step) % count for step in range(-reach, reach + 1)} - {place}
+        return tuple(self.names[other] for other in sorted(places))
+
+    def holders(self, name: str) -> tuple[str, ...]:
+        """Who holds shares of this party's seeds, itself among them; a holder's number is its place, from 1."""
+        return tuple(sorted((*self.neighbours(name), name)))
+
+    @property
+    def share_threshold(self) -> int:
+        """How many holders must open their shares of a seed."""
+        return (min(2 * self._reach + 1, len(self.names)) + self.colluders) // 2 + 1
+
+    @cached_property
+    def _reach(self) -> int:
+        """Neighbours on each side of the ring.
+
+        A ring in which everybody knows the nearest r on both sides stays connected when fewer than 2r parties are
+        taken out of it (Harary 1962), and 2r + 1 holders leave a threshold above the colluders and below what
+        dropouts leave.
+        """
+        count = len(self.names)
+        if count <= ALL_PAIRS_UP_TO:
+            return count
+        reach = LEAST_NEIGHBOURS // 2
+        while 2 * reach + 1 - self.dropouts < (2 * reach + 1 + self.colluders) // 2 + 1:
+            reach += 1
+        return reach
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What every signature and key of the run is bound to: the run, all identities, the tolerated numbers."""
+        facts = [self.run, self.dropouts, self.colluders, {name: key.hex() for name, key in self.identities.items()}]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()

@@ -1,0 +1,55 @@
+"""Thresholds: two sets cannot both reach a quorum, colluders cannot open a seed, honest survivors stay connected."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from homo_dp.errors import ConfigError
+from homo_dp.federation.secure_sums.roster import Roster
+
+
+def roster(parties: int, dropouts: int, colluders: int) -> Roster:
+    return Roster("run", {f"p{number:03d}": bytes([number % 256]) for number in range(parties)}, dropouts, colluders)
+
+
+@given(st.integers(2, 200), st.integers(0, 40), st.integers(0, 40))
+def test_what_is_accepted_keeps_its_guarantees(parties: int, dropouts: int, colluders: int) -> None:
+    try:
+        made = roster(parties, dropouts, colluders)
+    except ConfigError:
+        return
+    assert made.quorum + made.quorum - colluders > parties  # two signed sets share an honest signer
+    assert made.quorum <= parties - dropouts
+    holders = len(made.holders(made.names[0]))
+    assert colluders < made.share_threshold <= holders - min(dropouts, holders)
+    assert dropouts + colluders < max(len(made.neighbours(made.names[0])), 2) or parties <= 3
+
+
+@given(st.integers(51, 90), st.data())
+def test_honest_survivors_stay_connected_on_the_ring(parties: int, data: st.DataObject) -> None:
+    made = roster(parties, 9, 6)
+    gone = data.draw(st.sets(st.sampled_from(made.names), min_size=15, max_size=15))
+    left = set(made.names) - gone
+    reached, edge = set(), [min(left)]
+    while edge:
+        name = edge.pop()
+        if name not in reached:
+            reached.add(name)
+            edge.extend(set(made.neighbours(name)) & left)
+    assert reached == left
+
+
+def test_neighbours_are_mutual() -> None:
+    made = roster(100, 10, 1)
+    for one, other in itertools.combinations(made.names, 2):
+        assert (other in made.neighbours(one)) == (one in made.neighbours(other))
+
+
+@pytest.mark.parametrize(
+    ("parties", "dropouts", "colluders"), [(1, 0, 0), (2, 1, 0), (2, 0, 2), (10, 6, 1), (3, -1, 0)]
+)
+def test_refuses_what_cannot_hold(parties: int, dropouts: int, colluders: int) -> None:
+    with pytest.raises(ConfigError, match="tolerated_dropouts"):
+        roster(parties, dropouts, colluders)
