@@ -1,7 +1,8 @@
 """Keys of one run: each party signs fresh public keys, and every two neighbours get a secret that only they know.
 
 X25519 and, where both sides' ``cryptography`` has it, ML-KEM-768: the secret holds while either does. An aggregator
-only passes these messages on; it cannot put in a key of its own, because each party checks its peers' signatures by the identity keys of its own config.
+only passes these messages on; it cannot put in a key of its own, because each party checks its peers' signatures by the
+identity keys of its own config.
 """
 
 from __future__ import annotations
