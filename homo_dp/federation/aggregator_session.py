@@ -33,7 +33,12 @@ from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
-_ONE_ROUND = ("round_over", "weights", "plan_changed")  # refusals after which a party goes on; others need a new join
+_ONE_ROUND = (
+    "round_over",
+    "weights",
+    "plan_changed",
+    "skipped",
+)  # refusals after which a party goes on; others need a new join
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from homo_dp.errors import TransportError
 from homo_dp.federation import party_session
 from homo_dp.federation.checkpoint import FitStates
+from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import Message, encode
 from homo_dp.privacy.errors import LedgerError
@@ -245,7 +246,7 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session = run.party_session("a")
     session._start(run.plan())
     assert session.party is not None
-    session.states.save(1, session.party.fit, session.party.mechanism)  # killed before the charge
+    session.states.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
     session._start(run.plan())
     assert session.states.rounds() == []
     assert session._fitted == 0
