@@ -356,8 +356,8 @@ class Party:
                 raise PrivacyError(f"{name}={value:g}: is above party.caps.max_weight={limits.max_weight:g}; refused")
         if train.optimizer == "sgd" and not first * sum(pulls.values()) <= _STABLE:
             raise PrivacyError(
-                f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, so that weights would grow "
-                "in every step whatever the rows are; refused"
+                f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would make weights "
+                "grow in every step whatever the rows are; refused"
             )
 
     def _check_trust(self) -> None:
