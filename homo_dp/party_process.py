@@ -16,7 +16,7 @@ from homo_dp.federation.build import build_fit, build_mechanism, noise_source
 from homo_dp.federation.checkpoint import RunFolder
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
-from homo_dp.federation.party import Limits, Party, PartySettings
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.federation.party_session import PartyDuty, PartySession
 from homo_dp.federation.plan import (
     Plan,
@@ -160,7 +160,7 @@ class PartyProcess:
             budget=party_budget(self.own, self.agreed),
             trust_aggregator=privacy.trust_aggregator,
             not_private=privacy.not_private,
-            limits=Limits(self.own.party.caps.max_weight, self.own.party.caps.max_rate),
+            limits=PartyLimits(self.own.party.caps.max_weight, self.own.party.caps.max_rate),
         )
 
     def _say_agreed(self, party: Party) -> None:

@@ -24,7 +24,7 @@ from homo_dp.federation.build import (
 )
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, Weights
-from homo_dp.federation.party import Limits, Party, PartySettings
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.federation.rounds import RoundRules, run_rounds
 from homo_dp.federation.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
@@ -184,7 +184,7 @@ class Simulation:
             budget=run_budget(config),
             trust_aggregator=config.privacy.trust_aggregator,
             not_private=config.privacy.not_private,
-            limits=Limits(config.party.caps.max_weight, config.party.caps.max_rate),
+            limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
         )
         return Party(settings, *renew(), self.ledger, renew=renew)
 

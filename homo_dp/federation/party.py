@@ -28,7 +28,7 @@ _STABLE = 2.0  # SGD multiplies weights by 1 - rate * decay: above this they gro
 
 
 @dataclass(frozen=True)
-class Limits:
+class PartyLimits:
     """How large a number of the aggregator may be; a larger one is refused before a row is touched.
 
     Near the end of what a float32 holds, which rows overflow, and so what a party says, would depend on its rows.
@@ -48,7 +48,7 @@ class PartySettings:
     budget: Budget
     trust_aggregator: bool = False
     not_private: bool = False
-    limits: Limits = Limits()
+    limits: PartyLimits = PartyLimits()
 
 
 class Party:
@@ -138,7 +138,10 @@ class Party:
     def _check_sizes(self, tensors: Mapping[str, torch.Tensor], broadcast: Mapping[str, float]) -> None:
         most = self.settings.limits.max_weight
         for name, tensor in tensors.items():
-            if tensor.is_floating_point() and tensor.numel() and max(-tensor.min(), tensor.max()) > most:
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            low, high = tensor.aminmax()
+            if max(-low, high) > most:
                 raise MessageError(f"tensor {name}: holds a weight above party.caps.max_weight={most:g}")
         for name, value in broadcast.items():
             if abs(value) > most and name != "rounds":

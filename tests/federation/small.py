@@ -13,7 +13,7 @@ from homo_dp.federation.build import build_fit, build_mechanism, federation_fact
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.messages import Message
-from homo_dp.federation.party import Limits, Party, PartySettings
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.outbox import Outbox
@@ -62,7 +62,7 @@ def small_party(
         run_budget(config),
         privacy.trust_aggregator,
         privacy.not_private,
-        Limits(caps.max_weight, caps.max_rate),
+        PartyLimits(caps.max_weight, caps.max_rate),
     )
     return Party(settings, renew()[0], first, Ledger(folder / "ledger.sqlite"), outbox, renew)
 
