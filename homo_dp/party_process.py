@@ -14,8 +14,9 @@ from homo_dp.errors import ConfigError
 from homo_dp.evaluation import load_into, round_metrics
 from homo_dp.federation.build import build_fit, build_mechanism, noise_source
 from homo_dp.federation.checkpoint import RunFolder
-from homo_dp.federation.mechanism import Weights
-from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Mechanism, Weights
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.federation.party_session import PartyDuty, PartySession
 from homo_dp.federation.plan import (
     Plan,
@@ -79,6 +80,7 @@ class PartyProcess:
             measure=self._measure,
             say=self.screen.line,
             patience=self.own.party.patience,
+            max_refusals=self.own.party.caps.max_refusals,
         )
         session = PartySession(duty, transport, folder)
         try:
@@ -108,10 +110,14 @@ class PartyProcess:
         self.model = self._model()
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         facts = facts_for_party(config, plan, self.name, rows, parameters)
-        mechanism = build_mechanism(config, facts, self.noise)
-        fit = build_fit(config, self._model(), table, facts.parties[self.name])
+
+        def renew() -> tuple[LocalFit, Mechanism]:
+            fit = build_fit(config, self._model(), table, facts.parties[self.name])
+            return fit, build_mechanism(config, facts, self.noise)
+
+        fit, mechanism = renew()
         try:
-            party = Party(self._settings(), fit, mechanism, self.ledger, outbox)
+            party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew)
         except PrivacyError as error:
             raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
         check_price(self.own, party.plan)
@@ -154,6 +160,7 @@ class PartyProcess:
             budget=party_budget(self.own, self.agreed),
             trust_aggregator=privacy.trust_aggregator,
             not_private=privacy.not_private,
+            limits=PartyLimits(self.own.party.caps.max_weight, self.own.party.caps.max_rate),
         )
 
     def _say_agreed(self, party: Party) -> None:

@@ -22,8 +22,9 @@ from homo_dp.federation.build import (
     noise_source,
     run_budget,
 )
+from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyPlan, Weights
-from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.federation.rounds import RoundRules, run_rounds
 from homo_dp.federation.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
@@ -172,7 +173,10 @@ class Simulation:
 
     def _party(self, name: str) -> Party:
         config, data = self.config, self.federation.parties[name]
-        fit = build_fit(config, self._build(), data.train, self.facts.parties[name])
+
+        def renew() -> tuple[LocalFit, Mechanism]:
+            return build_fit(config, self._build(), data.train, self.facts.parties[name]), self._mechanism()
+
         settings = PartySettings(
             name=name,
             run=self.run_id,
@@ -180,8 +184,9 @@ class Simulation:
             budget=run_budget(config),
             trust_aggregator=config.privacy.trust_aggregator,
             not_private=config.privacy.not_private,
+            limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
         )
-        return Party(settings, fit, self._mechanism(), self.ledger)
+        return Party(settings, *renew(), self.ledger, renew=renew)
 
     def _check_budget(self) -> None:
         paying = [party for party in self.parties.values() if party.charges_itself]

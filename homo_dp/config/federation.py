@@ -69,6 +69,11 @@ class CapsConfig(Section):
     epsilon: Positive | None = key(None, "Largest epsilon of a run.")
     rounds: Count | None = key(None, "Most rounds of a run.")
     releases: tuple[Text, ...] | None = key(None, "Kinds of release that are allowed; null: those of the mechanism.")
+    max_weight: Positive = key(
+        1e6, "Largest weight, clip norm or noise that the aggregator may ask this party to take."
+    )
+    max_rate: Positive = key(1e3, "Largest learning rate, weight decay or proximal pull of a plan.")
+    max_refusals: Count = key(1000, "Refused messages of a run after which the party ends, for its operator to look.")
 
 
 class PartyConfig(Section):

@@ -28,12 +28,18 @@ from homo_dp.federation.checkpoint import (
 from homo_dp.federation.lobby import Lobby, SessionRules
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import Message
+from homo_dp.federation.party import SKIPPED
 from homo_dp.federation.plan import Plan
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
-_ONE_ROUND = ("round_over", "weights", "plan_changed")  # refusals after which a party goes on; others need a new join
+_ONE_ROUND = (
+    "round_over",
+    "weights",
+    "plan_changed",
+    "skipped",
+)  # refusals after which a party goes on; others need a new join
 
 
 @dataclass(frozen=True)
@@ -185,6 +191,8 @@ class AggregatorSession:
     def _complete(self) -> bool:
         missing = set(self.aggregator.waiting_for)
         replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
+        if missing and all(self._refused.get(party) == SKIPPED for party in missing):
+            return True  # what they charged for this round is that word: no update will follow it
         if awaited and not replies:
             return False  # all may have been late once: a round that costs budget is not over before anybody had time
         return self._enough(replies) and not awaited - self._absent

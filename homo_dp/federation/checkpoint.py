@@ -17,11 +17,11 @@ from typing import Any
 
 from homo_dp.errors import InputError
 from homo_dp.federation.aggregator import Aggregator
+from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.tensor_body import write_body
 from homo_dp.privacy.durable import sync_directory, write_file
-from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]
@@ -135,15 +135,14 @@ class FitStates:
             names = [path.name for path in self._folder.glob("fit-*.safetensors")]
         return sorted(int(name[4:-12]) for name in names)
 
-    def save(self, round_number: int, fit: LocalFit, mechanism: Mechanism) -> None:
+    def save(self, round_number: int, state: FitState) -> None:
         """Keep the state after a round."""
         tensors = {
-            **below("optimizer", pack_optimizer(fit.optimizer)),
-            **below("mechanism", mechanism.state()),
-            "generator": fit.generator.get_state(),
+            **below("optimizer", state.optimizer),
+            **below("mechanism", state.mechanism),
+            "generator": state.generator,
         }
-        facts = {"steps_done": fit.steps_done}
-        write_state(self._path(round_number), tensors, facts, point="fit_state", sync=False)
+        write_state(self._path(round_number), tensors, {"steps_done": state.steps_done}, point="fit_state", sync=False)
 
     def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> int:
         """Put fit and mechanism where they were before a round; the round they are then after, 0 before the first."""
@@ -158,10 +157,8 @@ class FitStates:
         if found is None:
             return 0
         tensors, facts = found
-        unpack_optimizer(fit.optimizer, part(tensors, "optimizer"))
-        mechanism.restore(part(tensors, "mechanism"))
-        fit.generator.set_state(tensors["generator"])
-        fit.steps_done = int(facts["steps_done"])
+        optimizer, own = part(tensors, "optimizer"), part(tensors, "mechanism")
+        FitState(optimizer, own, tensors["generator"], int(facts["steps_done"])).put(fit, mechanism)
         return known[-1]
 
     def discard(self, round_number: int) -> None:

@@ -184,6 +184,11 @@ class Mechanism(ABC):
         return "aggregator" if self.ledger_keeper == "party" else "model_reader"
 
     @property
+    def proximal_mu(self) -> float:
+        """How strongly its fits are pulled to the global weights."""
+        return self.config.train.proximal_mu
+
+    @property
     def hides_cohort(self) -> bool:
         """Whether who takes part in a round is drawn in secret, so that no output may say it."""
         return False
@@ -195,6 +200,9 @@ class Mechanism(ABC):
     def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
         """What it adds to the privacy statement, given the epsilon that is accounted towards each observer so far."""
         return plan.extra
+
+    def check_broadcast(self, broadcast: Mapping[str, float]) -> None:  # noqa: B027 (a hook that may stay empty)
+        """Called at the party with the numbers that came with the weights, before a row is touched: refuse bad ones."""
 
     def before_fit(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
         """Called at the party in each round, after the global weights were loaded and before the first batch."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from homo_dp.errors import InputError, MessageError, TransportError
 from homo_dp.federation.checkpoint import FitStates, RowLog, RunFolder, read_state, write_state
+from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.party import Party
@@ -43,6 +44,7 @@ class PartyDuty:
     measure: Callable[[int, Weights], dict[str, Any]]
     say: Callable[[str], None]
     patience: float = 3600.0
+    max_refusals: int = 1000
     rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
 
 
@@ -52,7 +54,8 @@ class PartySession:
     Guarantees:
         - a plan is agreed to once: another plan under the same run is refused;
         - a round is answered once: asked again, the party sends the charged update again, byte for byte;
-        - what was fitted but never charged is discarded at a start and can reach no later update.
+        - what was fitted but never charged is discarded at a start and can reach no later update;
+        - at most ``max_refusals`` messages of a run are refused in words, restarts included.
     """
 
     def __init__(self, duty: PartyDuty, transport: Transport, folder: RunFolder) -> None:
@@ -69,6 +72,8 @@ class PartySession:
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
+        self._refusals_file = folder.path / "refusals.safetensors"
+        self._refusals = _count_of(read_state(self._refusals_file))
         self._wondered = False
         self._doubt: float | None = None  # since when the aggregator calls our ledger behind
 
@@ -151,7 +156,7 @@ class PartySession:
         if self._plan is not None:
             changed = difference(self._plan, plan)
             if changed is not None:
-                self._send("refused", self._fitted, {"reason": "plan_changed"})
+                self._refuse(self._fitted, "plan_changed")
                 raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
             return
         self._agree(plan)
@@ -170,7 +175,7 @@ class PartySession:
     def _start(self, plan: Plan) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
         party = self.duty.build(plan, self.outbox)
-        party.after_fit = self._keep_fit
+        party.keep = self._keep_fit
         if party.charges_itself and self.duty.ledger is not None:
             for number in self.states.rounds():
                 if self.duty.ledger.charged(self.duty.run, self.duty.name, number, "update") is None:
@@ -183,20 +188,38 @@ class PartySession:
         party = self._required()
         if message.round < self._fitted:
             log.info("round %d is over for this party", message.round)
-            self._send("refused", message.round, {"reason": "round_over"})
+            self._refuse(message.round, "round_over")
             return
         crash_point("party.before_handle")
         try:
             answer = self._answered(party, message)
-        except (PrivacyError, MessageError) as refusal:
-            self._send("refused", message.round, {"reason": _reason(refusal)})
+        except Exception as error:
+            if error is party.failure:
+                self._answer_failure(party, message)
+            elif isinstance(error, PrivacyError | MessageError):
+                self._refuse(message.round, _reason(error))
             raise
         crash_point("party.after_handle")
-        info = {**answer.info, "ledger_head": self._head(), "releases": list(release_names(party.mechanism))}
-        self.transport.send(replace(answer, info=info))
-        crash_point("party.after_send")
+        self._publish(party, answer)
         self._tidy(message.round)
         self._measure(message.round - 1, dict(message.tensors))
+
+    def _answer_failure(self, party: Party, message: Message) -> None:
+        """Rows were touched: what the aggregator is told is charged and always the same. The rest is the operator's."""
+        if party.charges_itself:
+            answer = party.handle(message)  # it is charged by now, so nothing is fitted a second time
+        else:
+            answer = self._answer = party.skipped(message)
+        self._fitted = message.round
+        if answer is not None:
+            self._publish(party, answer)
+
+    def _publish(self, party: Party, answer: Message) -> None:
+        info = {**answer.info, "ledger_head": self._head()}
+        if answer.kind == "update":
+            info["releases"] = list(release_names(party.mechanism))
+        self.transport.send(replace(answer, info=info))
+        crash_point("party.after_send")
 
     def _answered(self, party: Party, message: Message) -> Message:
         if self._answer is not None and self._answer.round == message.round:
@@ -242,10 +265,9 @@ class PartySession:
                 f"({reason}): it has seen more rows of this ledger than there are now; restore the newest copy"
             )
 
-    def _keep_fit(self, number: int) -> None:
-        party = self._required()
+    def _keep_fit(self, number: int, state: FitState) -> None:
         crash_point("party.before_fit_state")
-        self.states.save(number, party.fit, party.mechanism)
+        self.states.save(number, state)
 
     def _load(self, before: int) -> None:
         """Put optimiser and mechanism where they were after the last kept round before ``before``."""
@@ -278,6 +300,17 @@ class PartySession:
         self._send("join", self._fitted + 1 if self._fitted else 0, {"rows": rows})
         crash_point("party.joined")
 
+    def _refuse(self, number: int, word: str) -> None:
+        """Refuse a message in one word; an aggregator that is refused again and again is one for the operator."""
+        self._refusals += 1
+        write_state(self._refusals_file, {}, {"refusals": self._refusals}, point="party_refusals", sync=False)
+        if self._refusals > self.duty.max_refusals:
+            raise PrivacyError(
+                f"party.caps.max_refusals={self.duty.max_refusals}: that many messages of run {self.duty.run} were "
+                f"refused, the last as '{word}'; ask the aggregator's operator, and raise it to go on"
+            )
+        self._send("refused", number, {"reason": word})
+
     def _send(self, kind: str, number: int, info: dict[str, Json]) -> None:
         info = {**info, "ledger_head": self._head()}
         self.transport.send(Message(self.duty.run, number, self.duty.name, AGGREGATOR, kind, {}, info))
@@ -292,6 +325,10 @@ class PartySession:
         if self.party is None:
             raise MessageError("the plan has not come yet")
         return self.party
+
+
+def _count_of(found: tuple[Weights, dict[str, Any]] | None) -> int:
+    return 0 if found is None else int(found[1]["refusals"])
 
 
 def _reason(refusal: Exception) -> str:

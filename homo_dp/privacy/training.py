@@ -35,7 +35,8 @@ class PrivateTraining:
         - every step samples rows by ``sampler`` and one row moves the summed gradient by at most ``max_grad_norm``;
         - every step, with an empty batch too, adds normal noise of ``noise_multiplier * max_grad_norm`` per coordinate
           to the sum and divides by the expected batch size;
-        - a row with a gradient that is not finite contributes nothing and is counted in ``rows_not_finite``;
+        - a row with a gradient that is not finite contributes nothing and is counted in ``rows_not_finite``; so does a
+          whole batch whose clipped sum is not, in ``sums_not_finite``, and no step fails for what the rows hold;
         - ``event(steps)`` is what ``run(steps)`` does: both read the same sampler and the same noise multiplier.
     """
 
@@ -71,6 +72,7 @@ class PrivateTraining:
         self._physical_batch_size = physical_batch_size
         self.steps_done = 0
         self.applied_sigma = 0.0
+        self.sums_not_finite = 0  # LOCAL: never send it, it has no event
         self.noise_cpu_seconds = 0.0
         self._batch: Tensor | None = None
         self._last_norms: list[Callable[[], Tensor]] = []
@@ -218,8 +220,12 @@ class PrivateTraining:
         for index, piece in enumerate(pieces):
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
             self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0))
-        if not all_finite(self._sum):
-            raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
+        if not all_finite(
+            self._sum
+        ):  # depends on rows, so an error would tell of them: a step of noise alone tells less
+            self._sum.zero_()
+            self.sums_not_finite += 1
+            _log.warning("a clipped sum of gradients is not finite and counts as zeros; lower the learning rate")
 
     def _gather(self, rows: Tensor) -> Tensor:
         # One buffer for all batches: memory that is given back and asked for again every step costs page faults.

@@ -10,9 +10,10 @@ from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.data.rows import Table
 from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.messages import Message
-from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.party import Party, PartyLimits, PartySettings
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.outbox import Outbox
@@ -46,14 +47,24 @@ def small_party(
     outbox: Outbox | None = None,
     table: Table | None = None,
 ) -> Party:
-    table = table or small_table()
-    mechanism = mechanism or small_mechanism(config, {name: len(table)})
-    fit = build_fit(config, build_model(config.model, (FEATURES,), (0, 1)), table, mechanism.facts.parties[name])
-    privacy = config.privacy
+    rows = table or small_table()
+    first = mechanism or small_mechanism(config, {name: len(rows)})
+
+    def renew() -> tuple[LocalFit, Mechanism]:
+        model = build_model(config.model, (FEATURES,), (0, 1))
+        return build_fit(config, model, rows, first.facts.parties[name]), type(first)(config, first.facts, first.noise)
+
+    privacy, caps = config.privacy, config.party.caps
     settings = PartySettings(
-        name, RUN, f"small/{name}", run_budget(config), privacy.trust_aggregator, privacy.not_private
+        name,
+        RUN,
+        f"small/{name}",
+        run_budget(config),
+        privacy.trust_aggregator,
+        privacy.not_private,
+        PartyLimits(caps.max_weight, caps.max_rate),
     )
-    return Party(settings, fit, mechanism, Ledger(folder / "ledger.sqlite"), outbox)
+    return Party(settings, renew()[0], first, Ledger(folder / "ledger.sqlite"), outbox, renew)
 
 
 def zeros() -> Weights:

@@ -265,15 +265,19 @@ def test_a_good_one_is_charged(tmp_path: Path) -> None:
         (TalksTooMuch, MessageError, "may not carry info 'local_loss'"),
     ],
 )
-def test_a_bad_release_neither_leaves_nor_is_charged(
+def test_a_bad_release_does_not_leave_and_is_charged_as_planned(
     tmp_path: Path, kind: type[Mechanism], error: type[Exception], words: str
 ) -> None:
+    """Rows were touched, and whether that failed may depend on them: the party pays, and says one word."""
     mechanism = own(kind)
     party = small_party(mechanism.config, tmp_path, mechanism=mechanism)
     with pytest.raises(error, match=words):
         party.handle(weights_message())
     assert party.ledger is not None
-    assert party.ledger.rows() == []
+    assert [from_json(row.event) for row in party.ledger.rows()] == [party.plan.events["aggregator"]]
+    answer = party.handle(weights_message())
+    assert answer is not None
+    assert (answer.kind, answer.info, answer.tensors) == ("refused", {"reason": "skipped"}, {})
 
 
 @pytest.mark.parametrize(

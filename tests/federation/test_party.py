@@ -115,14 +115,17 @@ def test_a_round_beyond_the_plan_is_refused(tmp_path: Path) -> None:
         (NotFinite, MessageError, "NaN"),
     ],
 )
-def test_a_broken_mechanism_releases_nothing(
+def test_a_broken_mechanism_releases_nothing_and_pays(
     tmp_path: Path, kind: type[DpSgd], error: type[Exception], words: str
 ) -> None:
     party = small_party(small_config(), tmp_path, mechanism=broken(kind))
     with pytest.raises(error, match=words):
         party.handle(weights_message())
     assert party.ledger is not None
-    assert party.ledger.rows() == []
+    assert [row.round for row in party.ledger.rows()] == [1]
+    answer = party.handle(weights_message())
+    assert answer is not None
+    assert (answer.kind, answer.info, answer.tensors) == ("refused", {"reason": "skipped"}, {})
 
 
 def test_a_mechanism_without_event_runs_where_the_run_is_marked_not_private(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sessions: who joins late, never, twice or with bad intent; each answer is charged once and the run goes on."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import opacus  # noqa: F401  (takes seconds that no round of these tests should wait for)
@@ -10,7 +11,11 @@ import torch
 from homo_dp.errors import TransportError
 from homo_dp.federation import party_session
 from homo_dp.federation.checkpoint import FitStates
+from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanism import Release
+from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.messages import Message, encode
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger
@@ -225,6 +230,27 @@ def test_a_party_asked_twice_sends_the_same_bytes_and_pays_once(tmp_path: Path) 
     assert charged(tmp_path, "a") == [1]
 
 
+def test_a_round_that_a_party_skips_does_not_count_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_fit = DpSgd.after_fit
+
+    def diverged(self: DpSgd, fit: LocalFit) -> Release:
+        release = after_fit(self, fit)
+        return replace(release, tensors={n: t * float("nan") for n, t in release.tensors.items()})
+
+    monkeypatch.setattr(DpSgd, "after_fit", lambda m, fit: (diverged if fit.round_number == 1 else after_fit)(m, fit))
+    run = SmallRun(tmp_path, small_config(train__momentum=0.9), "ab", round_timeout=30.0)
+    run.start("a")
+    run.start("b")
+    session = run.aggregate()
+    run.join()
+    assert not run.errors
+    assert [row["counted"] for row in session.rows] == [False, True]
+    assert session.rows[0]["refused"] == {"a": "skipped", "b": "skipped"}
+    assert charged(tmp_path, "a") == charged(tmp_path, "b") == [1, 2]
+
+
 def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = SmallRun(tmp_path, small_config(), "a")
     session = run.party_session("a")
@@ -245,7 +271,7 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session = run.party_session("a")
     session._start(run.plan())
     assert session.party is not None
-    session.states.save(1, session.party.fit, session.party.mechanism)  # killed before the charge
+    session.states.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
     session._start(run.plan())
     assert session.states.rounds() == []
     assert session._fitted == 0

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.engine import PrivacyEngine
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.losses import binary_logistic, softmax_cross_entropy, squared_error
+from homo_dp.privacy.noise import SeededNoise
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
 from tests.privacy.broken_training import BROKEN, ForgetfulEngine
@@ -432,3 +433,23 @@ def test_labels_of_any_kind_of_number_are_taken_by_the_logistic_loss() -> None:
     for kind in (torch.bool, torch.uint8, torch.int64, torch.float64):
         private = training(deepcopy(module), binary_logistic, features, labels.to(kind))
         torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_a_sum_that_is_not_finite_is_a_step_of_noise_alone_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a batch overflows depends on its rows: an error there would be a word about them that nobody charged."""
+    found: list[dict[str, Tensor]] = []
+    for value in (float("inf"), 0.0):
+        torch.manual_seed(0)
+        rows, labels = torch.ones(4, 2), torch.zeros(4)
+        made = training(nn.Linear(2, 1), squared_error, rows, labels, noise_multiplier=1.0, noise=SeededNoise(0))
+
+        def fill(features: Tensor, labels: Tensor, sums: list[Tensor], *, accumulate: bool, v: float = value) -> Tensor:
+            for part in sums:
+                part.fill_(v)
+            return torch.ones(len(features))
+
+        monkeypatch.setattr(made._gradients, "clipped_sum", fill)
+        made.run(2)
+        assert made.sums_not_finite == (2 if value else 0)
+        found.append(made.weights())
+    assert all(weight.equal(found[1][name]) for name, weight in found[0].items())

@@ -129,6 +129,9 @@ class DpFedAvg(CohortMechanism):
 
     # --- at the party ---
 
+    def check_broadcast(self, broadcast: Mapping[str, float]) -> None:
+        self._agreed_clip_norm(broadcast)
+
     @batched
     def before_fit(self, fit: LocalFit) -> None:
         check_module(fit.model, self.config.privacy.public_tensors)

@@ -139,6 +139,10 @@ class Nbafl(Mechanism):
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         return "party" if self.upload_sigma > 0 else "aggregator"
 
+    @property
+    def proximal_mu(self) -> float:
+        return self.config.nbafl.mu
+
     # --- what it will cost ------------------------------------------------------------------------------------------
 
     def plan(self, party: PartyFacts) -> PartyPlan:
@@ -219,7 +223,7 @@ class Nbafl(Mechanism):
     # --- at the party -----------------------------------------------------------------------------------------------
 
     def before_fit(self, fit: LocalFit) -> None:
-        fit.proximal_mu = self.config.nbafl.mu
+        fit.proximal_mu = self.proximal_mu
 
     def after_fit(self, fit: LocalFit) -> Release:
         clipped, norm = clip_vector(fit.weights(), self.clip_norm)
