@@ -47,8 +47,9 @@ def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> li
 def hold_out(data: DataConfig, rows: Rows, party: str, part: np.ndarray, seed: int) -> Share:
     """Hold out the test fraction of one party's rows; whole users where the table has users.
 
-    It depends on the seed, the party's name and each row (or user), so it is the same in a simulation and in the party's
-    own process. The test rows of a private table are about the fraction: an exact number would depend on all rows.
+    It depends on the seed, the party's name and each row (or user) by itself, so it is the same in a simulation and in
+    the party's own process. The test rows of a private table are about the fraction: an exact number would depend on
+    all rows.
     """
     fraction = partition.check_fraction(data.test_fraction or 0.0)
     if not rows.public:

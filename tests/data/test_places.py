@@ -36,7 +36,9 @@ def places(federation: Federation) -> Counter[tuple[str, str, tuple[float, ...]]
     found: Counter[tuple[str, str, tuple[float, ...]]] = Counter()
     for name, party in federation.parties.items():
         for kind, rows in (("train", party.train), ("test", party.test)):
-            for features, label in zip(rows.features, rows.labels, strict=True) if rows is not None else ():
+            if rows is None or rows.labels is None:
+                continue
+            for features, label in zip(rows.features, rows.labels, strict=True):
                 found[name, kind, (*features.tolist(), float(label))] += 1
     return found
 
