@@ -7,8 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import (
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
 
 from homo_dp.privacy.accounting import epsilon, rdp_epsilon, renyi
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
@@ -176,6 +184,48 @@ def test_a_lifetime_budget_holds_over_runs(ledger: Ledger) -> None:
     assert ledger.verify().count == 13
 
 
+@pytest.mark.parametrize("change", [{"dataset": "renamed"}, {"unit": "user"}])
+def test_a_run_keeps_its_data_and_unit(ledger: Ledger, change: dict[str, Any]) -> None:
+    """A rename in the middle of a run would let its total start anew."""
+    for number in (1, 2):
+        ledger.charge(release(number), budget_for(2))
+    (name,) = change
+    for call in (ledger.charge, lambda charge, budget: ledger.would_exceed([charge], budget)):
+        with pytest.raises(LedgerError, match=rf"{name}={change[name]} but run=run-1 party=a was charged with {name}="):
+            call(release(3, **change), budget_for(2))
+    assert ledger.charge(release(1, run="run-2", **change), FREE).row == 3, "another run may"
+
+
+@pytest.mark.parametrize("other", [{"unit": "user"}, {"relation": "replace_one"}])
+def test_one_lifetime_over_units_and_relations(ledger: Ledger, other: dict[str, Any]) -> None:
+    """Whoever picks the mechanism does not find a second budget; mixed, add-or-remove counts at twice the distance."""
+    event = to_json(EVENT)
+    replaced = 4 if "unit" in other else 1  # a Gaussian at twice the distance has four times the divergence
+    limit = rdp_epsilon({event: 4 * 3 + replaced}, DELTA)
+    enough, scarce = (Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.01, 0.99))
+    for number in (1, 2, 3):
+        ledger.charge(release(number), enough)
+    second = release(1, run="run-2", **other)
+    assert "lifetime_epsilon" in (ledger.would_exceed([second], scarce) or "")
+    with pytest.raises(BudgetExceeded, match="lifetime_epsilon"):
+        ledger.charge(second, scarce)
+    ledger.charge(second, Budget(lifetime_epsilon=limit * 1.2, lifetime_delta=DELTA))
+    spent = ledger.spent("table", DELTA)
+    assert spent.mixed
+    assert spent.epsilon.pld is None
+    assert spent.epsilon.rdp == pytest.approx(limit)
+
+
+def test_twice_the_distance_costs_more_for_every_mechanism() -> None:
+    """A replaced record is never cheaper than one that is added or removed, and no cheaper than known bounds."""
+    fixed = SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(1.0))
+    sampled = PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0))
+    for event in (EVENT, sampled, LaplaceDpEvent(5.0), SelfComposedDpEvent(sampled, 7)):
+        assert np.all(renyi({to_json(event): 1}, doubled=True) >= renyi({to_json(event): 1}))
+    assert np.allclose(renyi({to_json(sampled): 1}, doubled=True), renyi({to_json(fixed): 1}))
+    assert np.allclose(renyi({to_json(EVENT): 1}, doubled=True), renyi({to_json(EVENT): 4}), rtol=1e-6)
+
+
 NOISES = 20.0, 30.0
 
 
@@ -311,8 +361,6 @@ def test_a_row_says_where_its_noise_came_from(ledger: Ledger) -> None:
 
 
 def _fixed_size() -> Any:
-    from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
-
     return SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(2.0))
 
 

@@ -31,15 +31,20 @@ class Entry(NamedTuple):
     observer: str
     event: str
 
+    @property
+    def spend(self) -> Spend:
+        """What was spent, and for which neighbours."""
+        return Spend(self.event, self.unit, self.relation)
+
 
 class Totals:
     """Running sums of verified rows, so that a charge costs the same however long the ledger is."""
 
     def __init__(self) -> None:
         self._tally: dict[Entry, int] = {}  # the entry that grew last stands last
-        self._runs: dict[tuple[str, str, str], _Counts] = collections.defaultdict(Counter)
+        self._runs: dict[tuple[str, str], list[Entry]] = collections.defaultdict(list)
         self._about: dict[tuple[str, str], Entry] = {}  # the last of each run and party
-        self._lifetimes: dict[str, Lifetime] = collections.defaultdict(Lifetime)
+        self._lifetimes: dict[str, Lifetime] = {}  # of the datasets that somebody has asked for
         self._orders: dict[str, float] = {}
 
     def add(self, row: LedgerRow) -> None:
@@ -64,8 +69,11 @@ class Totals:
                     f"{name}={getattr(charge, name)} but run={charge.run} party={charge.party} was charged with "
                     f"{name}={getattr(last, name)}, and under another its total would start anew; {_ONE[name]}"
                 )
-        seen = ("aggregator",) if observer == "aggregator" else ("aggregator", "model_reader")
-        return sum((self._runs[charge.run, charge.party, who] for who in seen), Counter())
+        counts = _Counts()
+        for entry in self._runs.get((charge.run, charge.party), ()):
+            if observer != "aggregator" or entry.observer == "aggregator":
+                counts[entry.event] += self._tally[entry]
+        return counts
 
     def epsilon_after(self, charge: Charge) -> Epsilon:
         """Epsilon of the run with this release, against its observer.
@@ -80,6 +88,11 @@ class Totals:
 
     def lifetime(self, dataset: str) -> Lifetime:
         """What all runs released about this dataset."""
+        if dataset not in self._lifetimes:
+            lifetime = self._lifetimes[dataset] = Lifetime()
+            for entry, times in self._tally.items():
+                if entry.dataset == dataset:
+                    lifetime.add(entry.run, entry.party, entry.spend, times)
         return self._lifetimes[dataset]
 
     def lifetime_order(self, dataset: str) -> float | None:
@@ -100,18 +113,20 @@ class Totals:
             tree = json.loads(text)
             words = tree["words"]
             for *entry, times in tree["entries"]:
-                totals._count(Entry(*(words[number] for number in entry)), int(times))
+                totals._count(Entry._make(map(words.__getitem__, entry)), int(times))
             totals._orders = {str(dataset): float(order) for dataset, order in tree["orders"].items()}
         except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         return totals
 
     def _count(self, entry: Entry, times: int) -> None:
-        self._tally[entry] = self._tally.pop(entry, 0) + times
-        self._runs[entry.run, entry.party, entry.observer][entry.event] += times
+        before = self._tally.pop(entry, 0)
+        self._tally[entry] = before + times
+        if not before:
+            self._runs[entry.run, entry.party].append(entry)
         self._about[entry.run, entry.party] = entry
-        spend = Spend(entry.event, entry.unit, entry.relation)
-        self._lifetimes[entry.dataset].add(entry.run, entry.party, spend, times)
+        if entry.dataset in self._lifetimes:
+            self._lifetimes[entry.dataset].add(entry.run, entry.party, entry.spend, times)
 
 
 _ONE = {
