@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.budget_ledger import add_ledger_commands, ledger_command
 from homo_dp.cli import Parser, Screen, add_screen_arguments, run, screen_from_arguments
 from homo_dp.errors import InputError
-from homo_dp.privacy.errors import LedgerError
 
 if TYPE_CHECKING:
     from homo_dp.budget_plan import Plan
-    from homo_dp.privacy.ledger import Ledger, LedgerRow
-    from homo_dp.privacy.ledger_rows import Scope
 
 PLAN_ABOUT = """Epsilon of a training plan, or the noise for a target epsilon. Nothing is read; the numbers are all.
 
@@ -44,14 +39,6 @@ sampling:
 exit codes:
   0 done, 2 bad input"""
 
-LEDGER_EXAMPLES = """examples:
-  python -m homo_dp.budget ledger show ledger.sqlite
-  python -m homo_dp.budget ledger show ledger.sqlite --party hospital_a --json
-  python -m homo_dp.budget ledger verify ledger.sqlite
-
-exit codes:
-  0 the ledger is whole, 1 verify found a bad row, 2 bad input, 3 show met a bad ledger"""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and do; the exit code."""
@@ -59,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen = screen_from_arguments(options)
     if options.command == "plan":
         return plan(options, screen)
-    return show(options, screen) if options.action == "show" else verify(options, screen)
+    return ledger_command(options, screen)
 
 
 def plan(options: argparse.Namespace, screen: Screen) -> int:
@@ -149,116 +136,11 @@ def _print_changes(screen: Screen, found: Sequence[Any], target: float | None) -
         screen.line(f"not allowed: {refusal}")
 
 
-def show(options: argparse.Namespace, screen: Screen) -> int:
-    """Print the rows of a ledger."""
-    with _open(options.path) as ledger:
-        rows = ledger.rows(options.run, options.party)
-        whole = options.run is None and options.party is None and not screen.as_json
-        totals = _totals(ledger, rows) if whole else []
-    if screen.as_json:
-        print(json.dumps([row.to_dict() for row in rows], allow_nan=False))
-        return 0
-    header = (
-        "row",
-        "time",
-        "run",
-        "dataset",
-        "party",
-        "round",
-        "kind",
-        "event",
-        "sigma",
-        "epsilon",
-        "delta",
-        "observer",
-    )
-    screen.table(f"{options.path}: {len(rows)} releases", header, [_cells(row) for row in rows])
-    if totals:
-        columns = ("dataset", "unit", "relation", "runs", "releases", "epsilon (RDP)", "epsilon (PLD)", "delta")
-        screen.table("What all runs together have told about each dataset", columns, totals)
-    return 0
-
-
-def verify(options: argparse.Namespace, screen: Screen) -> int:
-    """Check every row, their order and the head; 1 and the bad row if something is wrong."""
-    try:
-        with _open(options.path) as ledger:
-            head = ledger.verify()
-    except LedgerError as error:
-        screen.summary({"ok": False, "ledger": str(options.path), "error": str(error)})
-        print(f"bad ledger: {error}", file=sys.stderr)
-        return 1
-    screen.summary({"ok": True, "ledger": str(options.path), "rows": head.count, "head": head.hash})
-    if not screen.as_json:
-        screen.line(f"whole: {options.path} has {head.count} releases, head {head.hash[:16]}")
-    return 0
-
-
-def _open(path: str) -> Ledger:
-    from homo_dp.privacy.ledger import Ledger
-
-    if not Path(path).exists() and not Path(f"{path}.head").exists():
-        raise InputError(f"ledger={path}: there is no such file; give the path of privacy.ledger")
-    return Ledger(path, read_only=True)
-
-
-def _totals(ledger: Ledger, rows: Sequence[LedgerRow]) -> list[tuple[object, ...]]:
-    """What all runs together told about each dataset, unit and relation, at the largest delta of its rows."""
-    scopes: dict[Scope, list[LedgerRow]] = {}
-    for row in rows:
-        scopes.setdefault(row.scope, []).append(row)
-    cells: list[tuple[object, ...]] = []
-    for scope, own in scopes.items():
-        delta = max(row.delta for row in own)
-        spent = ledger.spent(*scope, delta).epsilon
-        shown = (spent.rdp, spent.pld) if all(row.private for row in own) else ("NOT PRIVATE", "NOT PRIVATE")
-        cells.append((*scope, len({row.run for row in own}), len(own), *shown, delta))
-    return cells
-
-
-def _cells(row: LedgerRow) -> tuple[object, ...]:
-    time = row.time.partition(".")[0].replace("T", " ")
-    event = _event_text(json.loads(row.event))
-    return (
-        *(row.row, time, row.run, row.dataset, row.party, row.round, row.kind, event),
-        *(row.sigma, row.epsilon if row.private else "NOT PRIVATE", row.delta, row.observer),
-    )
-
-
-def _event_text(event: dict[str, Any]) -> str:
-    """An event in a few words.
-
-    >>> _event_text({"type": "SelfComposedDpEvent", "count": 3, "event": {"type": "NoOpDpEvent"}})
-    '3 x nothing'
-    """
-    match event["type"]:
-        case "SelfComposedDpEvent":
-            return f"{event['count']} x {_event_text(event['event'])}"
-        case "ComposedDpEvent":
-            return " + ".join(_event_text(inner) for inner in event["events"]) or "nothing"
-        case "PoissonSampledDpEvent":
-            return f"Poisson({event['sampling_probability']:.4g}) {_event_text(event['event'])}"
-        case "SampledWithoutReplacementDpEvent":
-            return f"{event['sample_size']} of {event['source_dataset_size']} {_event_text(event['event'])}"
-        case "NoOpDpEvent":
-            return "nothing"
-        case name:
-            return f"{name.removesuffix('DpEvent')}({event['noise_multiplier']:.4g})"
-
-
 def _parser() -> Parser:
     parser = Parser(prog="python -m homo_dp.budget", description=__doc__, epilog=f"{PLAN_EXAMPLES}\n")
     commands = parser.add_subparsers(dest="command", required=True, metavar="plan | ledger")
     _plan_arguments(commands.add_parser("plan", help="epsilon of a plan, or the noise for a target epsilon"))
-    ledger = commands.add_parser("ledger", help="show or verify a ledger", epilog=LEDGER_EXAMPLES)
-    actions = ledger.add_subparsers(dest="action", required=True, metavar="show | verify")
-    listing = actions.add_parser("show", help="one line a release", epilog=LEDGER_EXAMPLES)
-    listing.add_argument("--run", help="only this run")
-    listing.add_argument("--party", help="only this party")
-    check = actions.add_parser("verify", help="check every row, their order and the head", epilog=LEDGER_EXAMPLES)
-    for action in (listing, check):
-        action.add_argument("path", metavar="PATH", help="the ledger (privacy.ledger of the run)")
-        add_screen_arguments(action)
+    add_ledger_commands(commands.add_parser("ledger", help="show, verify, export or check a ledger"))
     return parser
 
 

@@ -1,9 +1,10 @@
-"""Epsilon against training length for several noise levels, as a picture."""
+"""Pictures of budgets: epsilon against training length for several noise levels, and what runs have spent."""
 
 from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,35 @@ def draw(path: str, plan: Plan, noise_multiplier: float) -> None:
         fontsize="medium",
     )
     axes.grid(True, which="major", color="0.85", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=Path(path).suffix.lstrip(".").lower())
+    write_whole(path, picture.getvalue(), "--plot")
+
+
+def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | None]]) -> None:
+    """Write a picture of (run, observer, epsilon): a point for each run, the runs in order, a colour an observer."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7.2, 4.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    number = {run: place for place, run in enumerate(dict.fromkeys(run for run, _, _ in spent), start=1)}
+    for observer, colour in (("aggregator", COLOURS[3]), ("model_reader", COLOURS[0])):
+        points = [(number[run], epsilon) for run, who, epsilon in spent if who == observer and epsilon is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            axes.vlines(x, 0, y, color=colour, linewidth=1.2, alpha=0.6)
+            axes.plot(x, y, "o", color=colour, markersize=5, label=f"told to the {observer.replace('_', ' ')}")
+            axes.legend(frameon=False)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("run, in the order of the ledger")
+    axes.set_ylabel("epsilon of the run")
+    axes.set_title(f"What each run has told about {title}", fontsize="medium")
+    axes.grid(True, axis="y", color="0.85", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     picture = io.BytesIO()
     figure.savefig(picture, format=Path(path).suffix.lstrip(".").lower())

@@ -54,9 +54,8 @@ def write_outputs(
         "model": Path(output.modelFileName),
         "config": companion(output.indicatorFileName, "config.yaml"),
     }
-    rows = [] if ledger is None else ledger.rows()
-    extract = [row.to_dict() for row in rows if row.run == outcome.run]
-    summary = None if ledger is None else ledger_summary(ledger.path, rows, outcome.run, run_budget(config))
+    extract = [] if ledger is None else ledger.extract(outcome.run)
+    summary = None if ledger is None else ledger_summary(ledger, outcome.run, run_budget(config))
     histogram = norms.histogram() if norms is not None else None
     begin(
         {

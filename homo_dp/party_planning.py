@@ -71,15 +71,15 @@ def _values(own: Config, config: Config, name: str, mechanism: Mechanism, plan: 
         if own.party.caps.releases is not None
         else "all of these",
         "lifetime epsilon": budget.lifetime_epsilon,
-        "lifetime epsilon spent": _spent(own, mechanism, plan),
+        "lifetime epsilon spent": _spent(own),
         "trusts the aggregator": own.privacy.trust_aggregator,
     }
 
 
-def _spent(own: Config, mechanism: Mechanism, plan: PartyPlan) -> float | None:
+def _spent(own: Config) -> float | None:
     """What all runs so far cost this party's data; None without a ledger."""
     if not Path(own.privacy.ledger).exists():
         return None
     with Ledger(own.privacy.ledger, read_only=True) as ledger:
         delta = own.privacy.lifetime_delta or own.privacy.delta
-        return ledger.spent(own.data.dataset, mechanism.unit, plan.relation, delta).epsilon.quoted
+        return ledger.spent(own.data.dataset, delta).epsilon.quoted

@@ -12,8 +12,8 @@ from homo_dp.federation.mechanism import Mechanism, PartyPlan, round_charge
 from homo_dp.federation.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Charge, Ledger
-from homo_dp.privacy.ledger_budget import refusal
-from homo_dp.privacy.ledger_totals import Totals
+from homo_dp.privacy.ledger.budget import refusal
+from homo_dp.privacy.ledger.totals import Totals
 from homo_dp.screen import Screen
 from homo_dp.user_simulation import counted, planned_user_mechanism, simulates_users
 
@@ -23,9 +23,8 @@ def show_plan(config: Config, screen: Screen) -> None:
     mechanism = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     screen.line("dry run: no data was touched, nothing is charged")
-    relations = dict.fromkeys(plan.relation for plan in plans.values())
-    left = {relation: _remaining(config, mechanism, relation) for relation in relations}
-    rows = [_row(mechanism, name, plan, plans, left[plan.relation]) for name, plan in plans.items()]
+    left = _remaining(config)
+    rows = [_row(mechanism, name, plan, plans, left) for name, plan in plans.items()]
     header = [counted(config) if name == "rows" else name for name in rows[0]]
     screen.table("plan", header, [list(row.values()) for row in rows])
     for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
@@ -79,7 +78,7 @@ def _row(
     }
 
 
-def _remaining(config: Config, mechanism: Mechanism, relation: str) -> float | None:
+def _remaining(config: Config) -> float | None:
     """Lifetime epsilon that is left for these data before this run; None without a lifetime budget."""
     budget = run_budget(config)
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
@@ -87,7 +86,7 @@ def _remaining(config: Config, mechanism: Mechanism, relation: str) -> float | N
     if not Path(config.privacy.ledger).exists():
         return budget.lifetime_epsilon
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(config.data.dataset, mechanism.unit, relation, budget.lifetime_delta)
+        spent = ledger.spent(config.data.dataset, budget.lifetime_delta)
     return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
 
 

@@ -6,6 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +122,8 @@ class Simulation:
         for name, party in self.parties.items():
             hub.register(name, party.handle)
         rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
-        run_rounds(aggregator, hub.aggregator(), rules, self._report)
+        together = nullcontext if self.ledger is None else self.ledger.together
+        run_rounds(aggregator, hub.aggregator(), rules, self._report, together)
 
     def _rounds_spent(self) -> int:
         """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""

@@ -29,7 +29,8 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
         said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
         return Price(None, (said,) if results else ())
     from homo_dp.privacy.accounting import renyi_epsilon
-    from homo_dp.privacy.ledger_lifetime import Lifetime
+    from homo_dp.privacy.ledger.lifetime import Lifetime
+    from homo_dp.privacy.ledger.rows import Spend
 
     spent: dict[tuple[str, str, str], Lifetime] = {}
     delta = 0.0
@@ -37,7 +38,7 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
         for row in _extract(result):
             event = json.dumps(row["event"], sort_keys=True, separators=(",", ":"))
             scope = row["dataset"], row["unit"], row["relation"]
-            spent.setdefault(scope, Lifetime()).add(row["run"], row["party"], event)
+            spent.setdefault(scope, Lifetime()).add(row["run"], row["party"], Spend(event, *scope[1:]))
             delta = max(delta, float(row["delta"]))
     totals = {scope: renyi_epsilon(lifetime.renyi(), delta) for scope, lifetime in spent.items()}
     lines = [

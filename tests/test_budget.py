@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from homo_dp import budget, cli
 from homo_dp.budget_plan import Plan, changes
@@ -234,6 +234,12 @@ def ledger(tmp_path: Path) -> Path:
 def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("ledger", "show", str(ledger)) == 0
     out = capsys.readouterr().out
+    assert "1 runs" in out
+    assert [line.split()[1:] for line in out.splitlines() if "aggregator" in line][1:] == [
+        ["run-1", "patients", "aggregator", "1.326"]
+    ]
+    assert command("ledger", "show", str(ledger), "--rows") == 0
+    out = capsys.readouterr().out
     assert "3 releases" in out
     assert out.count("Gaussian(5)") == 3
     assert "hospital_a" in out
@@ -254,7 +260,7 @@ def test_show_adds_up_all_runs(ledger: Path, capsys: pytest.CaptureFixture[str])
     total = capsys.readouterr().out.splitlines()[-1].split()
     spent = epsilon(SelfComposedDpEvent(GaussianDpEvent(5.0), 5), 1e-5)
     figures = [f"{spent.rdp:.4g}", f"{spent.pld:.4g}"]
-    assert total == ["patients", "record", "add_or_remove_one", "3", "5", *figures, "1e-05"]
+    assert total == ["patients", "record,", "add", "or", "remove", "3", "5", *figures, "1e-05"]
     assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
     assert "all runs" not in capsys.readouterr().out
 
@@ -270,6 +276,32 @@ def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, caps
     (row,) = json.loads(capsys.readouterr().out)
     assert row["epsilon"] is None
     assert "NOT PRIVATE" in row["noise"]
+
+
+def test_show_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(0.012345, GaussianDpEvent(1.2345)), 100)
+    long = replace(RELEASE, run="run-20261118-003137-abcdef-and-more", dataset="a" * 60, party="p" * 60, event=event)
+    with Ledger(tmp_path / "l.sqlite") as rows:
+        rows.charge(replace(long, observer="model_reader"), Budget())
+        rows.charge(replace(long, run="run-2", party="b", relation="replace_one"), Budget())
+    for more in ([], ["--rows"]):
+        assert command("ledger", "show", str(tmp_path / "l.sqlite"), *more) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if "sqlite" not in line]
+        assert max(map(len, lines)) <= 80
+
+
+def test_show_one_dataset_with_a_picture(ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger(ledger) as rows:
+        rows.charge(replace(RELEASE, run="run-2", dataset="other"), Budget())
+        rows.charge(replace(RELEASE, run="run-3", kind="model", observer="model_reader"), Budget())
+    picture = tmp_path / "spent.png"
+    assert command("ledger", "show", str(ledger), "--dataset", "patients", "--plot", str(picture)) == 0
+    out = capsys.readouterr().out
+    assert "other" not in out
+    assert "reader" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert command("ledger", "show", str(ledger), "--dataset", "none") == 2
+    assert "--dataset=none: nothing was released" in capsys.readouterr().err
 
 
 def test_verify(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,7 @@ def load_federation(config: Config, seed: int | None = None, only: str | None = 
 
     Guarantees:
         - the seed decides which rows are held out and how one table is split, nothing else;
+        - one row more or less in a table changes neither for any other row (embedded sets are public and exempt);
         - nothing is fitted: bounds, levels and classes are those of the config.
     """
     seed = config.train.seed if seed is None else seed
@@ -112,7 +113,7 @@ def _embedded(config: Config, seed: int) -> tuple[Encoding, list[_Held]]:
     source = f"embedded {bundled.name}"
     encoding = table_encoding(config, list(bundled.frame.columns), source, bundled.image_shape)
     test = _test_path(config.data)
-    rows = encode_rows(bundled.frame, None, encoding, config.data, source)
+    rows = encode_rows(bundled.frame, None, encoding, config.data, source, public=True)
     tests = None if test is None else _load(test, encoding, config.data, test=True)
     return encoding, [_Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)]
 

@@ -1,4 +1,7 @@
-"""Who holds which row when one table is split over parties: positions only, drawn from a public seed."""
+"""Who holds which row when one public table is split over parties: positions only, drawn from a public seed.
+
+Exact shares depend on the number of rows, so private tables are split by `places` instead.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +43,7 @@ def by_label(codes: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
 
 def dirichlet_shares(codes: np.ndarray, parties: int, alpha: float, seed: int, classes: int = 0) -> np.ndarray:
     """Shares (classes x parties) drawn from Dirichlet(alpha) so that no party is left without a row."""
-    if not alpha > 0:
-        raise DataError(f"data.partition.alpha={alpha} must be > 0 (0.1 very uneven, 100 nearly even)")
+    _check_alpha(alpha)
     _enough(len(codes), parties, "rows")
     counts = np.bincount(codes, minlength=classes)
     generator = _generator(seed, "dirichlet")
@@ -54,6 +56,12 @@ def dirichlet_shares(codes: np.ndarray, parties: int, alpha: float, seed: int, c
         f"data.partition.alpha={alpha} leaves one of {parties} parties without a row in {_DRAWS} draws; "
         "raise alpha, use fewer parties or another train.seed"
     )
+
+
+def public_shares(classes: int, parties: int, alpha: float, seed: int) -> np.ndarray:
+    """Shares (classes x parties) drawn from Dirichlet(alpha) without a look at the rows."""
+    _check_alpha(alpha)
+    return _generator(seed, "dirichlet").dirichlet(np.full(parties, alpha), size=classes)
 
 
 def dirichlet(codes: np.ndarray, shares: np.ndarray, seed: int) -> list[np.ndarray]:
@@ -82,17 +90,27 @@ def by_code(codes: np.ndarray, parties: int) -> list[np.ndarray]:
 
 
 def hold_out(rows: int, fraction: float, seed: int, party: str) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (train, test) of one party; it depends on the seed and the party's name only, so it is the same
-    in a simulation and in the party's own process."""
-    if not 0 <= fraction < 1:
-        raise DataError(f"data.test_fraction={fraction} must be in [0, 1)")
+    """Positions (train, test) of one party's public rows, an exact share of them."""
+    check_fraction(fraction)
     order = _generator(seed, f"test/{party}").permutation(rows)
     tests = min(round(rows * fraction), max(rows - 1, 0))
     return np.sort(order[tests:]), np.sort(order[:tests])
 
 
+def check_fraction(fraction: float) -> float:
+    """The share of rows to hold out, if it is one."""
+    if not 0 <= fraction < 1:
+        raise DataError(f"data.test_fraction={fraction} must be in [0, 1)")
+    return fraction
+
+
 def _generator(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
+
+
+def _check_alpha(alpha: float) -> None:
+    if not alpha > 0:
+        raise DataError(f"data.partition.alpha={alpha} must be > 0 (0.1 very uneven, 100 nearly even)")
 
 
 def _cuts(count: int, share: np.ndarray) -> np.ndarray:

@@ -37,20 +37,32 @@ class Table:
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of one source."""
+    """All rows of one source.
+
+    `public` rows (an embedded set) are split exactly, by their number; all others by a hash of each row alone, which
+    one row more or less cannot change for the others.
+    """
 
     source: str
     features: torch.Tensor
     labels: torch.Tensor
     frame: pd.DataFrame
     users: np.ndarray | None
+    classes: int | None = None
+    public: bool = False
 
     def __len__(self) -> int:
         return len(self.frame)
 
 
 def encode_rows(
-    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, data: DataConfig, source: str
+    frame: pd.DataFrame,
+    pixels: np.ndarray | None,
+    encoding: Encoding,
+    data: DataConfig,
+    source: str,
+    *,
+    public: bool = False,
 ) -> Rows:
     """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them."""
     features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
@@ -58,7 +70,8 @@ def encode_rows(
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
         users = texts(frame, data.user_column, source)
-    return Rows(source, features, labels, frame, users)
+    classes = None if encoding.classes is None else len(encoding.classes)
+    return Rows(source, features, labels, frame, users, classes, public)
 
 
 def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from homo_dp.data import partition
+from homo_dp.data.places import name_places, row_places
 from homo_dp.data.rows import Rows, test_mask, texts
 from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
-    from homo_dp.config.data import DataConfig
+    from homo_dp.config.data import DataConfig, PartitionConfig
 
 ALONE = "all"  # name of the one party that holds a table which nothing splits
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
@@ -44,16 +45,32 @@ def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> li
 
 
 def hold_out(data: DataConfig, rows: Rows, party: str, part: np.ndarray, seed: int) -> Share:
-    """Hold out the test fraction of one party's rows; whole users where the table has users."""
-    fraction = data.test_fraction or 0.0
+    """Hold out the test fraction of one party's rows; whole users where the table has users.
+
+    It depends on the seed, the party's name and each row (or user) by itself, so it is the same in a simulation and in
+    the party's own process. The test rows of a private table are about the fraction: an exact number would depend on
+    all rows.
+    """
+    fraction = partition.check_fraction(data.test_fraction or 0.0)
+    if not rows.public:
+        held = _places(rows, part, seed, f"test/{party}") < fraction
+        return Share(party, part[~held], part[held])
     if rows.users is None:
         train, test = partition.hold_out(len(part), fraction, seed, party)
     else:
         group, names = pd.factorize(rows.users[part])
-        _, held = partition.hold_out(len(names), fraction, seed, party)
-        mask = np.isin(group, held)
+        _, users = partition.hold_out(len(names), fraction, seed, party)
+        mask = np.isin(group, users)
         train, test = np.flatnonzero(~mask), np.flatnonzero(mask)
     return Share(party, part[train], part[test])
+
+
+def _places(rows: Rows, part: np.ndarray, seed: int, purpose: str) -> np.ndarray:
+    """A place in [0, 1) for each row, or the same for all rows of a user."""
+    if rows.users is None:
+        return row_places(rows, part, seed, purpose)
+    group, names = pd.factorize(rows.users[part])
+    return name_places(names, seed, purpose)[group]
 
 
 def _dealt(
@@ -79,17 +96,40 @@ def _by_partition(
     if rows.users is not None:
         if chosen.kind != "iid":
             raise DataError(f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column use iid")
+    elif chosen.kind != "iid" and rows.labels.is_floating_point():
+        raise DataError(f"data.partition.kind={chosen.kind} needs classes; a regression table can be split iid")
+    if not rows.public:
+        return _by_place(chosen, rows, kept, seed), _by_place(chosen, test, held, seed)
+    if rows.users is not None:
         return _by_user(rows.users[kept], count, seed), _spread(len(held), count)
     if chosen.kind == "iid":
         return partition.iid(len(kept), count, seed), _spread(len(held), count)
-    if rows.labels.is_floating_point():
-        raise DataError(f"data.partition.kind={chosen.kind} needs classes; a regression table can be split iid")
     codes, test_codes = rows.labels.numpy()[kept], test.labels.numpy()[held]
     if chosen.kind == "by_label":
         return partition.by_label(codes, count, seed), _spread_sorted(test_codes, count)
     classes = int(max(codes.max(initial=0), test_codes.max(initial=0))) + 1
     shares = partition.dirichlet_shares(codes, count, chosen.alpha, seed, classes)
     return partition.dirichlet(codes, shares, seed), partition.dirichlet(test_codes, shares, seed)
+
+
+def _by_place(chosen: PartitionConfig, rows: Rows, part: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Rows of a private table dealt out each by its own place, so that one row more moves no other.
+
+    Parties get about equal shares, or about their Dirichlet shares; by label each class takes an equal piece of the
+    line from the first party to the last.
+    """
+    count = chosen.parties
+    if len(part) == 0:
+        return [part] * count
+    places = _places(rows, part, seed, chosen.kind)
+    if chosen.kind == "iid":
+        return partition.by_code((places * count).astype(np.int64), count)
+    codes, classes = rows.labels.numpy()[part], rows.classes or 1
+    if chosen.kind == "by_label":
+        return partition.by_code(((codes + places) / classes * count).astype(np.int64).clip(max=count - 1), count)
+    ends = partition.public_shares(classes, count, chosen.alpha, seed).cumsum(axis=1)
+    owner = (places[:, None] >= ends[codes, :-1]).sum(axis=1)
+    return partition.by_code(owner, count)
 
 
 def _by_user(users: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from homo_dp.config.schema import Config
 from homo_dp.federation.messages import KINDS, Field, Kinds, extended
 from homo_dp.privacy.accounting import epsilon
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.ledger_rows import Charge
+from homo_dp.privacy.ledger.rows import Charge
 from homo_dp.privacy.noise import NoiseSource
 
 if TYPE_CHECKING:

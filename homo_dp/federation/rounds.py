@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from homo_dp.errors import MessageError, TransportError
@@ -25,14 +26,23 @@ class RoundRules:
 
 
 def run_rounds(
-    aggregator: Aggregator, transport: Transport, rules: RoundRules, report: Callable[[RoundReport], None]
+    aggregator: Aggregator,
+    transport: Transport,
+    rules: RoundRules,
+    report: Callable[[RoundReport], None],
+    charges: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Run the rounds that are left, then send everybody the final weights."""
+    """Run the rounds that are left, then send everybody the final weights.
+
+    ``charges`` is entered while a round's updates are asked for and left before they are used: where all parties are in
+    this process, their charges become one commit (``Ledger.together``).
+    """
     while aggregator.round < rules.rounds:
         aggregator.start_round()
-        for message in aggregator.broadcast():
-            transport.send(message)
-        collect(aggregator, transport, rules)
+        with charges():
+            for message in aggregator.broadcast():
+                transport.send(message)
+            collect(aggregator, transport, rules)
         report(aggregator.finish_round())
     for message in aggregator.finished():
         transport.send(message)

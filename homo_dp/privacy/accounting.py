@@ -141,7 +141,8 @@ def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
 
 def _one_relation(counts: Mapping[str, int]) -> None:
     """Refuse to add up guarantees about different neighbours."""
-    if any(map(_fixed_size, counts)) and any('"PoissonSampledDpEvent"' in text for text in counts):
+    kinds = {type(from_json(part)) for text in counts for part in parts(from_json(text))}
+    if {dp_event.SampledWithoutReplacementDpEvent, dp_event.PoissonSampledDpEvent} <= kinds:
         raise PrivacyError(
             "event=Poisson and fixed-size samples together: the one bounds adding or removing a record, the other "
             "replacing one; use one kind of sampling"
@@ -149,7 +150,8 @@ def _one_relation(counts: Mapping[str, int]) -> None:
 
 
 def _fixed_size(text: str) -> bool:
-    return '"SampledWithoutReplacementDpEvent"' in text
+    """Whether a mechanism (a part of an event) draws samples of a fixed size."""
+    return isinstance(from_json(text), dp_event.SampledWithoutReplacementDpEvent)
 
 
 # --- by PLD ---------------------------------------------------------------------------------------------------------
@@ -212,36 +214,53 @@ def renyi_epsilon(divergence: Renyi, delta: float) -> float:
     return float(compute_epsilon(ORDERS, divergence, delta)[0]) if np.any(divergence) else 0.0
 
 
-def renyi(counts: Mapping[str, int]) -> Renyi:
-    """Renyi divergence of many releases at every order: text of each event -> how many times."""
+def renyi(counts: Mapping[str, int], *, doubled: bool = False) -> Renyi:
+    """Renyi divergence of many releases at every order: text of each event -> how many times.
+
+    ``doubled``: for neighbours twice as far apart as the event says, that is with one record (or user) replaced where
+    the event is about adding or removing one. A Gaussian or Laplace mechanism then has half its noise multiplier; for a
+    Poisson sample the bound of a fixed-size one holds, whose proof needs no more than that the replaced one is in
+    the sample with probability q, independently of the others.
+    """
     total = np.zeros(len(ORDERS))
     for text, count in counts.items():
         if count < 0:
             raise PrivacyError(f"count={count} must be >= 0; give how many times the event was released")
         if count:  # never 0 * infinity
-            total = total + count * _rdp_vector(text)
+            total = total + count * _rdp_vector(text, doubled)
     return total
 
 
 @functools.lru_cache(maxsize=4096)
-def _rdp_vector(text: str) -> Renyi:
+def _rdp_vector(text: str, doubled: bool = False) -> Renyi:
     """Renyi divergence of one release at every order, rounded up."""
     total = np.zeros(len(ORDERS))
     for part, count in parts(from_json(text)).items():
-        event = from_json(part)
-        if isinstance(event, dp_event.SampledWithoutReplacementDpEvent):
-            rate = event.sample_size / event.source_dataset_size
-            divergence = fixed_size_rdp(rate, gaussian_multiplier(event.event) or math.nan, ORDERS)
-        elif isinstance(event, dp_event.PoissonSampledDpEvent) and (noise := _noise_of_a_part(event)) is not None:
-            divergence = poisson_rdp(float(event.sampling_probability), noise, ORDERS)
-        else:
-            divergence = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp
+        divergence = _divergence(from_json(part), 2.0 if doubled else 1.0)
         # the logarithms that are added up cancel to about 1e-14; without this a tiny rate could cost nothing
         total += count * (divergence + 1e-14 * np.maximum(1.0, 1.0 / (ORDERS - 1)))
     # Renyi divergence grows with the order, so an order that failed has at most the next one's.
     vector = np.minimum.accumulate(total[::-1])[::-1]
     vector.flags.writeable = False
     return vector
+
+
+def _divergence(event: DpEvent, distance: float) -> Renyi:
+    """Of one mechanism, for neighbours that are ``distance`` (1 or 2) times as far apart as it says."""
+    match event:
+        case dp_event.SampledWithoutReplacementDpEvent():
+            rate = event.sample_size / event.source_dataset_size
+            return fixed_size_rdp(rate, (gaussian_multiplier(event.event) or math.nan) / distance, ORDERS)
+        case dp_event.PoissonSampledDpEvent() if (noise := _noise_of_a_part(event)) is not None:
+            if distance > 1:
+                return fixed_size_rdp(float(event.sampling_probability), noise / distance, ORDERS)
+            return poisson_rdp(float(event.sampling_probability), noise, ORDERS)
+        case dp_event.PoissonSampledDpEvent():  # of everything
+            event = dp_event.GaussianDpEvent(gaussian_multiplier(event.event) or math.nan)
+    if distance > 1:
+        event = type(event)(event.noise_multiplier / distance)
+    result: Renyi = np.asarray(RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp)
+    return result
 
 
 def _noise_of_a_part(event: dp_event.PoissonSampledDpEvent) -> float | None:

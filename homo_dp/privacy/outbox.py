@@ -112,6 +112,8 @@ def release_once(
         - after a crash a charged message is returned byte for byte and not charged again; what was never charged was
           never returned, is discarded and made anew with fresh noise.
     """
+    if ledger.waiting:
+        raise LedgerError(f"ledger={ledger.path} is inside together(): a message may leave only once it is on disk")
     row = ledger.charged(*charge.key)
     if row is not None:
         return _charged_message(outbox, ledger, row, key)

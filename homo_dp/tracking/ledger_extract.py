@@ -10,12 +10,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from homo_dp.privacy.accounting import Epsilon, renyi_epsilon
+from homo_dp.privacy.accounting import Epsilon
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
-from homo_dp.privacy.ledger_lifetime import Lifetime
-from homo_dp.privacy.ledger_rows import Scope, row_hash
-from homo_dp.privacy.ledger_totals import epsilon_of
+from homo_dp.privacy.ledger.rows import Scope, row_hash
+from homo_dp.privacy.ledger.totals import epsilon_of
 
 Rows = Sequence[Mapping[str, Any]]
 Finding = tuple[bool, str]  # whether it is good, and what was found
@@ -23,43 +22,42 @@ MOST_BAD = 20
 SAME = 0.002  # accountants round differently where they add up in another order
 
 
-def ledger_summary(path: Path, rows: Sequence[LedgerRow], run: str, budget: Budget) -> dict[str, Any]:
+def ledger_summary(ledger: Ledger, run: str, budget: Budget) -> dict[str, Any]:
     """Where the ledger ends now, and what each dataset of this run has given away in all runs.
 
     ``epsilon_sum`` adds up the runs' own epsilons, an upper bound at the sum of their deltas; ``epsilon_together`` is
     the tighter figure of one composition over all of them, by RDP, at ``delta``. A run counts for the party that it
     told most about.
     """
-    scopes = dict.fromkeys(row.scope for row in rows if row.run == run)
+    head, last = ledger.head(), {(row.run, row.party): row for row in ledger.last_rows()}
+    scopes = dict.fromkeys(row.scope for row in last.values() if row.run == run)
     return {
-        "file": path.name,
-        "releases": len(rows),
-        "head": rows[-1].hash if rows else None,
-        "checked": True,  # reading the rows checks every one of them, their order and the head
-        "datasets": [_dataset(rows, scope, run, budget) for scope in scopes],
+        "file": ledger.path.name,
+        "releases": head.count,
+        "head": head.hash if head.count else None,
+        "checked": True,  # opening it checked all rows since the last checkpoint, that checkpoint and the head
+        "datasets": [_dataset(ledger, list(last.values()), scope, run, budget) for scope in scopes],
     }
 
 
-def _dataset(rows: Sequence[LedgerRow], scope: Scope, run: str, budget: Budget) -> dict[str, Any]:
+def _dataset(ledger: Ledger, last: Sequence[LedgerRow], scope: Scope, run: str, budget: Budget) -> dict[str, Any]:
     dataset, unit, relation = scope
-    own = [row for row in rows if row.scope == scope]
-    lifetime = Lifetime()
     runs: dict[str, list[LedgerRow]] = {}
-    for row in {(row.run, row.party): row for row in own}.values():  # the last one's epsilon is of the run so far
-        runs.setdefault(row.run, []).append(row)
-    for row in own:
-        lifetime.add(row.run, row.party, row.event)
-    delta = budget.lifetime_delta or max(row.delta for row in own)
+    for row in last:  # its epsilon is of the run so far
+        if row.dataset == dataset:
+            runs.setdefault(row.run, []).append(row)
+    delta = budget.lifetime_delta or max(row.delta for rows in runs.values() for row in rows)
+    spent = ledger.spent(dataset, delta)
     return {
         "dataset": dataset,
         "unit": unit,
         "relation": relation,
-        "releases": len(own),
-        "runs": len(runs),
+        "releases": spent.releases,
+        "runs": spent.runs,
         "epsilon_this_run": max(row.epsilon for row in runs[run]),
         "epsilon_sum": sum(max(row.epsilon for row in each) for each in runs.values()),
         "delta_sum": sum(max(row.delta for row in each) for each in runs.values()),
-        "epsilon_together": renyi_epsilon(lifetime.renyi(), delta),
+        "epsilon_together": spent.epsilon.rdp,
         "delta": delta,
         "lifetime_epsilon": budget.lifetime_epsilon,
     }

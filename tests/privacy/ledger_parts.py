@@ -1,8 +1,10 @@
 """What the tests of ledger and outbox share: a small release, and party processes that can be killed."""
 
+import json
 import multiprocessing
 import os
 import resource
+import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +19,8 @@ from homo_dp.privacy.accounting import epsilon
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.events import compose
-from homo_dp.privacy.ledger import Budget, Charge, Ledger
+from homo_dp.privacy.ledger import Budget, Charge, Ledger, LedgerRow
+from homo_dp.privacy.ledger.rows import row_hash
 from homo_dp.privacy.outbox import Outbox, recover, release_once
 
 FREE = Budget()
@@ -214,3 +217,39 @@ def refusal(call: Callable[[], object]) -> str:
     except LedgerError as error:
         return str(error)
     return ""
+
+
+OLD_COLUMNS = [name for name in LedgerRow.__dataclass_fields__ if name not in ("salt", "first_row", "checkpoint")]
+
+
+def old_ledger(folder: Path, rounds: int = 3) -> Path:
+    """A ledger of version 2, as it was written before rows had salts; closed."""
+    path = ledger_of(folder, rounds)
+    with Ledger(path) as ledger:
+        rows = ledger.rows()
+    last = "0" * 64
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE checkpoints")
+        for name in ("salt", "first_row", "checkpoint"):
+            database.execute(f"ALTER TABLE releases DROP COLUMN {name}")
+        for row in rows:
+            fields = {name: getattr(row, name) for name in OLD_COLUMNS} | {"previous_hash": last}
+            last = row_hash(fields)
+            database.execute(
+                "UPDATE releases SET previous_hash = ?, hash = ? WHERE row = ?",
+                (fields["previous_hash"], last, row.row),
+            )
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+    path.with_name("ledger.sqlite.head").write_text(json.dumps({"count": rounds, "hash": last}))
+    return path
+
+
+def charge_together(folder: Path, crash_at: str | None = None) -> None:
+    """One round of three parties in one process, killed at a point; then it is written that the round was used."""
+    crash._planned = crash._plan(crash_at)
+    with Ledger(folder / "ledger.sqlite") as ledger:
+        with ledger.together():
+            for name in "abc":
+                ledger.charge(release(1, party=name), budget_for(1))
+        publish(folder, 1, b"the model after round 1")

@@ -7,8 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import (
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
 
 from homo_dp.privacy.accounting import epsilon, rdp_epsilon, renyi
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
@@ -166,13 +174,56 @@ def test_a_lifetime_budget_holds_over_runs(ledger: Ledger) -> None:
     lifetime = Budget(lifetime_epsilon=rdp_epsilon({event: 12}, 1e-6), lifetime_delta=1e-6)
     for release_number in range(12):
         ledger.charge(release(release_number, run=f"run-{release_number // 5}"), lifetime)
-    with pytest.raises(BudgetExceeded, match=r"lifetime_epsilon=.* dataset=table unit=record"):
+    with pytest.raises(BudgetExceeded, match=r"lifetime_epsilon=.* dataset=table would be passed"):
         ledger.charge(release(1, run="run-9"), lifetime)
     assert "lifetime_epsilon" in (ledger.would_exceed([release(1, run="run-9", party="b")], lifetime) or "")
-    for other in ({"dataset": "other"}, {"unit": "user"}, {"relation": "replace_one"}):
-        assert ledger.would_exceed([release(1, run="run-9", **other)], lifetime) is None
+    assert ledger.would_exceed([release(1, run="run-9", dataset="other")], lifetime) is None
+    for other in ({"unit": "user"}, {"relation": "replace_one"}):
+        assert "lifetime_epsilon" in (ledger.would_exceed([release(1, run="run-9", **other)], lifetime) or "")
     assert ledger.charge(release(1, run="run-9"), FREE).row == 13  # no lifetime asked for
     assert ledger.verify().count == 13
+
+
+@pytest.mark.parametrize("change", [{"dataset": "renamed"}, {"unit": "user"}])
+def test_a_run_keeps_its_data_and_unit(ledger: Ledger, change: dict[str, Any]) -> None:
+    """A rename in the middle of a run would let its total start anew."""
+    for number in (1, 2):
+        ledger.charge(release(number), budget_for(2))
+    (name,) = change
+    for call in (ledger.charge, lambda charge, budget: ledger.would_exceed([charge], budget)):
+        with pytest.raises(LedgerError, match=rf"{name}={change[name]} but run=run-1 party=a was charged with {name}="):
+            call(release(3, **change), budget_for(2))
+    assert ledger.charge(release(1, run="run-2", **change), FREE).row == 3, "another run may"
+
+
+@pytest.mark.parametrize("other", [{"unit": "user"}, {"relation": "replace_one"}])
+def test_one_lifetime_over_units_and_relations(ledger: Ledger, other: dict[str, Any]) -> None:
+    """Whoever picks the mechanism does not find a second budget; mixed, add-or-remove counts at twice the distance."""
+    event = to_json(EVENT)
+    replaced = 4 if "unit" in other else 1  # a Gaussian at twice the distance has four times the divergence
+    limit = rdp_epsilon({event: 4 * 3 + replaced}, DELTA)
+    enough, scarce = (Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.01, 0.99))
+    for number in (1, 2, 3):
+        ledger.charge(release(number), enough)
+    second = release(1, run="run-2", **other)
+    assert "lifetime_epsilon" in (ledger.would_exceed([second], scarce) or "")
+    with pytest.raises(BudgetExceeded, match="lifetime_epsilon"):
+        ledger.charge(second, scarce)
+    ledger.charge(second, Budget(lifetime_epsilon=limit * 1.2, lifetime_delta=DELTA))
+    spent = ledger.spent("table", DELTA)
+    assert spent.mixed
+    assert spent.epsilon.pld is None
+    assert spent.epsilon.rdp == pytest.approx(limit)
+
+
+def test_twice_the_distance_costs_more_for_every_mechanism() -> None:
+    """A replaced record is never cheaper than one that is added or removed, and no cheaper than known bounds."""
+    fixed = SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(1.0))
+    sampled = PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0))
+    for event in (EVENT, sampled, LaplaceDpEvent(5.0), SelfComposedDpEvent(sampled, 7)):
+        assert np.all(renyi({to_json(event): 1}, doubled=True) >= renyi({to_json(event): 1}))
+    assert np.allclose(renyi({to_json(sampled): 1}, doubled=True), renyi({to_json(fixed): 1}))
+    assert np.allclose(renyi({to_json(EVENT): 1}, doubled=True), renyi({to_json(EVENT): 4}), rtol=1e-6)
 
 
 NOISES = 20.0, 30.0
@@ -204,7 +255,7 @@ def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
     with pytest.raises(BudgetExceeded, match="lifetime_epsilon"):
         ledger.charge(planned[-1], scarce)
     ledger.charge(planned[-1], enough)
-    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
+    spent = ledger.spent("table", DELTA).epsilon
     assert spent.rdp == pytest.approx(limit)
     assert spent.pld == pytest.approx(epsilon(event_of(together), DELTA).pld)
 
@@ -213,7 +264,7 @@ def test_spent_is_no_less_than_what_any_party_of_a_run_spent(ledger: Ledger) -> 
     """RDP finds that the sample told more, PLD the contrary, by far: a run's party is not chosen by an order."""
     events = {"a": GaussianDpEvent(2.7), "b": PoissonSampledDpEvent(0.01, GaussianDpEvent(0.8))}
     rows = [ledger.charge(release(1, party=party, event=event), FREE) for party, event in events.items()]
-    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
+    spent = ledger.spent("table", DELTA).epsilon
     assert spent.quoted >= max(row.epsilon for row in rows)
     assert spent.rdp >= max(row.epsilon_rdp for row in rows)
 
@@ -225,7 +276,7 @@ def test_spent_by_pld_covers_parties_of_different_sizes(ledger: Ledger) -> None:
         for party, (rate, noise) in sizes.items():
             event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 4)
             ledger.charge(release(1, run=run, party=party, event=event), FREE)
-    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA).epsilon
+    spent = ledger.spent("table", DELTA).epsilon
     each = [
         epsilon(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 8), DELTA).pld or 0.0
         for rate, noise in sizes.values()
@@ -237,12 +288,12 @@ def test_spent_by_pld_covers_parties_of_different_sizes(ledger: Ledger) -> None:
 def test_spent_shows_both_accountants(ledger: Ledger) -> None:
     for run in ("run-1", "run-2"):
         ledger.charge(release(1, run=run), FREE)
-    spent = ledger.spent("table", "record", "add_or_remove_one", DELTA)
+    spent = ledger.spent("table", DELTA)
     assert spent.releases == 2
     assert spent.epsilon == epsilon(SelfComposedDpEvent(EVENT, 2), DELTA)
     assert spent.epsilon.pld is not None
     assert spent.epsilon.rdp == pytest.approx(rdp_epsilon({to_json(EVENT): 2}, DELTA))
-    nothing = ledger.spent("other", "record", "add_or_remove_one", DELTA)
+    nothing = ledger.spent("other", DELTA)
     assert (nothing.releases, nothing.epsilon.quoted) == (0, 0.0)
 
 
@@ -257,7 +308,7 @@ def test_the_order_of_the_filter_is_fixed_by_the_first_release(tmp_path: Path) -
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         row = ledger.charge(training, lifetime)
         assert row.lifetime_order == order
-        assert ledger.spent("table", "record", "add_or_remove_one", DELTA).lifetime_order == order
+        assert ledger.spent("table", DELTA).lifetime_order == order
 
 
 @pytest.mark.parametrize("limit", [0.3, 1.0, 3.0, 10.0])
@@ -290,7 +341,9 @@ def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
     names = (
         "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer noise time"
     )
-    assert list(row) == [*names.split(), "message_sha256", "lifetime_order", "previous_hash", "hash", "epsilon"]
+    assert list(row) == [
+        *(*names.split(), "message_sha256", "lifetime_order", "previous_hash", "hash", "salt", "first_row", "epsilon")
+    ]
     assert row["event"]["type"] == "SampledWithoutReplacementDpEvent"
     assert row["epsilon_pld"] is None
     assert row["epsilon"] == row["epsilon_rdp"]
@@ -308,8 +361,6 @@ def test_a_row_says_where_its_noise_came_from(ledger: Ledger) -> None:
 
 
 def _fixed_size() -> Any:
-    from dp_accounting.dp_event import SampledWithoutReplacementDpEvent
-
     return SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(2.0))
 
 

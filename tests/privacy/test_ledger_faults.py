@@ -17,8 +17,8 @@ import pytest
 
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger, LedgerRow
-from homo_dp.privacy.ledger_chain import Head, read_head
-from homo_dp.privacy.ledger_rows import row_hash
+from homo_dp.privacy.ledger.chain import Head, read_head
+from homo_dp.privacy.ledger.rows import row_hash
 from tests.privacy import ledger_parts as parts
 from tests.privacy.ledger_parts import FREE, hidden_spends, in_process, ledger_of, release
 
@@ -42,6 +42,9 @@ COLUMNS = {
     "lifetime_order": "2.0",
     "previous_hash": "hash",
     "hash": "previous_hash",
+    "salt": "'00'",
+    "first_row": "1",
+    "checkpoint": "hash",
 }
 
 
@@ -224,7 +227,7 @@ def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, kind: str) -> 
     elif kind == "other database":
         execute(path, "CREATE TABLE notes (text)")
     elif kind == "newer":
-        execute(ledger_of(tmp_path), "PRAGMA user_version = 3")
+        execute(ledger_of(tmp_path), "PRAGMA user_version = 4")
     else:
         path.touch()
         path = path / "ledger.sqlite"

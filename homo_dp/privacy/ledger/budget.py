@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from homo_dp.privacy.filters import best_order, epsilon_at_order
-from homo_dp.privacy.ledger_lifetime import Releases, renyi_of
-from homo_dp.privacy.ledger_rows import Budget, Charge, Scope
-from homo_dp.privacy.ledger_totals import Totals, epsilon_of, known_epsilon
+from homo_dp.privacy.ledger.lifetime import Releases, renyi_of
+from homo_dp.privacy.ledger.rows import Budget, Charge, Spend
+from homo_dp.privacy.ledger.totals import Totals, epsilon_of, known_epsilon
 
-__all__ = ["by_scope", "lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
+__all__ = ["by_dataset", "lifetime_order", "lifetime_refusal", "refusal", "run_refusal"]
 
 _ROUNDING = 1 + 1e-9  # sums of floats in another order
 
@@ -18,22 +18,22 @@ def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budge
     runs: dict[tuple[str, ...], tuple[Charge, Counter[str]]] = {}
     planned = list(planned)
     for charge, count in planned:
-        run = charge.run, charge.party, charge.dataset, charge.unit, charge.relation, str(charge.delta)
+        run = charge.run, charge.party, str(charge.delta)
         runs.setdefault(run, (charge, Counter()))[1][charge.event_text] += count
     reasons = [run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()]
-    first = {charge.scope: charge for charge, _ in reversed(planned)}
-    for scope, plan in by_scope(planned).items():
-        order = lifetime_order(totals, scope, plan, budget)
-        reasons.append(lifetime_refusal(totals, first[scope], plan, order, budget))
+    first = {charge.dataset: charge for charge, _ in reversed(planned)}
+    for dataset, plan in by_dataset(planned).items():
+        order = lifetime_order(totals, dataset, plan, budget)
+        reasons.append(lifetime_refusal(totals, first[dataset], plan, order, budget))
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def by_scope(planned: Iterable[tuple[Charge, int]]) -> dict[Scope, Releases]:
-    """What is planned about each dataset, unit and relation."""
-    plans: dict[Scope, dict[str, dict[str, Counter[str]]]] = {}
+def by_dataset(planned: Iterable[tuple[Charge, int]]) -> dict[str, Releases]:
+    """What is planned about each dataset."""
+    plans: dict[str, dict[str, dict[str, Counter[Spend]]]] = {}
     for charge, count in planned:
-        parties = plans.setdefault(charge.scope, {}).setdefault(charge.run, {})
-        parties.setdefault(charge.party, Counter())[charge.event_text] += count
+        parties = plans.setdefault(charge.dataset, {}).setdefault(charge.run, {})
+        parties.setdefault(charge.party, Counter())[charge.spend] += count
     return {**plans}
 
 
@@ -55,27 +55,27 @@ def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | N
 
 
 def lifetime_refusal(totals: Totals, charge: Charge, plan: Releases, order: float | None, budget: Budget) -> str | None:
-    """Why these releases, after those of all runs, would pass the lifetime budget of the dataset, unit and relation."""
+    """Why these releases, after those of all runs, would pass the lifetime budget of the dataset."""
     if order is None or budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
-    spent = epsilon_at_order(totals.lifetime(charge.scope).renyi(plan), order, budget.lifetime_delta)
+    spent = epsilon_at_order(totals.lifetime(charge.dataset).renyi(plan), order, budget.lifetime_delta)
     if spent <= budget.lifetime_epsilon * _ROUNDING:
         return None
     return (
         f"lifetime_epsilon={budget.lifetime_epsilon:g} at lifetime_delta={budget.lifetime_delta:g} of "
-        f"dataset={charge.dataset} unit={charge.unit} relation={charge.relation} would be passed: epsilon={spent:.6g} "
-        f"over all runs by RDP at the fixed order={order:g} (run={charge.run} party={charge.party} "
-        f"round={charge.round}); "
+        f"dataset={charge.dataset} would be passed: epsilon={spent:.6g} over all runs, units and relations by RDP at "
+        f"the fixed order={order:g} (run={charge.run} party={charge.party} round={charge.round} unit={charge.unit} "
+        f"relation={charge.relation}); "
         "this data has been used up, raise privacy.lifetime_epsilon only if its owner agrees"
     )
 
 
-def lifetime_order(totals: Totals, scope: Scope, plan: Releases, budget: Budget) -> float | None:
+def lifetime_order(totals: Totals, dataset: str, plan: Releases, budget: Budget) -> float | None:
     """The order of the lifetime filter: the one on the ledger, else the best for what is planned now."""
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
-    fixed = totals.lifetime_order(scope)
+    fixed = totals.lifetime_order(dataset)
     if fixed is not None:
         return fixed
-    spent = totals.lifetime(scope).renyi()
+    spent = totals.lifetime(dataset).renyi()
     return best_order(spent, renyi_of(plan), budget.lifetime_epsilon, budget.lifetime_delta)

@@ -1,26 +1,34 @@
-"""The SQLite file under a ledger: one table, durable commits, one writer at a time, one-line errors."""
+"""The SQLite file under a ledger: releases and the last checkpoint, durable commits, one writer, one-line errors."""
 
 import contextlib
 import functools
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.durable import sync_directory
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger_rows import LedgerRow
+from homo_dp.privacy.ledger.chain import GENESIS
+from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
 __all__ = ["Store"]
 
 _APPLICATION = 0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
-_VERSION = 2
+_VERSION = 3
+_OLD = 2  # without salts and checkpoints; read as it is, and brought to 3 when it is next opened to charge
 _WAIT_SECONDS = 60.0
 _COLUMNS = tuple(field.name for field in fields(LedgerRow))
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM releases "
+_SINCE_3 = ("salt", "first_row", "checkpoint")
+_SELECT = {
+    _VERSION: f"SELECT {', '.join(_COLUMNS)} FROM releases ",
+    _OLD: f"SELECT {', '.join('NULL' if name in _SINCE_3 else name for name in _COLUMNS)} FROM releases ",
+}
 _INSERT = f"INSERT INTO releases ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_CHECKPOINTS = "CREATE TABLE checkpoints (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
 _SCHEMA = """
 CREATE TABLE releases (
     row INTEGER PRIMARY KEY,
@@ -43,6 +51,9 @@ CREATE TABLE releases (
     lifetime_order REAL,
     previous_hash TEXT NOT NULL,
     hash TEXT NOT NULL,
+    salt TEXT,
+    first_row INTEGER,
+    checkpoint TEXT,
     UNIQUE (run, party, round, kind)
 )
 """
@@ -85,36 +96,80 @@ class Store:
             yield
 
     def count(self) -> int:
-        return int(self._database.execute("SELECT COUNT(*) FROM releases").fetchone()[0])
+        return int(self._one("SELECT COUNT(*) FROM releases")[0])
 
     def version(self) -> int:
         """A number that changes when another connection has committed; our own commits leave it as it is."""
-        return int(self._database.execute("PRAGMA data_version").fetchone()[0])
+        return int(self._one("PRAGMA data_version")[0])
 
     def rows_after(self, row: int) -> Iterator[LedgerRow]:
-        for values in self._database.execute(_SELECT + "WHERE row > ? ORDER BY row", (row,)):
-            yield LedgerRow(*values)
+        return self._rows("WHERE row > ? ORDER BY row", (row,))
+
+    def row_at(self, row: int) -> LedgerRow | None:
+        return next(self._rows("WHERE row = ?", (row,)), None)
 
     def hash_at(self, row: int) -> str | None:
-        found = self._database.execute("SELECT hash FROM releases WHERE row = ?", (row,)).fetchone()
+        found = self._one("SELECT hash FROM releases WHERE row = ?", (row,))
         return None if found is None else found[0]
+
+    def last(self) -> tuple[int, str]:
+        """Number and hash of the last row; (0, zeros) without one, as before the first."""
+        found = self._one("SELECT row, hash FROM releases ORDER BY row DESC LIMIT 1")
+        return (GENESIS.count, GENESIS.hash) if found is None else (found[0], found[1])
 
     def find(self, run: str, party: str, round: int, kind: str) -> LedgerRow | None:
         where = "WHERE run = ? AND party = ? AND round = ? AND kind = ?"
-        values = self._database.execute(_SELECT + where, (run, party, round, kind)).fetchone()
-        return None if values is None else LedgerRow(*values)
+        return next(self._rows(where, (run, party, round, kind)), None)
+
+    def rows_of_run(self, run: str) -> Iterator[LedgerRow]:
+        return self._rows("WHERE run = ? ORDER BY row", (run,))
+
+    def last_rows(self) -> Iterator[LedgerRow]:
+        """The last row of every run, party and observer, in order."""
+        last = "SELECT MAX(row) FROM releases GROUP BY run, party, observer"
+        return self._rows(f"WHERE row IN ({last}) ORDER BY row", ())
+
+    def runs(self) -> dict[str, tuple[str, bool]]:
+        """When each run was first charged, and whether all its noise was private."""
+        query = "SELECT run, MIN(time), MAX(noise LIKE ?) FROM releases GROUP BY run"
+        found = self._run(query, (NOT_PRIVATE + "%",))
+        return {str(run): (str(time), not repeatable) for run, time, repeatable in found}
 
     def count_rounds(self, run: str, party: str, kind: str, first: int, rounds: int) -> int:
         where = "WHERE run = ? AND party = ? AND kind = ? AND round >= ? AND round < ?"
-        values = (run, party, kind, first, first + rounds)
-        return int(self._database.execute("SELECT COUNT(*) FROM releases " + where, values).fetchone()[0])
+        values = (run, party, kind, first, min(first + rounds, 2**63 - 1))
+        return int(self._one("SELECT COUNT(*) FROM releases " + where, values)[0])
 
     def holds_message(self, message_sha256: str) -> bool:
-        found = self._database.execute("SELECT 1 FROM releases WHERE message_sha256 = ? LIMIT 1", (message_sha256,))
-        return found.fetchone() is not None
+        return self._one("SELECT 1 FROM releases WHERE message_sha256 = ? LIMIT 1", (message_sha256,)) is not None
 
-    def insert(self, row: LedgerRow) -> None:
-        self._database.execute(_INSERT, tuple(vars(row).values()))
+    def insert(self, rows: Sequence[LedgerRow]) -> None:
+        self._database.executemany(_INSERT, [tuple(vars(row).values()) for row in rows])
+
+    def checkpoint(self) -> tuple[int, str] | None:
+        """The row that carries the newest checkpoint, and the checkpoint."""
+        if self.old:
+            return None
+        found = self._one("SELECT row, content FROM checkpoints ORDER BY row DESC LIMIT 1")
+        return None if found is None else (found[0], str(found[1]))
+
+    def keep_checkpoint(self, row: int, content: str) -> None:
+        """Keep this one; the one before has served."""
+        self._database.execute("DELETE FROM checkpoints")
+        self._database.execute("INSERT INTO checkpoints VALUES (?, ?)", (row, content))
+
+    @property
+    def old(self) -> bool:
+        """Whether the file is of the version before salts."""
+        return self._schema == _OLD
+
+    def migrate(self) -> None:
+        """Bring an old file to this version; inside a transaction."""
+        for name, kind in zip(_SINCE_3, ("TEXT", "INTEGER", "TEXT"), strict=True):
+            self._database.execute(f"ALTER TABLE releases ADD COLUMN {name} {kind}")
+        self._database.execute(_CHECKPOINTS)
+        self._database.execute(f"PRAGMA user_version={_VERSION}")
+        self._schema = _VERSION
 
     def close(self) -> None:
         self._database.close()
@@ -124,12 +179,29 @@ class Store:
         with self._errors():
             self._database.execute(begin)
             try:
+                if self.old:  # another process may have brought it to this version
+                    self._schema = int(self._one("PRAGMA user_version")[0])
                 yield
                 self._database.execute("COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._database.execute("ROLLBACK")
+                    self._schema = int(self._one("PRAGMA user_version")[0])
                 raise
+
+    def _rows(self, where: str, values: tuple[Any, ...]) -> Iterator[LedgerRow]:
+        for found in self._run(_SELECT[self._schema] + where, values):
+            yield row_of(found, self.path)
+
+    def _one(self, query: str, values: tuple[Any, ...] = ()) -> Any:
+        return next(self._run(query, values), None)
+
+    def _run(self, query: str, values: tuple[Any, ...]) -> Iterator[Any]:
+        """What a query finds; a file whose bytes were changed can hold anything, in its schema too."""
+        try:
+            yield from self._database.execute(query, values)
+        except (UnicodeError, OverflowError, TypeError, MemoryError) as error:
+            raise LedgerError(f"ledger={self.path} is damaged ({type(error).__name__}: {error}); {_RESTORE}") from None
 
     def _create_file(self) -> None:
         """An empty file for its owner only; SQLite would make it readable for everybody."""
@@ -161,6 +233,7 @@ class Store:
         empty = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
         if self.read_only or not empty:
             self._check_schema(database)
+        self._schema = int(database.execute("PRAGMA user_version").fetchone()[0])
         if self.read_only:
             return
         database.execute("PRAGMA synchronous=FULL")
@@ -169,20 +242,22 @@ class Store:
         database.execute("BEGIN IMMEDIATE")  # fails on a file that cannot be written
         if database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
             database.execute(_SCHEMA)
+            database.execute(_CHECKPOINTS)
             database.execute(f"PRAGMA application_id={_APPLICATION}")
             database.execute(f"PRAGMA user_version={_VERSION}")
             crash_point("ledger.create.before_commit")
         database.execute("COMMIT")
         crash_point("ledger.create.after_commit")
+        self._schema = int(database.execute("PRAGMA user_version").fetchone()[0])
 
     def _check_schema(self, database: sqlite3.Connection) -> None:
         application = database.execute("PRAGMA application_id").fetchone()[0]
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if application != _APPLICATION:
             raise LedgerError(f"ledger={self.path} is empty or a database of something else; name another file")
-        if version != _VERSION:
+        if version not in (_OLD, _VERSION):
             raise LedgerError(
-                f"ledger={self.path} has version={version}, this homo_dp reads {_VERSION}; update homo_dp"
+                f"ledger={self.path} has version={version}, this homo_dp reads {_OLD} and {_VERSION}; update homo_dp"
             )
 
     @contextlib.contextmanager
@@ -191,8 +266,13 @@ class Store:
             yield
         except sqlite3.Error as error:
             raise LedgerError(f"ledger={self.path} {_reason(error)}") from None
+        except UnicodeError as error:  # SQLite quotes the bytes of a damaged schema in its errors
+            raise LedgerError(f"ledger={self.path} is damaged ({error}); {_RESTORE}") from None
         except OSError as error:
             raise LedgerError(f"ledger={self.path} cannot be used ({error.strerror}); name a writable file") from None
+
+
+_RESTORE = "restore it and its .head from a backup that is not older"
 
 
 def _reason(error: sqlite3.Error) -> str:
@@ -210,5 +290,5 @@ _REASONS = {
     "SQLITE_CANTOPEN": "cannot be opened ({error}); make the file and its directory readable and writable",
     "SQLITE_PERM": "cannot be opened ({error}); make the file and its directory readable and writable",
     "SQLITE_NOTADB": "is not a ledger ({error}); name another file",
-    "SQLITE_CORRUPT": "is damaged ({error}); restore it and its .head from a backup that is not older",
+    "SQLITE_CORRUPT": "is damaged ({error}); " + _RESTORE,
 }

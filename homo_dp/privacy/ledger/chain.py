@@ -6,7 +6,7 @@ from pathlib import Path
 
 from homo_dp.privacy.durable import write_file
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger_rows import LedgerRow, row_hash
+from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
 
 __all__ = ["GENESIS", "Head", "check_head", "follow", "head_path", "read_head", "write_head"]
 
@@ -41,11 +41,12 @@ def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
     return Head(row.row, row.hash)
 
 
-def check_head(reached: Head, head: Head | None, hash_at_head: str | None, ledger: Path) -> bool:
-    """Whether the ledger is exactly one row ahead of its head (a crash in between); raises if they disagree.
+def check_head(reached: Head, first: int, head: Head | None, hash_at_head: str | None, ledger: Path) -> bool:
+    """Whether the ledger is exactly one commit ahead of its head (a crash in between); raises if they disagree.
 
-    The head is on disk before the next row is written, so a crash can leave the ledger one row ahead, never behind
-    and never further ahead. Without rows a missing head is a crash as well, before the first one was written.
+    The head is on disk before the next rows are written, so a crash can leave the ledger ahead by the rows of its last
+    commit (from ``first`` on), never behind and never further ahead. Without rows a missing head is a crash as well,
+    before the first one was written.
     """
     if head is None:
         if reached.count == 0:
@@ -58,12 +59,12 @@ def check_head(reached: Head, head: Head | None, hash_at_head: str | None, ledge
         )
     if hash_at_head != head.hash:
         raise LedgerError(f"ledger={ledger} row={head.count} is not the row that its head recorded; {_RESTORE}")
-    if reached.count > head.count + 1:
+    if head.count not in (reached.count, first - 1):
         raise LedgerError(
             f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}, and a crash leaves at "
-            f"most one row between: row={head.count + 2} was not written by homo_dp, or the head is old; {_RESTORE}"
+            f"most the last commit between: row={first} was not written by homo_dp, or the head is old; {_RESTORE}"
         )
-    return reached.count == head.count + 1
+    return reached.count > head.count
 
 
 def head_path(ledger: Path) -> Path:
@@ -83,7 +84,7 @@ def read_head(ledger: Path) -> Head | None:
     try:
         fields = json.loads(text)
         head = Head(fields["count"], fields["hash"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         head = None
     if head is None or type(head.count) is not int or head.count < 0 or not isinstance(head.hash, str):
         raise LedgerError(f'head={path} is not {{"count": rows, "hash": hash of the last}}; {_RESTORE}')

@@ -2,24 +2,49 @@
 
 import functools
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from typing import Any, NamedTuple
 
-from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.events import DpEvent, check_releases, to_json
+from homo_dp.privacy.errors import LedgerError, PrivacyError
+from homo_dp.privacy.events import DpEvent, check_releases, from_json, to_json
 
-__all__ = ["OBSERVERS", "RELATIONS", "UNITS", "Budget", "Charge", "LedgerRow", "Scope", "row_hash"]
+__all__ = [
+    "MARK",
+    "NOT_PRIVATE",
+    "OBSERVERS",
+    "RELATIONS",
+    "UNITS",
+    "Budget",
+    "Charge",
+    "LedgerRow",
+    "Scope",
+    "Spend",
+    "row_hash",
+    "row_of",
+]
 
-Scope = tuple[str, str, str]  # what a lifetime budget is about: dataset, unit and relation
+Scope = tuple[str, str, str]  # what a release is about: dataset, unit and relation
+
+
+class Spend(NamedTuple):
+    """A mechanism as it was accounted (its canonical text), and for which neighbours."""
+
+    event: str
+    unit: str
+    relation: str
+
+
+MARK = '{"type":"NoOpDpEvent"}'  # the event of a row that marks something and is no release; no charge can have it
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
 OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
-_NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
+NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
 
 
 @dataclass(frozen=True)
@@ -71,8 +96,13 @@ class Charge:
 
     @property
     def scope(self) -> Scope:
-        """What a lifetime budget is about: dataset, unit and relation."""
+        """What the release is about: dataset, unit and relation."""
         return self.dataset, self.unit, self.relation
+
+    @property
+    def spend(self) -> Spend:
+        """What is spent by it."""
+        return Spend(self.event_text, self.unit, self.relation)
 
 
 @dataclass(frozen=True)
@@ -80,7 +110,7 @@ class Budget:
     """How much may be spent; None is no limit.
 
     ``epsilon`` is for this run at the charges' own delta, ``lifetime_epsilon`` at ``lifetime_delta`` for all runs
-    on one dataset name, unit and relation.
+    on one dataset name, whatever their unit, relation and mechanism.
     """
 
     epsilon: float | None = None
@@ -101,7 +131,12 @@ class Budget:
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One release as the ledger holds it; the epsilons are of the run so far, this release included."""
+    """One release as the ledger holds it; the epsilons are of the run so far, this release included.
+
+    ``salt`` is random and goes into the hash: the hash of the last row is shown to others, and without a salt they
+    could find a row's numbers by trying them all. ``first_row`` is the first row of the same commit; ``checkpoint`` the
+    digest of the sums over all rows before this one, where they were written down. Rows of version 2 have none of them.
+    """
 
     row: int
     run: str
@@ -123,11 +158,24 @@ class LedgerRow:
     lifetime_order: float | None
     previous_hash: str
     hash: str
+    salt: str | None = None
+    first_row: int | None = None
+    checkpoint: str | None = None
 
     @property
     def scope(self) -> Scope:
-        """What a lifetime budget is about: dataset, unit and relation."""
+        """What the release is about: dataset, unit and relation."""
         return self.dataset, self.unit, self.relation
+
+    @property
+    def spend(self) -> Spend:
+        """What was spent by it."""
+        return Spend(self.event, self.unit, self.relation)
+
+    @property
+    def is_release(self) -> bool:
+        """Whether something was released; the row that marks the first salt was written for itself."""
+        return self.event != MARK
 
     @property
     def epsilon(self) -> float:
@@ -137,20 +185,75 @@ class LedgerRow:
     @property
     def private(self) -> bool:
         """Whether the noise was one that nobody can repeat; if not, no epsilon may be quoted."""
-        return not self.noise.startswith(_NOT_PRIVATE)
+        return not self.noise.startswith(NOT_PRIVATE)
 
     def to_dict(self) -> dict[str, Any]:
         """The row with plain, stable names, ready for JSON."""
-        fields = {name: _finite(value) for name, value in vars(self).items()}
+        fields = {name: _finite(value) for name, value in vars(self).items() if value is not None or name not in _NEW}
         quoted = _finite(self.epsilon) if self.private else None
         return fields | {"event": json.loads(self.event), "epsilon": quoted}
 
 
+_NEW = ("salt", "first_row", "checkpoint")  # since version 3; where they are absent the hash is that of version 2
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=repr).encode
+
+
 def row_hash(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of everything in a row but its own hash, the hash of the row before included."""
-    content = {name: value for name, value in fields.items() if name != "hash"}
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
-    return hashlib.sha256(b"homo_dp ledger row 1\n" + text.encode()).hexdigest()
+    """SHA-256 of everything in a row but its own hash, the hash of the row before and the secret salt included."""
+    content = dict(fields)
+    content.pop("hash", None)
+    for name in _NEW:
+        if content.get(name) is None:
+            content.pop(name, None)
+    version = b"1" if "salt" not in content else b"2"
+    return hashlib.sha256(b"homo_dp ledger row " + version + b"\n" + _encode(content).encode()).hexdigest()
+
+
+def row_of(values: Sequence[Any], ledger: object) -> LedgerRow:
+    """A row from what SQLite holds, which may be of any type; raises naming the row and the column."""
+    if tuple(map(type, values)) not in _GOOD:
+        for field, value in zip(fields(LedgerRow), values, strict=True):
+            if type(value) not in _types_of(field):
+                raise LedgerError(
+                    f"ledger={ledger} row={values[0]!r:.20} was edited: {field.name}={value!r:.80} must be "
+                    f"{_type_name(field)}; restore the ledger and its .head from a backup that is not older"
+                )
+    row = LedgerRow(*values)
+    if not _known_event(row.event):
+        raise LedgerError(
+            f"ledger={ledger} row={row.row} was edited: event={row.event!r:.80} is no event that homo_dp releases; "
+            "restore the ledger and its .head from a backup that is not older"
+        )
+    return row
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_event(text: str) -> bool:
+    try:
+        return to_json(from_json(text)) == text
+    except (PrivacyError, OverflowError):
+        return False
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "str": (str,),
+    "float": (float,),
+    "int | None": (int, type(None)),
+    "str | None": (str, type(None)),
+    "float | None": (float, type(None)),
+}
+
+
+def _type_name(field: Field[Any]) -> str:
+    return str(getattr(field.type, "__name__", field.type))
+
+
+def _types_of(field: Field[Any]) -> tuple[type, ...]:
+    return _TYPES[_type_name(field)]
+
+
+_GOOD = frozenset(itertools.product(*map(_types_of, fields(LedgerRow))))
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,88 @@
+"""Checkpoints: opening starts from sums that a chained row vouches for, and finds what it found before."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from homo_dp.privacy.errors import BudgetExceeded, LedgerError
+from homo_dp.privacy.ledger import Budget, Ledger, book
+from tests.privacy.ledger_parts import DELTA, budget_for, ledger_of, release
+
+LIFETIME = Budget(lifetime_epsilon=1.0, lifetime_delta=DELTA)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "ROWS_PER_CHECKPOINT", 5)
+
+
+def execute(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as database:
+        for statement in statements:
+            database.execute(statement)
+    database.close()
+
+
+def test_opening_reads_only_the_rows_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ledger_of(tmp_path, 23)
+    read: list[int] = []
+    follow = book.follow
+    monkeypatch.setattr(book, "follow", lambda head, row, ledger: (read.append(row.row), follow(head, row, ledger))[1])
+    with Ledger(path) as ledger:
+        assert read == [21, 22, 23]
+        assert ledger.rows()[20].checkpoint is not None
+        assert ledger.verify().count == 23
+
+
+def test_sums_are_those_of_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        for number in range(1, 13):
+            ledger.charge(release(number), LIFETIME)
+            ledger.charge(release(number, party="b", observer="model_reader", noise="x"), LIFETIME)
+        spent = ledger.spent("table", DELTA)
+    with Ledger(path) as ledger:
+        assert ledger.spent("table", DELTA) == spent
+        assert spent.lifetime_order is not None
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(release(13), budget_for(12))
+        assert ledger.charge(release(13), budget_for(13)).row == 25
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE checkpoints SET content = replace(content, '\"t', '\"u')",
+        "UPDATE checkpoints SET content = replace(content, ',20]', ',2]')",
+        "UPDATE checkpoints SET content = ''",
+        "UPDATE checkpoints SET content = x'ff00'",
+        "UPDATE checkpoints SET row = 16",
+        "UPDATE checkpoints SET row = 99",
+        "UPDATE releases SET checkpoint = hash WHERE row = 21",
+        "UPDATE releases SET hash = previous_hash WHERE row = 20",
+        "DELETE FROM releases WHERE row = 3",
+        "DELETE FROM releases WHERE row = 21",
+    ],
+)
+def test_a_changed_checkpoint_is_found(tmp_path: Path, damage: str) -> None:
+    path = ledger_of(tmp_path, 23)
+    before = path.read_bytes()
+    execute(path, damage)
+    assert path.read_bytes() != before
+    with pytest.raises(LedgerError, match="row="):
+        Ledger(path)
+    with Ledger(path, read_only=True) as reader, pytest.raises(LedgerError, match="row="):
+        reader.verify()
+
+
+def test_an_edit_before_the_checkpoint_hides_no_spend_and_verify_names_it(tmp_path: Path) -> None:
+    path = ledger_of(tmp_path, 23)
+    execute(path, "UPDATE releases SET event = replace(event, '20.0', '90.0') WHERE row = 3")
+    with Ledger(path) as ledger:
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(release(24), budget_for(23))
+        with pytest.raises(LedgerError, match="row=3 "):
+            ledger.verify()
+        with pytest.raises(LedgerError, match="row=3 "):
+            ledger.charged("run-1", "a", 3, "update")
