@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from homo_dp.core.crash import crash_point
 from homo_dp.privacy import ledger_budget
 from homo_dp.privacy.accounting import Epsilon
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger_chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
 from homo_dp.privacy.ledger_lifetime import Releases, number_of
