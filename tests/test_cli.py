@@ -246,9 +246,15 @@ FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/ful
 
 def _with_full(command: Path, stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     with open("/dev/full", "w") as full:
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full}
         return subprocess.run(
-            [sys.executable, *arguments], **streams, text=True, cwd=command.parent, timeout=200, check=False
+            [sys.executable, *arguments],
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
+            umask=0,
+            text=True,
+            cwd=command.parent,
+            timeout=200,
+            check=False,
         )
 
 
@@ -259,6 +265,9 @@ def test_a_log_on_a_full_disk_costs_lines_and_neither_outputs_nor_the_exit_code(
     assert done.returncode == 0
     assert "model: out/model.safetensors" in done.stdout
     assert (command.parent / "out" / "indicator.json").is_file()
+    made = [command.parent / "ledger.sqlite", command.parent / "out", *(command.parent / "out").rglob("*")]
+    open_to_others = [path.name for path in made if path.stat().st_mode & 0o077]
+    assert open_to_others == []  # although the umask was 000
     assert _with_full(command, "stderr", str(command), "--do", "bug").returncode == 1
     assert _with_full(command, "stderr", str(command), "--params", "train.rounds=0").returncode == 2
 
