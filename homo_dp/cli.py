@@ -37,6 +37,7 @@ __all__ = [
     "out_folder",
     "run",
     "screen_from_arguments",
+    "use_threads",
 ]
 
 DONE, BUG, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -117,7 +118,23 @@ def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str
         path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
     params = parse_params(text for group in arguments.params for text in group)
     loaded = load(path, (*pairs.items, *params.items, *extra))
+    use_threads(loaded.config.train.threads)
     return Loaded(loaded.config, (*loaded.notes, *params.notes))
+
+
+def use_threads(threads: int | str) -> None:
+    """Let torch work with so many threads here and in the processes that this one starts; call it before its import.
+
+    ``auto`` is one, unless the environment says otherwise. Batches of tables are too small to share, and threads that
+    wait for each other on a machine with other work cost more than they bring: see docs/robustness.md for the times.
+    """
+    if threads == "auto":
+        threads = int(given) if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given) else 1
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(int(threads))
 
 
 def check_outputs(

@@ -4,8 +4,7 @@ Each must end with the same model everywhere and with ledgers that hold every up
 of blows repeatable; which line of code a blow meets is up to the clock, so that every run tries other ones.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,10 @@ pytestmark = pytest.mark.chaos
 ROUNDS, BLOWS = 25, 16
 
 
-@pytest.fixture(scope="module")
-def dealt() -> Iterator[Counter[str]]:
-    total: Counter[str] = Counter()
-    yield total
-    print("\nchaos:", ", ".join(f"{count} x {blow}" for blow, count in sorted(total.items())))
-
-
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("transport", ["directory", "nats"])
 def test_a_federation_comes_through(
-    tmp_path: Path, zygote: Zygote, dealt: Counter[str], transport: str, seed: int
+    tmp_path: Path, zygote: Zygote, record_property: Callable[[str, object], None], transport: str, seed: int
 ) -> None:
     chaos = Chaos(seed if transport == "directory" else 100 + seed, BLOWS)
     if transport == "directory":
@@ -43,7 +35,7 @@ def test_a_federation_comes_through(
             chaos.survive(cluster)
             check_survivors(cluster)
     assert sum(chaos.dealt.values()) >= BLOWS // 4
-    dealt.update(chaos.dealt)
+    record_property("blows", dict(chaos.dealt))  # summed up at the end, see conftest.py
 
 
 def test_five_runs_at_once_share_one_queue_and_one_ledger_a_party(tmp_path: Path) -> None:

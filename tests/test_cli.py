@@ -297,3 +297,23 @@ def test_what_others_wrote_reaches_no_terminal_as_a_command(command: Path) -> No
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert "\\x1b[31m" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("params", "environment", "threads"),
+    [("", None, "1"), ("", "3", "3"), ("", "many", "1"), ("train.threads=2", "3", "2")],
+)
+def test_one_rule_for_threads(tmp_path: Path, params: str, environment: str | None, threads: str) -> None:
+    code = """if True:
+        import os, sys
+        from homo_dp.cli import Parser, add_common_arguments, load_from_arguments
+        parser = Parser()
+        add_common_arguments(parser)
+        load_from_arguments(parser.parse_args(["--params", *sys.argv[1:]]))
+        assert "torch" not in sys.modules  # which reads the environment when it is imported
+        print(os.environ["OMP_NUM_THREADS"])
+    """
+    given = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    given |= {"OMP_NUM_THREADS": environment} if environment else {}
+    command = [sys.executable, "-c", code, *([params] if params else ["train.rounds=1"])]
+    assert subprocess.check_output(command, env=given, text=True).strip() == threads
