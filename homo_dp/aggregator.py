@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
@@ -19,7 +18,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
     add_common_arguments(parser, dry_run=False)
     options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s: %(message)s")  # before a library sets its own
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)

@@ -12,6 +12,8 @@ from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
 from homo_dp.continuation import continued_statement, earlier_model
+from homo_dp.core.crash import crash_point
+from homo_dp.core.files import write_whole
 from homo_dp.data.columns import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
 from homo_dp.errors import ConfigError
@@ -26,12 +28,10 @@ from homo_dp.federation.mechanism import PartyPlan, Weights
 from homo_dp.federation.messages import KINDS, extended
 from homo_dp.federation.plan import Plan, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.promise import promised_plans, promised_statement
-from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.outputs import companion
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
 from homo_dp.round_numbers import payload_bytes, promised_numbers

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.budget_plan import Plan
+from homo_dp.core.files import check_writable, write_whole
 from homo_dp.errors import InputError
-from homo_dp.files import check_writable, write_whole
 from homo_dp.privacy.accounting import epsilon_curve
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from homo_dp import __version__
+from homo_dp.core.files import check_writable
 from homo_dp.errors import ConfigError, InputError, MessageError, TransportError
-from homo_dp.files import check_writable
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
-from homo_dp.screen import Progress, Screen, hush
+from homo_dp.screen import Progress, Screen, hush, say, silence
 
 if TYPE_CHECKING:
     from homo_dp.config.load import Loaded
@@ -37,6 +37,7 @@ __all__ = [
     "out_folder",
     "run",
     "screen_from_arguments",
+    "use_threads",
 ]
 
 DONE, BUG, BAD_INPUT, REFUSED, INTERRUPTED = 0, 1, 2, 3, 130
@@ -117,7 +118,23 @@ def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str
         path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
     params = parse_params(text for group in arguments.params for text in group)
     loaded = load(path, (*pairs.items, *params.items, *extra))
+    use_threads(loaded.config.train.threads)
     return Loaded(loaded.config, (*loaded.notes, *params.notes))
+
+
+def use_threads(threads: int | str) -> None:
+    """Let torch work with so many threads here and in the processes that this one starts; call it before its import.
+
+    ``auto`` is one, unless the environment says otherwise. Batches of tables are too small to share, and threads that
+    wait for each other on a machine with other work cost more than they bring: see docs/robustness.md for the times.
+    """
+    if threads == "auto":
+        threads = int(given) if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given) else 1
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(int(threads))
 
 
 def check_outputs(
@@ -143,20 +160,38 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         raise
     except BaseException as error:
         code = report(error)
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    sys.exit(_flush(code))
+
+
+def _flush(code: int) -> int:
+    """Write out what the streams still hold; the exit code, which tells if a result on stdout was lost.
+
+    Python would end with 120 instead of our code if either stream could not be written at the very end.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                code = code or report(InputError(f"stdout: {error.strerror}; what was printed there is not whole"))
+            silence(stream)
+    return code
 
 
 def report(error: BaseException) -> int:
     """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback); the exit code."""
     code, text = explain(error)
     if code == BUG or os.environ.get("HOMO_DP_DEBUG") == "1":
-        traceback.print_exception(error)
-    print(" ".join(text.split()), file=sys.stderr, flush=True)
+        _tell("".join(traceback.format_exception(error)).rstrip())
+    _tell(" ".join(text.split()))
     return code
+
+
+def _tell(text: str) -> None:
+    try:
+        say(text, sys.stderr)
+    except BrokenPipeError:
+        silence(sys.stderr)
 
 
 def explain(error: BaseException) -> tuple[int, str]:
@@ -179,9 +214,21 @@ def explain(error: BaseException) -> tuple[int, str]:
         )
     if isinstance(error, sqlite3.OperationalError):
         return BAD_INPUT, f"error: a SQLite file cannot be used ({error}); check its folder, permissions and free space"
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "homo_dp").startswith("homo_dp"):
+        return BAD_INPUT, f"error: {error.name} is not installed for {sys.executable}; {_install(error.name or '')}"
     if isinstance(error, MemoryError):
         return BAD_INPUT, "error: not enough memory; lower train.physical_batch_size or predict.chunk_rows"
     return BUG, f"bug: {type(error).__name__}: {error}; please report it with the lines above"
+
+
+def _install(module: str) -> str:
+    """The command that gives this Python a missing module."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "Makefile").exists():
+        return f"run `{sys.executable} -m pip install {'homo_dp[nats]' if module == 'nats' else 'homo_dp'}`"
+    if sys.prefix != sys.base_prefix:
+        return f"run `{sys.executable} -m pip install -c constraints.txt -e '.[nats]'` in {root}"
+    return f"run `make install && source .venv/bin/activate` in {root}, then the same command again"
 
 
 def _terminate(_signal: int, _frame: object) -> NoReturn:

@@ -22,8 +22,8 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
+from homo_dp.core.files import check_writable, write_whole
 from homo_dp.errors import ConfigError
-from homo_dp.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     import argparse

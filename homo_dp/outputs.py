@@ -10,9 +10,9 @@ from typing import Any
 
 from homo_dp import __version__
 from homo_dp.config.load import dump_yaml
+from homo_dp.core.files import write_whole
 from homo_dp.evaluation import no_metrics, outputs_of, score_tables
 from homo_dp.federation.build import run_budget
-from homo_dp.files import write_whole
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.privacy.ledger import Ledger

@@ -8,6 +8,7 @@ from typing import Any
 
 from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.schema import Config
+from homo_dp.core.crash import crash_point
 from homo_dp.data.parties import Federation, load_federation
 from homo_dp.data.readers import checked
 from homo_dp.errors import ConfigError
@@ -31,7 +32,6 @@ from homo_dp.federation.plan import (
 from homo_dp.federation.statement import epsilon_after, privacy_statement, quoted_observer
 from homo_dp.models.registry import BuiltModel, build_model, size_of
 from homo_dp.outputs import Written, write_outputs
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.outbox import Outbox

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.config.schema import Config
+from homo_dp.core.files import write_whole
 from homo_dp.errors import ConfigError
 from homo_dp.federation.checkpoint import RunFolder, explained
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import KINDS, Kinds, Limits
 from homo_dp.federation.protocol import Transport
-from homo_dp.files import write_whole
 from homo_dp.run_facts import run_params, run_tags
 from homo_dp.transport.keys import (
     PUBLIC_MARK,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.cli import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.core.files import check_writable, write_whole
 from homo_dp.errors import InputError
-from homo_dp.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from homo_dp.tracking.record import Record

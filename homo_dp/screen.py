@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from homo_dp.core.errors import InputError
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
+# C0 and C1 controls but for tab and line end, line separators, and marks that turn the direction of writing.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PLAIN_REPORTS = 10  # lines that a progress of known length prints without a terminal
 
 
@@ -76,24 +81,65 @@ class Screen:
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """With --json, print the final summary as one JSON object on stdout; otherwise nothing."""
-        if self.as_json:
-            self._write(sys.stdout, json.dumps(values, allow_nan=False, default=str, ensure_ascii=False))
+        if not self.as_json or "stdout" in self._closed:
+            return
+        text = json.dumps(values, allow_nan=False, default=str, ensure_ascii=False)
+        try:
+            say(text, sys.stdout, must=True)
+        except BrokenPipeError:
+            silence(sys.stdout)
+        except OSError as error:
+            raise InputError(f"stdout: {error.strerror}; the summary there is not whole, the files are") from error
 
     def _to_stderr(self, text: str) -> None:
         self._write(sys.stderr, text)
 
     def _write(self, stream: TextIO, text: str) -> None:
-        """Print, and go on in silence if the reader has gone away (`| head`): the work matters more."""
+        """Print, and go on in silence if the reader has gone away (`| head`) or the disk is full: the work goes on."""
         name = "stdout" if stream is sys.stdout else "stderr"
         if name in self._closed:
             return
         try:
-            print(text, file=stream, flush=True)
+            say(text, stream)
         except BrokenPipeError:
             self._closed.add(name)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        except UnicodeEncodeError:
-            print(text.encode("ascii", "backslashreplace").decode(), file=stream, flush=True)
+            silence(stream)
+
+
+def say(text: str, stream: TextIO, *, must: bool = False) -> None:
+    """Print a line that any terminal takes; unless it ``must`` be there, a full disk costs the line and nothing else.
+
+    What did not fit may stay in the stream's buffer and appear with a later line, if there is room again by then.
+    """
+    text = printable(text)
+    try:
+        print(text, file=stream, flush=True)
+    except UnicodeEncodeError:
+        say(text.encode("ascii", "backslashreplace").decode(), stream, must=must)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        if must:
+            raise
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still said on a stream, and what waits in its buffer, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def printable(text: str) -> str:
+    """Text from a file or a message as a terminal or log may show it: control characters as escapes.
+
+    Line ends and tabs stay. Without it a column name could clear the screen, and a message could turn the order of what
+    follows it (U+202E).
+
+    >>> print(printable("a" + chr(27) + "[2J" + chr(0x202E) + "b"))
+    a\\x1b[2J\\u202eb
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def hush(quiet: bool) -> None:
@@ -120,7 +166,7 @@ def show(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
-    return " ".join(str(value).split())
+    return printable(" ".join(str(value).split()))
 
 
 def figures_text(figures: Mapping[str, object]) -> str:
@@ -132,7 +178,10 @@ class _Plain(logging.Formatter):
     """A log record as the screen shows a warning."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        text = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return printable(text)
 
 
 class _Silent:
@@ -168,7 +217,7 @@ class _Bar:
 
 
 def _one_line(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
-    return f"warning: {' '.join(str(message).split())}\n"
+    return printable(f"warning: {' '.join(str(message).split())}\n")
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.files import write_whole
+from homo_dp.core.files import write_whole
 from homo_dp.run_facts import run_params, source_tags
 from homo_dp.tracking.mlflow_tracker import PRIVATE_PREFIXES
 from homo_dp.tracking.run_log import RunLog

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,14 @@ def zygote() -> Iterator[Zygote]:
     """A process that has imported everything, from which aggregators and parties are forked in no time."""
     with Zygote() as started:
         yield started
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the chaos loop did to its federations."""
+    blows: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "blows":
+                blows.update(value)
+    if blows:
+        terminalreporter.write_line("blows: " + ", ".join(f"{count} x {blow}" for blow, count in sorted(blows.items())))

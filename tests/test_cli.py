@@ -239,3 +239,81 @@ def test_help_and_version(command: Path) -> None:
 )  # fmt: skip
 def test_exit_codes(error: BaseException, code: int) -> None:
     assert explain(error)[0] == code
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+def _with_full(command: Path, stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with open("/dev/full", "w") as full:
+        return subprocess.run(
+            [sys.executable, *arguments],
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
+            umask=0,
+            text=True,
+            cwd=command.parent,
+            timeout=200,
+            check=False,
+        )
+
+
+@FULL
+def test_a_log_on_a_full_disk_costs_lines_and_neither_outputs_nor_the_exit_code(command: Path) -> None:
+    params = "tracking.enabled=false,train.rounds=3,train.local_steps=1"
+    done = _with_full(command, "stderr", "-m", "homo_dp.train", "--params", params)
+    assert done.returncode == 0
+    assert "model: out/model.safetensors" in done.stdout
+    assert (command.parent / "out" / "indicator.json").is_file()
+    made = [command.parent / "ledger.sqlite", command.parent / "out", *(command.parent / "out").rglob("*")]
+    open_to_others = [path.name for path in made if path.stat().st_mode & 0o077]
+    assert open_to_others == []  # although the umask was 000
+    assert _with_full(command, "stderr", str(command), "--do", "bug").returncode == 1
+    assert _with_full(command, "stderr", str(command), "--params", "train.rounds=0").returncode == 2
+
+
+@FULL
+def test_a_result_that_stdout_did_not_take_is_an_error_at_the_end(command: Path) -> None:
+    done = _with_full(command, "stdout", str(command), "--json")
+    assert done.returncode == 2
+    assert "error: stdout: No space left on device" in done.stderr.splitlines()[-1]
+
+
+def test_a_missing_module_is_answered_with_the_command_that_brings_it(command: Path) -> None:
+    """As with a Python whose virtual environment is not active; -S leaves out what was installed."""
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "homo_dp.train"], capture_output=True, text=True, cwd=root, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: pydantic is not installed for ")
+    assert "pip install" in line or "make install" in line
+    assert explain(ModuleNotFoundError("No module named 'homo_dp.x'", name="homo_dp.x"))[0] == 1
+
+
+def test_what_others_wrote_reaches_no_terminal_as_a_command(command: Path) -> None:
+    done = _run(command, "--params", "data.label=\x1b[2Jred\u202e\x9b1m", "--params", "train.rounds=\x1b[31m")
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert "\\x1b[31m" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("params", "environment", "threads"),
+    [("", None, "1"), ("", "3", "3"), ("", "many", "1"), ("train.threads=2", "3", "2")],
+)
+def test_one_rule_for_threads(tmp_path: Path, params: str, environment: str | None, threads: str) -> None:
+    code = """if True:
+        import os, sys
+        from homo_dp.cli import Parser, add_common_arguments, load_from_arguments
+        parser = Parser()
+        add_common_arguments(parser)
+        load_from_arguments(parser.parse_args(["--params", *sys.argv[1:]]))
+        assert "torch" not in sys.modules  # which reads the environment when it is imported
+        print(os.environ["OMP_NUM_THREADS"])
+    """
+    given = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    given |= {"OMP_NUM_THREADS": environment} if environment else {}
+    command = [sys.executable, "-c", code, *([params] if params else ["train.rounds=1"])]
+    assert subprocess.check_output(command, env=given, text=True).strip() == threads

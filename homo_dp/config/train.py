@@ -108,6 +108,9 @@ class TrainConfig(Section):
     seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
     init_from: FilePath | None = key(None, "A saved model to continue.")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")
+    threads: Literal["auto"] | Count = key(
+        "auto", "Threads of torch in this process; `auto`: OMP_NUM_THREADS if it is set, else 1."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core.crash import crash_point
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.checkpoint import (
@@ -30,7 +31,6 @@ from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import Message
 from homo_dp.federation.party import SKIPPED
 from homo_dp.federation.plan import Plan
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core.files import make_folder, open_private, shared_with_writers, sweep, sync_directory, write_file
 from homo_dp.errors import InputError
 from homo_dp.federation.aggregator import Aggregator
 from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.tensor_body import write_body
-from homo_dp.privacy.durable import sync_directory, write_file
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]
@@ -34,7 +34,9 @@ class RunFolder:
     def __init__(self, state_dir: str | Path, run: str) -> None:
         self.path = Path(state_dir) / run
         with explained(self.path):
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.path)
+            if (reason := shared_with_writers(self.path)) is not None:
+                raise InputError(f"state={self.path} {reason}")
             sync_directory(self.path.parent)
             self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -44,6 +46,7 @@ class RunFolder:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             raise InputError(f"state={self.path}: another process runs from it; stop that one first") from None
+        sweep(self.path)
 
     def close(self) -> None:
         """Let another process have it."""
@@ -187,7 +190,7 @@ class RowLog:
 
     def append(self, row: Row) -> None:
         """Add the row of a round."""
-        with explained(self._path), open(self._path, "ab") as file:
+        with explained(self._path), open(self._path, "ab", opener=open_private) as file:
             file.write(b"\n" + json.dumps(row, allow_nan=False).encode())
 
     def load(self, last: int) -> list[Row]:

@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core.files import make_folder, shared_with_writers, write_file
 from homo_dp.errors import InputError, MessageError
 from homo_dp.federation.checkpoint import explained
 from homo_dp.federation.messages import Json
-from homo_dp.privacy.durable import write_file
 
 Head = dict[str, Any]  # {"count": rows, "hash": of the last}
 
@@ -27,14 +27,16 @@ class HeadBook:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     book = HeadBook(Path(folder) / "heads.json")
     ...     book.take("bank_a", {"count": 2, "hash": "b" * 64})
-    ...     book.take("bank_a", {"count": 1, "hash": "a" * 64})
+    ...     book.take("bank_a", {"count": 1, "hash": "a" * 64})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    homo_dp.errors.MessageError: ledger of bank_a has 1 rows, it showed 2 before: restore it, nothing is taken meanwhile
+    homo_dp.core.errors.MessageError: ledger of bank_a has 1 rows, it showed 2 before: restore it, ...
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if (reason := shared_with_writers(path)) is not None:
+            raise InputError(f"heads={path} {reason}")
         self._heads = self._read()
         self._heard = dict(self._heads)  # by this aggregator, and by all before it was started
 
@@ -69,7 +71,7 @@ class HeadBook:
     def save(self) -> None:
         """Write the book down, together with what other aggregators wrote into it."""
         with explained(self._path):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             lock = os.open(self._path.with_name("heads.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from homo_dp.core.crash import crash_point
 from homo_dp.errors import MessageError, TransportError
 from homo_dp.federation.heads import HeadBook
 from homo_dp.federation.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol import Transport
-from homo_dp.privacy.crash import crash_point
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]

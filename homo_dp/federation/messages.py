@@ -279,7 +279,7 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Signature, max_norm: 
     >>> check_tensors({"w": torch.tensor([float("nan")])}, {"w": ((1,), torch.float32)})
     Traceback (most recent call last):
     ...
-    homo_dp.errors.MessageError: tensor w: holds NaN or infinity; if training diverged, lower train.learning_rate
+    homo_dp.core.errors.MessageError: tensor w: holds NaN or infinity; if training diverged, lower train.learning_rate
     """
     if set(tensors) != set(expected):
         missing, surplus = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from homo_dp.core.crash import crash_point
 from homo_dp.errors import InputError, MessageError, TransportError
 from homo_dp.federation.checkpoint import FitStates, RowLog, RunFolder, read_state, write_state
 from homo_dp.federation.fit_state import FitState
@@ -20,7 +21,6 @@ from homo_dp.federation.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.party import Party
 from homo_dp.federation.plan import Plan, PlanRefused, difference, release_names
 from homo_dp.federation.protocol import Transport
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.outbox import Outbox

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from homo_dp.privacy.durable import write_file
+from homo_dp.core.files import write_file
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from homo_dp.privacy.crash import crash_point
-from homo_dp.privacy.durable import remove_file, sync_directory, write_file
+from homo_dp.core.crash import crash_point
+from homo_dp.core.files import make_folder, remove_file, sweep, sync_directory, write_file
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger, LedgerRow
 
@@ -42,11 +42,12 @@ class Outbox:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         with self._errors("be opened"):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self.directory)
             if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
                 self.directory.chmod(0o700)
             sync_directory(self.directory.parent)
-            for left_over in self.directory.glob("*.tmp"):
+            sweep(self.directory)
+            for left_over in self.directory.glob("*.message.tmp"):  # of homo_dp before it had `core.files`
                 left_over.unlink()
 
     def put(self, key: str, message: bytes) -> None:

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from homo_dp.files import atomic_write, check_writable, write_whole
-
-__all__ = ["atomic_write", "check_writable", "compressed_write", "json_text", "write_json", "write_whole"]
+from homo_dp.core.files import atomic_write, write_whole
 
 
 def json_text(value: Any) -> str:

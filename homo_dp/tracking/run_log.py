@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core.files import open_private
 from homo_dp.tracking.spool import LOG, Spool, State, discard, spool_name
 from homo_dp.tracking.uris import absolute, is_local
 
@@ -88,7 +89,7 @@ class RunLog:
         return f"{State.load(folder).error or 'cannot be reached'}; {kept} {self.unsent}"
 
     def _start(self, folder: Path) -> subprocess.Popen[bytes]:
-        with (folder / LOG).open("w") as errors:
+        with open(folder / LOG, "w", opener=open_private) as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", "homo_dp.tracking.sender", "--follow", str(folder)],
                 stdin=subprocess.DEVNULL,

@@ -39,6 +39,7 @@ DEFAULTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Send the spools named on the command line; 0 if all of them were sent."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    os.umask(0o077)  # MLflow makes the store and its files: they hold a party's numbers
     set_defaults()
     if given[:1] == [FOLLOW]:
         return _follow(Path(given[1]))

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core.files import make_folder, open_private, write_file
+
 LINES, STATE, LOCK, LOG, FILES = "lines.jsonl", "state.json", "lock", "sender.log", "files"
 CLOSE = "close"
 
@@ -29,8 +31,9 @@ class Spool:
 
     def __init__(self, folder: Path, uri: str, experiment: str) -> None:
         self.folder = folder
-        folder.mkdir(parents=True)
-        self._file = (folder / LINES).open("a", encoding="utf-8")
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700)
+        self._file = open(folder / LINES, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 (closed by close)
         with contextlib.suppress(OSError):  # a file system without locks: then only what was closed is left behind
             fcntl.flock(self._file, fcntl.LOCK_EX)  # ends with this process, whose number another may have later
         self.used = False
@@ -45,7 +48,7 @@ class Spool:
         """Hold on to a file as it is now, although a later run may replace it; its name within the spool."""
         if not path.is_file():
             return None
-        (self.folder / FILES).mkdir(exist_ok=True)
+        make_folder(self.folder / FILES)
         kept = self.folder / FILES / path.name
         kept.unlink(missing_ok=True)
         try:
@@ -95,9 +98,7 @@ class State:
 
     def save(self, folder: Path) -> None:
         """Replace the state on disk."""
-        temporary = folder / f"{STATE}.tmp"
-        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(temporary, folder / STATE)
+        write_file(folder / STATE, json.dumps(asdict(self)).encode(), point="spool_state", sync=False)
 
 
 def read_lines(folder: Path, offset: int) -> list[tuple[Line, int]]:
@@ -123,7 +124,7 @@ def opening(folder: Path) -> Line:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
     """Hold a spool, so that only one process sends it; False if another does."""
-    with (folder / LOCK).open("w") as file:
+    with open(folder / LOCK, "w", opener=open_private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.core.files import make_folder, replacing
 from homo_dp.quick import quick_imports
 from homo_dp.tracking.spool import Line, State, alone
 from homo_dp.tracking.tracker import CONFIG, MODEL
-from homo_dp.tracking.uris import artifact_location, database, is_local
+from homo_dp.tracking.uris import SQLITE, artifact_location, database, is_local
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+log = logging.getLogger(__name__)
 
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
@@ -252,7 +257,7 @@ class Store:
         try:
             return draw(*arguments)
         except Exception as error:
-            logging.getLogger(__name__).exception("pictures")
+            log.exception("pictures")
             self.state.refused.append(f"pictures: {one_line(error)}")
             return None
 
@@ -288,9 +293,38 @@ def _in_turn(uri: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with alone(path.parent):
+        if path.exists() and _half_made(path):
+            aside = path.with_name(f"{path.name}.half_made")
+            os.replace(path, aside)
+            log.warning(
+                "%s: its tables were half made when a process ended and it holds no runs: is now %s", path, aside.name
+            )
+        if not path.exists():
+            _make_database(path)
         yield
+
+
+def _make_database(path: Path) -> None:
+    """Make the tables of a new store under another name and rename it: MLflow cannot go on with half of them.
+
+    MLflow makes them by dozens of migrations, which take seconds and are no transaction; a process that is killed
+    meanwhile leaves no store, and the next one begins again.
+    """
+    from mlflow.tracking import MlflowClient
+
+    with replacing(path) as temporary:
+        MlflowClient(f"{SQLITE}{temporary}").search_experiments(max_results=1)
+
+
+def _half_made(path: Path) -> bool:
+    """Whether a process ended while it made the tables in place, as homo_dp did before, so that no run can be there."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if any(name.startswith("_alembic_tmp_") for name in names):
+            return "runs" in names and database.execute("SELECT COUNT(*) FROM runs").fetchone()[0] == 0
+    return False
 
 
 def one_line(error: BaseException) -> str:

@@ -28,10 +28,10 @@ from weakref import WeakKeyDictionary
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homo_dp.config.federation import NatsConfig
+from homo_dp.core.crash import crash_point
 from homo_dp.errors import InputError, MessageError
 from homo_dp.federation.messages import AGGREGATOR, Message, check_id
 from homo_dp.federation.protocol import superseded_by
-from homo_dp.privacy.crash import crash_point
 from homo_dp.transport.nats_names import Names
 from homo_dp.transport.nats_parts import Delivery, split
 from homo_dp.transport.sealing import Sealer, largest_sealed

@@ -14,9 +14,9 @@ from typing import Any
 
 from dp_accounting.dp_event import GaussianDpEvent
 
-from homo_dp.privacy import crash
+from homo_dp.core import crash
+from homo_dp.core.crash import crash_point
 from homo_dp.privacy.accounting import epsilon
-from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.events import compose
 from homo_dp.privacy.ledger import Budget, Charge, Ledger, LedgerRow

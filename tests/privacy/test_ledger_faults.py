@@ -1,5 +1,6 @@
 """Ledgers that were cut, edited or killed: each kind of damage is found and named, each crash is repaired."""
 
+import errno
 import json
 import os
 import shutil
@@ -239,14 +240,17 @@ def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, kind: str) -> 
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_head_that_cannot_be_written_keeps_the_charge(tmp_path: Path) -> None:
+def test_a_head_that_cannot_be_written_keeps_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ledger_of(tmp_path, 1)
-    blocker = path.with_name("ledger.sqlite.head.tmp")
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     with Ledger(path) as ledger:
-        blocker.mkdir()
-        with pytest.raises(LedgerError, match="nothing was released"):
-            ledger.charge(release(2), FREE)
-        blocker.rmdir()
+        with monkeypatch.context() as patched:
+            patched.setattr("homo_dp.core.files.os.replace", no_room)
+            with pytest.raises(LedgerError, match="nothing was released"):
+                ledger.charge(release(2), FREE)
         assert ledger.charge(release(2), FREE).row == 2  # no second spend
         assert read_head(path) == ledger.verify()
 
@@ -326,7 +330,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_the_environment_names_the_crash_point(tmp_path: Path) -> None:
-    code = "from homo_dp.privacy.crash import crash_point as c; c('a'); c('b'); print('once', flush=True); c('b')"
+    code = "from homo_dp.core.crash import crash_point as c; c('a'); c('b'); print('once', flush=True); c('b')"
     for value, code_wanted, output in (
         ("b:2", -signal.SIGKILL, "once\n"),
         ("b", -signal.SIGKILL, ""),

@@ -69,7 +69,7 @@ def check_survivors(cluster: Cluster) -> None:
     for name in PARTIES:
         own = load_model(cluster.folder / name / "out" / "model.safetensors").module.state_dict()
         assert all(own[key].equal(published[key]) for key in published)
-        with Ledger(cluster.folder / name / "ledger.sqlite", read_only=True) as ledger:
+        with Ledger(cluster.configs[name]["privacy"]["ledger"], read_only=True) as ledger:
             ledger.verify()
             rows = ledger.rows(cluster.run, name)
         used = {row["round"] for row in indicators["rounds"] if name in row["replied"]}

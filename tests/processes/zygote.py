@@ -129,7 +129,7 @@ def _child(order: dict[str, Any]) -> int:
     import importlib
 
     from homo_dp import cli
-    from homo_dp.privacy import crash
+    from homo_dp.core import crash
 
     descriptor = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from homo_dp.privacy.durable import write_file
+from homo_dp.core.files import write_file
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
 

@@ -9,10 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from homo_dp.privacy.crash import crash_point
-from homo_dp.privacy.durable import sync_directory
+from homo_dp.core.crash import crash_point
+from homo_dp.core.files import make_folder, shared_with_writers, sync_directory
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger.chain import GENESIS
+from homo_dp.privacy.ledger.chain import GENESIS, head_path
 from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
 __all__ = ["Store"]
@@ -79,7 +79,15 @@ class Store:
                 self._create_file()
             if not read_only and not os.access(path.parent, os.W_OK):
                 raise LedgerError(f"ledger={path} is in a directory that cannot be written; make it writable")
+            if not read_only:
+                self._refuse_other_writers()
             self._database = self._connect()
+
+    def _refuse_other_writers(self) -> None:
+        """A ledger that other users can write is not this party's word about what it has spent."""
+        for what, file in (("ledger", self.path), ("head", head_path(self.path))):
+            if (reason := shared_with_writers(file)) is not None:
+                raise LedgerError(f"{what}={file} {reason}")
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -207,7 +215,7 @@ class Store:
         """An empty file for its owner only; SQLite would make it readable for everybody."""
         if self.read_only:
             raise LedgerError(f"ledger={self.path} does not exist; name an existing ledger")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         sync_directory(self.path.parent)

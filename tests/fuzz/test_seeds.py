@@ -1,0 +1,32 @@
+"""Inputs that readers of foreign bytes take, and those that once broke one, are answered in our own words."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.run import fuzz, kept, table, targets, try_input
+
+TARGETS = targets()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kept_input_is_taken_or_refused(name: str) -> None:
+    target, seeds = TARGETS[name]
+    for data in seeds:
+        try_input(target, data)
+    for data in (b"", b"\x00", b"\xff" * 64, b"[" * 20_000, b"{" * 20_000):
+        try_input(target, data)
+
+
+def test_a_failure_is_found_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.run.FOLDER", tmp_path)
+
+    def breaks(data: bytes) -> None:
+        if b"NaN" in data:
+            raise ZeroDivisionError
+
+    count = fuzz("fuzz_breaks", breaks, [b"a: 1, b: 2"], 60)
+    assert count.failure == "ZeroDivisionError"
+    assert "| breaks |" in table([count])
+    (failing,) = kept("fuzz_breaks")
+    assert b"NaN" in failing
