@@ -12,6 +12,7 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.ghost import clip_in_second_pass
 from homo_dp.privacy.gradients import joint_norms
 from homo_dp.privacy.losses import per_sample
 from homo_dp.privacy.noise import NoiseSource
@@ -139,7 +140,15 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         return checked
 
     def backward(self) -> None:
-        super().backward()
+        """Leave the clipped sum in ``p.grad``, as ``clip_in_second_pass`` does."""
+        mean = self.loss_reduction == "mean"
+        self.optimizer.zero_grad()
+        norms = clip_in_second_pass(
+            self.module, self.loss_per_sample, self.optimizer.params, self.optimizer.max_grad_norm, mean=mean
+        )
+        if not bool(norms.isfinite().all()):
+            raise PrivacyError("a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data")
+        self.module.per_sample_gradient_norms = norms
         self.optimizer.note_clipped()
 
     def __mul__(self, other: Any) -> "GhostTensor":

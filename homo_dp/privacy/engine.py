@@ -24,8 +24,8 @@ from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGho
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.fast_tape import FastTape, tape_of
+from homo_dp.privacy.ghost import GHOST_NORMS, check_ghost_layers
 from homo_dp.privacy.gradients import ExpandedWeights, out_of_place
-from homo_dp.privacy.gram_norms import GHOST_NORMS
 from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.modes import MODES, probe_mode, probed_tape
@@ -309,6 +309,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         elif isinstance(module, FastGradSampleModule | ExpandedWeights):
             return module
         out_of_place(module)
+        if grad_sample_mode == "ghost":
+            check_ghost_layers(module._module if isinstance(module, AbstractGradSampleModule) else module)
         wrapped = super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
         if grad_sample_mode == "ghost":
             wrapped.NORM_SAMPLERS = GHOST_NORMS

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import clip_factors
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gram_norms import GHOST_NORMS
+from homo_dp.privacy.ghost import GHOST_NORMS, check_ghost_layers, clip_in_second_pass
 from homo_dp.privacy.losses import Loss, per_sample
 
 # torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
@@ -97,9 +97,14 @@ class MaterialisedGradients:
 
 
 class GhostGradients:
-    """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one."""
+    """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one.
+
+    Guarantees:
+        - as ``clip_in_second_pass``; layers whose rounding has no bound are refused.
+    """
 
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
+        check_ghost_layers(module)
         self._loss, self._max_grad_norm = loss, max_grad_norm
         self.rows_not_finite = 0
         out_of_place(module)
@@ -124,32 +129,12 @@ class GhostGradients:
         return norms.clone
 
     def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-        self._clear()
         with torch.enable_grad():
             losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
-            torch.autograd.backward([losses.sum()], retain_graph=True)
-            norms = self._norms(len(features))
-            for parameter in self._parameters:
-                parameter.grad = None
-            self._wrapped.disable_hooks()
-            try:
-                torch.autograd.backward([(clip_factors(norms, self._max_grad_norm) * losses).sum()])
-            finally:
-                self._wrapped.enable_hooks()
+            norms = clip_in_second_pass(self._wrapped, losses, self._parameters, self._max_grad_norm, mean=False)
         gradients = [parameter.grad for parameter in self._parameters]
         self._clear()
         return norms, gradients
-
-    def _norms(self, rows: int) -> Tensor:
-        known: list[Tensor] = [
-            parameter._norm_sample for parameter in self._parameters if hasattr(parameter, "_norm_sample")
-        ]
-        if len(known) < sum(parameter.grad is not None for parameter in self._parameters):
-            raise PrivacyError("grad_sample_mode=ghost misses the norm of a parameter; use grad_sample_mode=hooks")
-        if not known:
-            return self._parameters[0].new_zeros(rows)
-        norms: Tensor = torch.linalg.vector_norm(torch.stack([norm.reshape(rows) for norm in known]), dim=0)
-        return norms
 
     def _clear(self) -> None:
         for parameter in self._parameters:
