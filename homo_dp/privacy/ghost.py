@@ -13,13 +13,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.layers.dp_multihead_attention import SequenceBias
 from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import clip_factors
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gram_norms import lengths_of, outer_squares, rounding_of_squares, total_squares
 
-Norms = dict[nn.Parameter, Tensor]
+Norms = dict[Any, Tensor]
 MARGIN = 2e-5  # share of C that factors leave free, so that the second pass, which rounds anew, is within C at once
 _TRIES = 3
 
@@ -68,7 +69,7 @@ def check_ghost_layers(module: nn.Module) -> None:
     >>> check_ghost_layers(nn.Sequential(nn.Linear(2, 2), nn.PReLU()))
     Traceback (most recent call last):
     homo_dp.privacy.errors.PrivacyError: 1: PReLU has no bound on rounding in grad_sample_mode=ghost (Linear, \
-Embedding, Conv1d, Conv2d, Conv3d, LayerNorm, GroupNorm, RMSNorm have); use grad_sample_mode=hooks
+Embedding, Conv1d, Conv2d, Conv3d, LayerNorm, GroupNorm, RMSNorm, SequenceBias have); use grad_sample_mode=hooks
     """
     for name, layer in module.named_modules():
         if not any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
@@ -89,7 +90,9 @@ class _Activations:
     """What the layers' hooks kept in the forward pass, so that a second backward pass finds it again."""
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter]) -> None:
-        self._layers = [(layer, list(layer.activations)) for layer in module.modules() if hasattr(layer, "activations")]
+        self._layers: list[tuple[Any, list[Any]]] = [
+            (layer, list(kept)) for layer in module.modules() if (kept := _kept(layer)) is not None
+        ]
         self._calls = [(parameter, parameter._forward_counter) for parameter in parameters]  # type: ignore[attr-defined]
 
     def put_back(self) -> None:
@@ -97,6 +100,10 @@ class _Activations:
             layer.activations = list(activations)
         for parameter, calls in self._calls:
             parameter._forward_counter = calls  # type: ignore[attr-defined]
+
+
+def _kept(layer: Any) -> Any:
+    return getattr(layer, "activations", None)
 
 
 def _clear(parameters: list[nn.Parameter], *, gradients: bool = True) -> None:
@@ -136,7 +143,8 @@ def _linear(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> N
 
 
 def _embedding(layer: nn.Embedding, activations: list[Tensor], backprops: Tensor) -> Norms:
-    norms: Norms = _OPACUS_NORMS[nn.Embedding](layer, activations, backprops)
+    backprops = backprops.contiguous()  # rows may come in the second dimension
+    norms: Norms = _OPACUS_NORMS[nn.Embedding](layer, [each.contiguous() for each in activations], backprops)
     if len(backprops) == 0:
         return norms
     rounding = rounding_of_squares(lengths_of(backprops.reshape(len(backprops), -1, backprops.shape[-1])), 1)
@@ -206,8 +214,13 @@ def _group_norm(layer: nn.GroupNorm, activations: list[Tensor], backprops: Tenso
     # Channels last, so that one position is one use of all scales and shifts.
     moved = inputs.reshape(rows, channels, positions).transpose(1, 2)
     gradient = backprops.reshape(rows, channels, positions).transpose(1, 2)
-    spread = [values.repeat_interleave(each, 1).unsqueeze(1) for values in (mean, inverse)]
-    return _affine(layer, moved, *spread, gradient, channels)
+    mean, inverse = (values.repeat_interleave(each, 1).unsqueeze(1) for values in (mean, inverse))
+    return _affine(layer, moved, mean, inverse, gradient, channels)
+
+
+def _sequence_bias(layer: SequenceBias, activations: list[Tensor], backprops: Tensor) -> Norms:
+    """The bias is one more position at the end of each row's sequence: one term, nothing can cancel."""
+    return {layer.bias: _lengths(backprops[:, -1])}
 
 
 def _units(values: Tensor, terms: int, size: int = 1) -> float:
@@ -231,5 +244,6 @@ GHOST_NORMS: dict[Any, Any] = {
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
     nn.RMSNorm: _rms_norm,
+    SequenceBias: _sequence_bias,
 }
 """Norm samplers for Opacus' ghost clipping, to be set as ``NORM_SAMPLERS`` of a wrapped module."""

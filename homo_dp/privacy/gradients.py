@@ -12,6 +12,7 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.grad_sample.gsm_exp_weights import GradSampleModuleExpandedWeights
+from opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceBias
 from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import clip_factors
@@ -50,7 +51,7 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
     """Opacus' expanded-weights module, which also takes the empty batches that Poisson sampling draws."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if len(x):
+        if x.numel():
             return super().forward(x, *args, **kwargs)
         for parameter in self._module.parameters():
             parameter.grad_sample = parameter.new_zeros((0, *parameter.shape)) if parameter.requires_grad else None
@@ -60,14 +61,18 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
 class MaterialisedGradients:
     """Per-sample gradients held in memory: Opacus' hooks, functorch and expanded-weights modes."""
 
-    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> None:
-        self._loss, self._max_grad_norm = loss, max_grad_norm
+    def __init__(
+        self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
+    ) -> None:
+        self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
         out_of_place(module)
         if mode == "ew":
-            self._wrapped: Any = ExpandedWeights(module, loss_reduction="sum")
+            self._wrapped: Any = ExpandedWeights(module, batch_first=batch_first, loss_reduction="sum")
         else:
-            self._wrapped = GradSampleModule(module, loss_reduction="sum", force_functorch=mode == "functorch")
+            self._wrapped = GradSampleModule(
+                module, batch_first=batch_first, loss_reduction="sum", force_functorch=mode == "functorch"
+            )
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def clipped_sum(
@@ -75,7 +80,8 @@ class MaterialisedGradients:
     ) -> Callable[[], Tensor]:
         self._clear()
         with torch.enable_grad():
-            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
+            inputs = features if self._batch_first else features.transpose(0, 1)
+            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
             torch.autograd.backward([losses.sum()])
         rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
         norms = joint_norms(rows, len(features))
@@ -103,13 +109,13 @@ class GhostGradients:
         - as ``clip_in_second_pass``; layers whose rounding has no bound are refused.
     """
 
-    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
+    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True) -> None:
         check_ghost_layers(module)
-        self._loss, self._max_grad_norm = loss, max_grad_norm
+        self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
         out_of_place(module)
         self._wrapped: Any = GradSampleModuleFastGradientClipping(
-            module, loss_reduction="sum", max_grad_norm=max_grad_norm
+            module, batch_first=batch_first, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
         self._wrapped.NORM_SAMPLERS = GHOST_NORMS
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -130,7 +136,8 @@ class GhostGradients:
 
     def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         with torch.enable_grad():
-            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
+            inputs = features if self._batch_first else features.transpose(0, 1)
+            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
             norms = clip_in_second_pass(self._wrapped, losses, self._parameters, self._max_grad_norm, mean=False)
         gradients = [parameter.grad for parameter in self._parameters]
         self._clear()
@@ -158,6 +165,32 @@ def out_of_place(module: nn.Module) -> None:
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
+
+
+class _RowsFirst:
+    """Calls a layer that was written for rows in the second dimension with rows in the first."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self._layer(inputs.transpose(0, 1)).transpose(0, 1)
+        return outputs
+
+
+def rows_first(module: nn.Module) -> None:
+    """Let Opacus' attention with ``batch_first`` and ``add_bias_kv`` give its two biases rows first, as the others.
+
+    It calls them with positions first whatever ``batch_first`` says, so that hooks would take positions for rows.
+    Values and names of weights stay the same.
+    """
+    for layer in module.modules():
+        if isinstance(layer, DPMultiheadAttention) and layer.batch_first and layer.add_bias_kv:
+            for name in ("seq_bias_k", "seq_bias_v"):
+                bias = layer._modules[name]
+                if isinstance(bias, SequenceBias) and not bias.batch_first:
+                    bias.batch_first = True
+                    layer.__dict__[name] = _RowsFirst(bias)
 
 
 def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:
