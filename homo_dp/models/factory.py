@@ -82,7 +82,7 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
     """
     from homo_dp.privacy.validation import compatible_module  # imports Opacus, which a built-in model does not need
 
-    _check_shared(module)
+    _check_shared(_with_one_name_each(module))
     try:
         return _with_one_name_each(compatible_module(module.train(), fix=fix, public=public_tensors))
     except ValueError:

@@ -12,9 +12,11 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.ghost import clip_in_second_pass
 from homo_dp.privacy.gradients import joint_norms
 from homo_dp.privacy.losses import per_sample
 from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.rows_alone import FIRST_STEPS, compare_losses
 
 
 def add_secure_noise(optimizer: Any) -> None:
@@ -114,15 +116,28 @@ class GhostLoss(DPLossFastGradientClipping):  # type: ignore[misc]
           with (n,) factors, which broadcasts to (n, n) and lets one record move the clipped sum by hundreds of C.
     """
 
+    _compared = 0
+
     def __call__(self, *args: Any, shape: Any = None, **kwargs: Any) -> "GhostTensor":
         if self.module.max_grad_norm != self.optimizer.max_grad_norm:
             raise PrivacyError(
                 f"max_grad_norm={self.module.max_grad_norm} of the module is not {self.optimizer.max_grad_norm} of the "
                 "optimizer; set both, or noise would not fit the clipping"
             )
+        if shape is None and not kwargs and len(args) == 2:
+            self._compare(*args)
         plain = super().__call__(*args, shape=shape, **kwargs)
         outputs = args[0] if args else kwargs["input"]
         return GhostTensor.checked(plain, int(shape[0]) if shape is not None else len(outputs))
+
+    def _compare(self, outputs: Any, labels: Any) -> None:
+        """Raise if rows meet in the criterion, in the first batches; torch's own are known to treat rows alone."""
+        known = type(self.criterion).__module__ == "torch.nn.modules.loss"
+        if known or self._compared == FIRST_STEPS or not len(outputs):
+            return
+        self._compared += 1
+        plain = super().__call__
+        compare_losses(lambda rows, targets: plain(rows, targets).loss_per_sample, outputs, labels)
 
 
 class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
@@ -139,7 +154,15 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         return checked
 
     def backward(self) -> None:
-        super().backward()
+        """Leave the clipped sum in ``p.grad``, as ``clip_in_second_pass`` does."""
+        mean = self.loss_reduction == "mean"
+        self.optimizer.zero_grad()
+        norms = clip_in_second_pass(
+            self.module, self.loss_per_sample, self.optimizer.params, self.optimizer.max_grad_norm, mean=mean
+        )
+        if not bool(norms.isfinite().all()):
+            raise PrivacyError("a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data")
+        self.module.per_sample_gradient_norms = norms
         self.optimizer.note_clipped()
 
     def __mul__(self, other: Any) -> "GhostTensor":

@@ -24,15 +24,18 @@ from homo_dp.privacy.dp_optimizer import GhostLoss, SecureDPOptimizer, SecureGho
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.fast_tape import FastTape, tape_of
-from homo_dp.privacy.gradients import ExpandedWeights, out_of_place
-from homo_dp.privacy.gram_norms import GHOST_NORMS
+from homo_dp.privacy.ghost import GHOST_NORMS, check_ghost_layers
+from homo_dp.privacy.gradients import ExpandedWeights, out_of_place, rows_first
 from homo_dp.privacy.loader import first_features, poisson_loader, poisson_sampler, steps_for
 from homo_dp.privacy.losses import Loss
+from homo_dp.privacy.masks import SecretMasks, may_draw
 from homo_dp.privacy.modes import MODES, probe_mode, probed_tape
 from homo_dp.privacy.noise import NoiseSource, OrdinaryNoise, secure_noise
+from homo_dp.privacy.rows_alone import FirstBatches
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
 from homo_dp.privacy.validation import (
+    RowsSecond,
     check_module,
     check_noise_multiplier,
     check_optimizer,
@@ -153,8 +156,15 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
         plain = clipping == "flat" and wrap_model and batch_first
-        features = self._check_data(module, optimizer, data_loader)
-        mode, self.mode_reason, tape = self._mode(module, optimizer, grad_sample_mode, features, plain=plain)
+        if batch_first:
+            rows_first(module)
+        features = self._check_data(module, optimizer, data_loader, batch_first=batch_first)
+        first_batches = None if isinstance(module, AbstractGradSampleModule) else FirstBatches(module, batch_first)
+        if first_batches is not None and features is not None:
+            first_batches.compare_made_up(features, sampler.expected_size)
+        mode, self.mode_reason, tape = self._mode(
+            module, optimizer, grad_sample_mode, features, plain=plain, batch_first=batch_first
+        )
         _log.info("grad_sample_mode=%s: %s", mode, self.mode_reason)
         wrapped = self._prepare_model(
             module,
@@ -168,6 +178,11 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         wrapped.forbid_grad_accumulation()
         if wrapped is not module and isinstance(wrapped, AbstractGradSampleModule):
             use_plain_names(wrapped)
+        if first_batches is not None:
+            called = wrapped if wrap_model else module
+            first_batches.watch(called)
+            if self.noise.private and may_draw(module):
+                SecretMasks(called)
         private_optimizer = self._prepare_optimizer(
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,
@@ -257,7 +272,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self.restore(load_checkpoint(path, module, optimizer))
 
     def _mode(
-        self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool
+        self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool, batch_first: bool
     ) -> tuple[str, str, FastTape | None]:
         """The mode to use for the one that was asked for, why, and the tape of the fast one."""
         if isinstance(module, AbstractGradSampleModule):
@@ -278,10 +293,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         else:
             reason = _BY_NAME
         if features is not None:
-            probe_mode(module, features, mode)
+            probe_mode(module, features, mode, batch_first=batch_first)
         return mode, reason, None
 
-    def _check_data(self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any]) -> Tensor | None:
+    def _check_data(
+        self, module: nn.Module, optimizer: Any, data_loader: DataLoader[Any], *, batch_first: bool
+    ) -> Tensor | None:
         """Raise unless module, optimiser and data fit each other; a few rows to probe with, where rows are tensors."""
         inner = module._module if isinstance(module, AbstractGradSampleModule) else module
         check_optimizer(inner, optimizer, partly=True)
@@ -293,7 +310,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self.dataset = data_loader.dataset
         features = first_features(data_loader.dataset)
         if features is not None and module is inner:
-            probe_rows(module, size_of_all_outputs, features, features)
+            if not batch_first and features.dim() < 2:
+                raise PrivacyError("batch_first=False takes records of one dimension or more; use batch_first=True")
+            probe_rows(module if batch_first else RowsSecond(module), size_of_all_outputs, features, features)
         return features
 
     def _prepare_model(
@@ -309,6 +328,8 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         elif isinstance(module, FastGradSampleModule | ExpandedWeights):
             return module
         out_of_place(module)
+        if grad_sample_mode == "ghost":
+            check_ghost_layers(module._module if isinstance(module, AbstractGradSampleModule) else module)
         wrapped = super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
         if grad_sample_mode == "ghost":
             wrapped.NORM_SAMPLERS = GHOST_NORMS

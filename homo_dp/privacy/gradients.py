@@ -12,11 +12,12 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
 from opacus.grad_sample.gsm_exp_weights import GradSampleModuleExpandedWeights
+from opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceBias
 from torch import Tensor, nn
 
 from homo_dp.privacy.clipping import clip_factors
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gram_norms import GHOST_NORMS
+from homo_dp.privacy.ghost import GHOST_NORMS, check_ghost_layers, clip_in_second_pass
 from homo_dp.privacy.losses import Loss, per_sample
 
 # torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
@@ -50,7 +51,7 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
     """Opacus' expanded-weights module, which also takes the empty batches that Poisson sampling draws."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if len(x):
+        if x.numel():
             return super().forward(x, *args, **kwargs)
         for parameter in self._module.parameters():
             parameter.grad_sample = parameter.new_zeros((0, *parameter.shape)) if parameter.requires_grad else None
@@ -60,14 +61,18 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
 class MaterialisedGradients:
     """Per-sample gradients held in memory: Opacus' hooks, functorch and expanded-weights modes."""
 
-    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> None:
-        self._loss, self._max_grad_norm = loss, max_grad_norm
+    def __init__(
+        self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
+    ) -> None:
+        self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
         out_of_place(module)
         if mode == "ew":
-            self._wrapped: Any = ExpandedWeights(module, loss_reduction="sum")
+            self._wrapped: Any = ExpandedWeights(module, batch_first=batch_first, loss_reduction="sum")
         else:
-            self._wrapped = GradSampleModule(module, loss_reduction="sum", force_functorch=mode == "functorch")
+            self._wrapped = GradSampleModule(
+                module, batch_first=batch_first, loss_reduction="sum", force_functorch=mode == "functorch"
+            )
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def clipped_sum(
@@ -75,7 +80,8 @@ class MaterialisedGradients:
     ) -> Callable[[], Tensor]:
         self._clear()
         with torch.enable_grad():
-            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
+            inputs = features if self._batch_first else features.transpose(0, 1)
+            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
             torch.autograd.backward([losses.sum()])
         rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
         norms = joint_norms(rows, len(features))
@@ -97,14 +103,19 @@ class MaterialisedGradients:
 
 
 class GhostGradients:
-    """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one."""
+    """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one.
 
-    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float) -> None:
-        self._loss, self._max_grad_norm = loss, max_grad_norm
+    Guarantees:
+        - as ``clip_in_second_pass``; layers whose rounding has no bound are refused.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True) -> None:
+        check_ghost_layers(module)
+        self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
         out_of_place(module)
         self._wrapped: Any = GradSampleModuleFastGradientClipping(
-            module, loss_reduction="sum", max_grad_norm=max_grad_norm
+            module, batch_first=batch_first, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
         self._wrapped.NORM_SAMPLERS = GHOST_NORMS
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -124,32 +135,13 @@ class GhostGradients:
         return norms.clone
 
     def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
-        self._clear()
         with torch.enable_grad():
-            losses = per_sample(self._loss(self._wrapped(features), labels), len(features))
-            torch.autograd.backward([losses.sum()], retain_graph=True)
-            norms = self._norms(len(features))
-            for parameter in self._parameters:
-                parameter.grad = None
-            self._wrapped.disable_hooks()
-            try:
-                torch.autograd.backward([(clip_factors(norms, self._max_grad_norm) * losses).sum()])
-            finally:
-                self._wrapped.enable_hooks()
+            inputs = features if self._batch_first else features.transpose(0, 1)
+            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
+            norms = clip_in_second_pass(self._wrapped, losses, self._parameters, self._max_grad_norm, mean=False)
         gradients = [parameter.grad for parameter in self._parameters]
         self._clear()
         return norms, gradients
-
-    def _norms(self, rows: int) -> Tensor:
-        known: list[Tensor] = [
-            parameter._norm_sample for parameter in self._parameters if hasattr(parameter, "_norm_sample")
-        ]
-        if len(known) < sum(parameter.grad is not None for parameter in self._parameters):
-            raise PrivacyError("grad_sample_mode=ghost misses the norm of a parameter; use grad_sample_mode=hooks")
-        if not known:
-            return self._parameters[0].new_zeros(rows)
-        norms: Tensor = torch.linalg.vector_norm(torch.stack([norm.reshape(rows) for norm in known]), dim=0)
-        return norms
 
     def _clear(self) -> None:
         for parameter in self._parameters:
@@ -173,6 +165,32 @@ def out_of_place(module: nn.Module) -> None:
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]
+
+
+class _RowsFirst:
+    """Calls a layer that was written for rows in the second dimension with rows in the first."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self._layer(inputs.transpose(0, 1)).transpose(0, 1)
+        return outputs
+
+
+def rows_first(module: nn.Module) -> None:
+    """Let Opacus' attention with ``batch_first`` and ``add_bias_kv`` give its two biases rows first, as the others.
+
+    It calls them with positions first whatever ``batch_first`` says, so that hooks would take positions for rows.
+    Values and names of weights stay the same.
+    """
+    for layer in module.modules():
+        if isinstance(layer, DPMultiheadAttention) and layer.batch_first and layer.add_bias_kv:
+            for name in ("seq_bias_k", "seq_bias_v"):
+                bias = layer._modules[name]
+                if isinstance(bias, SequenceBias) and not bias.batch_first:
+                    bias.batch_first = True
+                    layer.__dict__[name] = _RowsFirst(bias)
 
 
 def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:

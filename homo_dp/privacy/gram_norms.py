@@ -6,11 +6,9 @@ that rounding is added: it is invisible next to terms that do not cancel, and cl
 """
 
 import math
-from typing import Any
 
 import torch
-from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
-from torch import Tensor, nn
+from torch import Tensor
 
 LEAST_LENGTH = 1e-18  # lengths below have squares that float32 holds with few bits or none: they count as this
 
@@ -29,19 +27,19 @@ def outer_squares(inputs: Tensor, gradient: Tensor) -> Tensor:
         squares = ((inputs @ inputs.mT) * (gradient @ gradient.mT)).sum((1, 2)).clamp_(min=0.0)
     else:
         squares = (gradient.mT @ inputs).flatten(1).square().sum(1)
-    return squares + rounding_of_squares(_lengths(inputs) * _lengths(gradient), inputs.shape[2], gradient.shape[2])
+    return squares + rounding_of_squares(lengths_of(inputs) * lengths_of(gradient), inputs.shape[2], gradient.shape[2])
 
 
 def total_squares(gradient: Tensor) -> Tensor:
     """``|sum_t g_t|^2`` of each row, which is what a bias gets; the same guarantee."""
-    return gradient.sum(1).square().sum(1) + rounding_of_squares(_lengths(gradient), gradient.shape[2])
+    return gradient.sum(1).square().sum(1) + rounding_of_squares(lengths_of(gradient), gradient.shape[2])
 
 
 def lookup_squares(indices: Tensor, gradient: Tensor) -> Tensor:
     """``sum over words of |sum_{t: that word} g_t|^2`` of each row, for indices (n, positions); the same guarantee."""
     same = indices.unsqueeze(1) == indices.unsqueeze(2)
     squares = ((gradient @ gradient.mT) * same).sum((1, 2)).clamp_(min=0.0)
-    return squares + rounding_of_squares(_lengths(gradient), gradient.shape[2])
+    return squares + rounding_of_squares(lengths_of(gradient), gradient.shape[2])
 
 
 def rounding_of_squares(lengths: Tensor, *sizes: int) -> Tensor:
@@ -51,32 +49,7 @@ def rounding_of_squares(lengths: Tensor, *sizes: int) -> Tensor:
     return lengths.sum(1).square() * (units * torch.finfo(lengths.dtype).eps)
 
 
-def _lengths(vectors: Tensor) -> Tensor:
+def lengths_of(vectors: Tensor) -> Tensor:
+    """Length of each vector (last dimension of three), never zero: what float32 cannot square counts as a little."""
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
     return lengths.add_(LEAST_LENGTH)
-
-
-def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:
-    if backprops.dim() == 2:  # one position: one outer product, nothing can cancel
-        norms: dict[nn.Parameter, Tensor] = _OPACUS[nn.Linear](layer, activations, backprops)
-        return norms
-    inputs, gradient = activations[0].to(backprops.dtype).flatten(1, -2), backprops.flatten(1, -2)
-    found: dict[Any, Tensor] = {}
-    if layer.weight.requires_grad:
-        found[layer.weight] = outer_squares(inputs, gradient).sqrt()
-    if layer.bias is not None and layer.bias.requires_grad:
-        found[layer.bias] = total_squares(gradient).sqrt()
-    return found
-
-
-def _embedding_norms(layer: nn.Embedding, activations: list[Tensor], backprops: Tensor) -> dict[nn.Parameter, Tensor]:
-    norms: dict[nn.Parameter, Tensor] = _OPACUS[nn.Embedding](layer, activations, backprops)
-    if len(backprops) == 0:
-        return norms
-    rounding = rounding_of_squares(_lengths(backprops.reshape(len(backprops), -1, backprops.shape[-1])), 1)
-    return {parameter: (norm.square() + rounding).sqrt() for parameter, norm in norms.items()}
-
-
-_OPACUS: dict[Any, Any] = dict(GradSampleModuleFastGradientClipping.NORM_SAMPLERS)
-GHOST_NORMS: dict[Any, Any] = {**_OPACUS, nn.Linear: _linear_norms, nn.Embedding: _embedding_norms}
-"""Norm samplers for Opacus' ghost clipping, to be set as ``NORM_SAMPLERS`` of a wrapped module."""

@@ -90,6 +90,8 @@ class _SquaredError:
 binary_logistic = _BinaryLogistic()
 softmax_cross_entropy = _SoftmaxCrossEntropy()
 squared_error = _SquaredError()
+KNOWN_LOSSES: tuple[Loss, ...] = (binary_logistic, softmax_cross_entropy, squared_error)
+"""Losses of which it is known that they treat each row alone."""
 
 
 def per_sample(losses: Tensor, rows: int) -> Tensor:

@@ -18,7 +18,15 @@ from homo_dp.privacy.gradients import (
     out_of_place,
 )
 from homo_dp.privacy.losses import Loss
-from homo_dp.privacy.validation import awake, check_shown, probe_features, size_of_outputs, table_rows
+from homo_dp.privacy.validation import (
+    RowsSecond,
+    awake,
+    check_shown,
+    probe_count,
+    probe_features,
+    size_of_outputs,
+    table_rows,
+)
 
 MODES = ("auto", "fast", *OPACUS_MODES)
 
@@ -72,16 +80,19 @@ def _fast(module: nn.Module, tape: FastTape, loss: Loss, max_grad_norm: float) -
     return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
 
 
-def probe_mode(module: nn.Module, features: Tensor, mode: str) -> None:
+def probe_mode(module: nn.Module, features: Tensor, mode: str, *, batch_first: bool = True) -> None:
     """Raise PrivacyError unless the norms of a mode are the true norms on a few rows.
 
     Ghost clipping sums by a second backward pass over the whole module but takes norms from layers only, so a weight
     that is also used outside of its layer would be summed without being measured. The other modes would not see it.
     """
-    if mode == "ghost":
-        probe_norms(module, features, lambda: GhostGradients(module, size_of_outputs, 1.0), mode)
-    else:
-        probe_norms(module, features, lambda: MaterialisedGradients(module, size_of_outputs, 1.0, mode), mode)
+
+    def make() -> ClippedGradients:
+        if mode == "ghost":
+            return GhostGradients(module, size_of_outputs, 1.0, batch_first=batch_first)
+        return MaterialisedGradients(module, size_of_outputs, 1.0, mode, batch_first=batch_first)
+
+    probe_norms(module if batch_first else RowsSecond(module), features, make, mode)
 
 
 def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients], mode: str) -> None:
@@ -112,7 +123,7 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
 
 def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients]) -> tuple[Tensor, Tensor, Tensor]:
     """The norms of a few rows one after the other, as the mode measures them, and one after the other again."""
-    count = 3  # of any table: what is refused must not depend on how many rows there are
+    count = probe_count(features, 3)
     rows = probe_features(features, count)
     try:
         true = _true_norms(module, rows)

@@ -5,6 +5,7 @@ to the sum, divide by the expected batch size, add what needs no privacy (weight
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,11 +16,13 @@ from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_tape import all_finite
-from homo_dp.privacy.gradients import ClippedGradients
+from homo_dp.privacy.gradients import ClippedGradients, rows_first
 from homo_dp.privacy.losses import Loss
+from homo_dp.privacy.masks import secret_masks
 from homo_dp.privacy.modes import choose_gradients
 from homo_dp.privacy.noise import NoiseSource, secure_noise
 from homo_dp.privacy.optimizer_state import pack_optimizer, unpack_optimizer
+from homo_dp.privacy.rows_alone import RowsAlone, keeps_rows_alone
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.sgd import step_optimizer, views
 from homo_dp.privacy.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
@@ -65,6 +68,7 @@ class PrivateTraining:
         check_module(module)
         check_optimizer(module, optimizer)
         module.train()
+        rows_first(module)
         probe_rows(module, loss, features, labels)
         self.module, self.optimizer, self._loss = module, optimizer, loss
         self.after_noise, self._on_step = after_noise, on_step
@@ -84,11 +88,16 @@ class PrivateTraining:
         )
         self._sums = views(self._sum, self._parameters)
         self._batches = PoissonBatches(sampler, self.noise)
+        # It copies the module, so it is made before hooks are put on it.
+        self._alone = None if keeps_rows_alone(module, loss) else RowsAlone(module, loss)
         self._gradients: ClippedGradients
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
             module, loss, self.max_grad_norm, grad_sample_mode, features
         )
         _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
+        if self._alone is not None:
+            size = min(physical_batch_size or math.inf, sampler.expected_size)
+            self._alone.compare_made_up(self._features, self._labels, size)
 
     @property
     def noise_multiplier(self) -> float:
@@ -116,7 +125,7 @@ class PrivateTraining:
             raise PrivacyError(f"steps={steps!r} is not a whole number >= 0; give the number of steps to take")
         self._check_trained()
         self.module.train()
-        with NoiseVectors(self.noise, self._sum.numel(), steps, self._sum.dtype) as vectors:
+        with secret_masks(self.noise), NoiseVectors(self.noise, self._sum.numel(), steps, self._sum.dtype) as vectors:
             for _ in range(steps):
                 self._step(vectors)
                 if after_step is not None:
@@ -192,8 +201,18 @@ class PrivateTraining:
                     parameter.grad = None
 
     def _step(self, vectors: NoiseVectors) -> None:
-        self._sum_clipped(self._draw())
+        rows = self._draw()
+        if self._alone is not None:
+            self._compare(self._alone, rows)
+        self._sum_clipped(rows)
         self._finish(vectors)
+
+    def _compare(self, alone: RowsAlone, rows: Tensor) -> None:
+        """Raise, before anything is summed, if rows meet in the batches of a first step."""
+        pieces = torch.split(rows, self._physical_batch_size or max(1, len(rows)))
+        batches = [(self._features.index_select(0, piece), self._labels.index_select(0, piece)) for piece in pieces]
+        if not alone.compare_step(self.module, batches):
+            self._alone = None
 
     def _finish(self, vectors: NoiseVectors) -> None:
         self._add_noise(vectors)

@@ -90,13 +90,13 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     """
     if not len(features):
         return
-    count = 4  # of any table: what is refused must not depend on how many rows there are
+    count = probe_count(features, 4)
     rows = probe_features(features, count)
     targets = labels[:1].repeat(count, *(1,) * (labels.dim() - 1))  # equal, so that a loss that counts labels shows it
     other = targets.clone()
-    other[-1] = _another_row(labels, targets[-1])
+    other[-1] = another_row(labels, targets[-1])
     changed = rows.clone()
-    changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else _another_row(features, rows[-1])
+    changed[-1] = rows[-1] * 3 + 1 if rows.is_floating_point() else another_row(features, rows[-1])
     was_training = module.training
     module.train()
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), awake(module):
@@ -108,7 +108,7 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
             except Exception:  # rows that the model does not take: it reads floats as indices, or wants positive ones
                 seen.clear()
                 rows, changed = table_rows(features, count), table_rows(features, count)
-                changed[-1] = _another_row(features, rows[-1])
+                changed[-1] = another_row(features, rows[-1])
                 expected = _seeded_losses(module, loss, rows, targets)
         with _layer_inputs(module) as seen_changed:
             differs = _difference(expected, _seeded_losses(module, loss, changed, other))
@@ -117,7 +117,7 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     module.train(was_training)
     if differs or without:
         raise PrivacyError(_mixes(module, "changing one row" if differs else "leaving one row out", differs or without))
-    _check_order(seen, seen_changed, count)
+    _check_order(seen, seen_changed, count, 1 if isinstance(module, RowsSecond) else 0)
     if written:
         raise PrivacyError(f"{written[0]} is written by the forward pass; remove it: it would carry data raw")
 
@@ -195,6 +195,25 @@ def probe_features(features: Tensor, count: int) -> Tensor:
     return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
 
 
+class RowsSecond(nn.Module):
+    """A module that takes rows in the second dimension (Opacus' ``batch_first=False``), called with rows first."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, rows: Tensor) -> Any:
+        return self.inner(rows.transpose(0, 1))
+
+
+def probe_count(features: Tensor, least: int) -> int:
+    """How many rows to probe with: of any table, since what is refused must not depend on how many rows there are.
+
+    No dimension of a record has that size, so that rows are told from positions.
+    """
+    return next(count for count in range(least, least + features.dim() + 1) if count not in features.shape[1:])
+
+
 @contextmanager
 def awake(module: nn.Module) -> Iterator[None]:
     """Random numbers for weights that are all zero while the block runs: no gradient goes through those to be seen."""
@@ -231,7 +250,8 @@ def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
         outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
     if not isinstance(outputs, Tensor):
         raise PrivacyError(f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict")
-    return _row_sizes(outputs, len(outputs))
+    rows = len(labels) if outputs.dim() > 1 and outputs.shape[1] == len(labels) else len(outputs)
+    return _row_sizes(outputs, rows if outputs.dim() and outputs.shape[0] != len(labels) else len(outputs))
 
 
 def size_of_all_outputs(outputs: Any, labels: Tensor) -> Tensor:
@@ -279,14 +299,17 @@ def _layer_inputs(module: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
             handle.remove()
 
 
-def _check_order(one: Sequence[tuple[str, Tensor]], other: Sequence[tuple[str, Tensor]], count: int) -> None:
+def _check_order(
+    one: Sequence[tuple[str, Tensor]], other: Sequence[tuple[str, Tensor]], count: int, dimension: int
+) -> None:
     """Raise unless the changed row, the last of the batch, is the last that each layer gets, too.
 
     Norms are added up over layers by position: were row 3 of one layer row 1 of another, both would be clipped wrongly.
     """
     for (name, first), (_, second) in zip(one, other, strict=False):
-        if first.shape[:1] != (count,) or first.shape != second.shape:
+        if first.shape[dimension : dimension + 1] != (count,) or first.shape != second.shape:
             continue
+        first, second = first.movedim(dimension, 0), second.movedim(dimension, 0)
         if not torch.allclose(first[:-1].double(), second[:-1].double(), rtol=1e-4, atol=1e-6, equal_nan=True):
             raise PrivacyError(
                 f"{name}: is given the rows in another order than the model, so that gradients of different rows "
@@ -338,7 +361,7 @@ def _same_gradient(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * scale + 1e-7)
 
 
-def _another_row(features: Tensor, row: Tensor) -> Tensor:
+def another_row(features: Tensor, row: Tensor) -> Tensor:
     """A row of the table that differs from this one, where there is one."""
     differs = (features != row).reshape(len(features), -1).any(1)
     return features[int(differs.int().argmax())]
@@ -350,6 +373,7 @@ def _named_tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 
 def _mixes(module: nn.Module, how: str, what: str | None) -> str:
+    module = module.inner if isinstance(module, RowsSecond) else module
     return (
         f"{type(module).__name__} mixes rows: {how} changed another row's {what}; "
         "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"

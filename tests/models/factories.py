@@ -1,6 +1,7 @@
 """Factories that the tests of user models name by import path."""
 
 import torch
+from opacus.layers import DPLSTM
 from torch import Tensor, nn
 
 
@@ -112,3 +113,20 @@ def leaves() -> nn.Module:
 
 
 NOT_A_FUNCTION = 5
+
+
+class PrivateSequences(nn.Module):
+    """The same with Opacus' own layer, which names each weight twice."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.recurrent = DPLSTM(1, 4, batch_first=True)
+        self.output = nn.Linear(4, outputs)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        answer: Tensor = self.output(self.recurrent(rows.unsqueeze(2))[0][:, -1])
+        return answer
+
+
+def private_recurrent(outputs: int) -> nn.Module:
+    return PrivateSequences(outputs)

@@ -61,6 +61,16 @@ def test_a_replaced_recurrent_layer_has_one_name_for_each_weight_and_the_same_fi
     again.load_state_dict(first.state_dict())
 
 
+@pytest.mark.parametrize("fix", [False, True])
+def test_a_recurrent_layer_of_opacus_is_taken_as_the_message_about_torchs_advises(fix: bool) -> None:
+    module = built("private_recurrent", fix=fix).module
+    assert set(module.state_dict()) == {name for name, _ in module.named_parameters()}
+    replaced = built("recurrent", fix=True).module
+    assert {name: p.shape for name, p in module.named_parameters()} == {
+        name: p.shape for name, p in replaced.named_parameters()
+    }
+
+
 def test_validation_leaves_a_good_model_alone() -> None:
     module = nn.Linear(2, 1)
     assert validate_private(module) is module
