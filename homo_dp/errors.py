@@ -23,3 +23,15 @@ class MessageError(ValueError):
 
 class TransportError(ValueError):
     """A transport that cannot deliver: a full disk, a missing permission, a lost connection."""
+
+
+def printable(text: object, limit: int = 500) -> str:
+    """Text of others as it may go to a log or a screen: one line, no terminal escapes, not endless.
+
+    >>> printable("bank_a" + chr(27) + "[2J" + chr(10) + "INFO all is well")
+    'bank_a\\x1b[2J\\nINFO all is well'
+    """
+    shown = str(text)[:limit]
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
