@@ -21,8 +21,16 @@ class MessageError(ValueError):
     """A message that is malformed, altered, unexpected or from a stranger."""
 
 
+class UnreadableMessage(MessageError):
+    """A message whose reading raised what no check foresaw; it is put aside and not read again."""
+
+
 class TransportError(ValueError):
     """A transport that cannot deliver: a full disk, a missing permission, a lost connection."""
+
+
+class Undeliverable(TransportError):
+    """A message that cannot reach this one recipient: its folder is closed, its key revoked; others are well."""
 
 
 def printable(text: object, limit: int = 500) -> str:

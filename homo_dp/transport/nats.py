@@ -18,7 +18,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from pathlib import Path
@@ -31,11 +31,11 @@ from homo_dp.config.federation import NatsConfig
 from homo_dp.errors import InputError, MessageError, TransportError
 from homo_dp.federation.messages import AGGREGATOR, Message, check_id
 from homo_dp.federation.protocol import superseded_by
+from homo_dp.federation.refusals import Refusals
 from homo_dp.privacy.crash import crash_point
 from homo_dp.transport.fair_queue import FairQueue
 from homo_dp.transport.nats_names import Names
 from homo_dp.transport.nats_parts import Delivery, split
-from homo_dp.transport.refusals import Refusals
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 if TYPE_CHECKING:
@@ -166,10 +166,14 @@ class NatsTransport:
         except RuntimeError:
             work.close()
             raise TransportError("nats: this end is closed: open another one") from None
+        closed = TransportError("nats: this end was closed meanwhile; sending again is safe")
         try:
+            while not wait([future], timeout=1.0).done:
+                if not self._thread.is_alive():
+                    raise closed
             return future.result()
         except FutureCancelled:
-            raise TransportError("nats: this end was closed meanwhile; sending again is safe") from None
+            raise closed from None
         except BaseException:
             future.cancel()
             raise
@@ -187,10 +191,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_tasks() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=1.0)
+    await asyncio.sleep(0)  # sockets that were given up are closed in the next turn
 
 
 def connect_options(config: NatsConfig) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from nats.aio.msg import Msg
 
 from homo_dp.errors import TransportError, printable
 from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.refusals import Refusals
 from homo_dp.transport.nats_client import SafeClient
 from homo_dp.transport.nats_parts import Assembler, Delivery, Part
 from homo_dp.transport.nats_stream import RunQueue, make_stream
-from homo_dp.transport.refusals import Refusals
 
 log = logging.getLogger(__name__)
 # nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
