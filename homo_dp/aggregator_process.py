@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
+_SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
 FOLDER_NOTE = (
     "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of "
     "the model who cannot (docs/threat_model.md)"
@@ -64,6 +66,9 @@ class AggregatorProcess:
         self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
         fields = found.message_fields
         self.sealer = aggregator_sealer(config, extended(KINDS, fields))
+        # What a party may make this process hold: its update is as large as the model, not as the largest allowed.
+        needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
+        self.sealer.limits = replace(self.sealer.limits, bytes=min(self.sealer.limits.bytes, needed))
         self.tracker = open_tracker(config)
         self.ledger: Ledger | None = None
 
@@ -74,7 +79,7 @@ class AggregatorProcess:
         state = RunState(folder.path)
         saved = state.load()
         plan = None if saved is None else self._same_plan(saved.plan)
-        transport = open_transport(config, self.sealer)
+        transport = open_transport(config, self.sealer, folder.path)
         session = None
         try:
             heads = HeadBook(Path(config.federation.state_dir) / "heads.json")

@@ -70,7 +70,7 @@ class PartyProcess:
     def run(self) -> int:
         """The whole life of the process; the exit code."""
         folder = self._folder = RunFolder(state_dir(self.own, self.name), self.run_id)
-        transport = open_transport(self.own, self.sealer)
+        transport = open_transport(self.own, self.sealer, folder.path)
         duty = PartyDuty(
             name=self.name,
             run=self.run_id,

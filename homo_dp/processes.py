@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from homo_dp.config.schema import Config
 from homo_dp.core.files import write_whole
-from homo_dp.errors import ConfigError
+from homo_dp.errors import ConfigError, MessageError
 from homo_dp.federation.checkpoint import RunFolder, explained
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.messages import KINDS, Kinds, Limits
@@ -24,6 +24,8 @@ from homo_dp.transport.keys import (
     read_key_pair,
     read_public_key,
 )
+from homo_dp.transport.reading import ReadingNote
+from homo_dp.transport.revocation import RevokedKeys
 from homo_dp.transport.sealing import Sealer
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ def aggregator_sealer(config: Config, kinds: Kinds) -> Sealer:
         if member.public_key is None:
             raise ConfigError(f"{where}: has no public_key; paste the line that `homo_dp.keys new` printed there")
         keys.append(_public_key(member.public_key, where, member.name))
-    return Sealer(own, allow_list(keys), kinds, _limits(config))
+    return _sealer(config, own, keys, kinds)
 
 
 def party_sealer(config: Config) -> Sealer:
@@ -66,12 +68,13 @@ def party_sealer(config: Config) -> Sealer:
     if party.aggregator_key is None:
         raise ConfigError("party.aggregator_key: is not given; paste the aggregator's public line")
     known = _public_key(party.aggregator_key, "party.aggregator_key", AGGREGATOR)
-    return Sealer(own, allow_list([known]), KINDS, _limits(config))
+    return _sealer(config, own, [known], KINDS)
 
 
-def open_transport(config: Config, sealer: Sealer) -> Transport:
-    """This process's end of the configured transport."""
+def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
+    """This process's end of the configured transport; in `state` it notes which message it is reading."""
     run, transport = run_name(config), config.transport
+    sealer.note = ReadingNote(state / "reading")
     if transport.kind == "directory":
         from homo_dp.transport.directory import DirectoryTransport
 
@@ -123,8 +126,19 @@ def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
     return NoTracker()
 
 
-def _limits(config: Config) -> Limits:
-    return Limits(bytes=config.transport.max_message_bytes)
+def _sealer(config: Config, own: KeyPair, keys: list[PublicKey], kinds: Kinds) -> Sealer:
+    """The keys; one of its own that is revoked or past its day ends a process, one of several peers only that peer."""
+    sealer = Sealer(own, allow_list(keys), kinds, Limits(bytes=config.transport.max_message_bytes))
+    if config.transport.revoked_keys is not None:
+        sealer.revoked = RevokedKeys(Path(config.transport.revoked_keys))
+    for key in (own.public, *keys):
+        try:
+            sealer.check_key(key)
+        except MessageError as refusal:
+            if own.name != AGGREGATOR or key.name == AGGREGATOR:
+                raise ConfigError(str(refusal)) from None
+            log.warning("%s; nothing of it is believed and nothing is sent to it", refusal)
+    return sealer
 
 
 def _own_key(path: str | None, where: str, name: str) -> KeyPair:

@@ -115,4 +115,7 @@ class TransportConfig(Section):
     kind: Literal["memory", "directory", "nats"] = key("memory", "In one process, through a shared folder, or NATS.")
     directory: FilePath = key("exchange", "The shared folder.")
     nats: NatsConfig = section(NatsConfig, "Settings of `kind: nats`.")
+    revoked_keys: FilePath | None = key(
+        None, "File of keys that are trusted no more, a public line or fingerprint each; read again when it changes."
+    )
     max_message_bytes: Count = key(1 << 30, "A larger message is refused before memory is taken for it.")

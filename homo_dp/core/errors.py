@@ -21,5 +21,25 @@ class MessageError(ValueError):
     """A message that is malformed, altered, unexpected or from a stranger."""
 
 
+class UnreadableMessage(MessageError):
+    """A message whose reading raised what no check foresaw; it is put aside and not read again."""
+
+
 class TransportError(ValueError):
     """A transport that cannot deliver: a full disk, a missing permission, a lost connection."""
+
+
+class Undeliverable(TransportError):
+    """A message that cannot reach this one recipient: its folder is closed, its key revoked; others are well."""
+
+
+def printable(text: object, limit: int = 500) -> str:
+    """Text of others as it may go to a log or a screen: one line, no terminal escapes, not endless.
+
+    >>> printable("bank_a" + chr(27) + "[2J" + chr(10) + "INFO all is well")
+    'bank_a\\x1b[2J\\nINFO all is well'
+    """
+    shown = str(text)[:limit]
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp.core.crash import crash_point
-from homo_dp.errors import MessageError, TransportError
+from homo_dp.errors import MessageError, TransportError, printable
 from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.checkpoint import (
     Facts,
@@ -31,6 +31,7 @@ from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import Message
 from homo_dp.federation.party import SKIPPED
 from homo_dp.federation.plan import Plan
+from homo_dp.federation.refusals import Refusals
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
@@ -111,6 +112,7 @@ class AggregatorSession:
         self._absent: set[str] = set()
         self._refused: dict[str, str] = {}
         self._held: list[Message] = []
+        self.refusals = Refusals(lobby.parties)
         self._began = time.perf_counter()
         aggregator.before_charge = self._keep_before_charge
 
@@ -140,7 +142,7 @@ class AggregatorSession:
 
     def run(self) -> None:
         """The rounds that are left, then the final weights to everybody."""
-        aggregator, transport = self.aggregator, self.lobby.transport
+        aggregator = self.aggregator
         for party in self.lobby.parties:
             self._send_plan(party)
         self._began = time.perf_counter()
@@ -150,7 +152,7 @@ class AggregatorSession:
             self._refused = dict(self.lobby.refusals)
             crash_point("aggregator.before_broadcast")
             for message in aggregator.broadcast():
-                transport.send(message)
+                self.lobby.deliver(message)
                 crash_point("aggregator.mid_broadcast")
             crash_point("aggregator.after_broadcast")
             self._settle()
@@ -161,7 +163,7 @@ class AggregatorSession:
         for party in set(self.lobby.parties).difference(*(row["replied"] for row in self.rows)):
             self._send_plan(party)  # it may have lost it, and the final weights are of no use without
         for message in aggregator.finished():
-            transport.send(message)
+            self.lobby.deliver(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
 
@@ -216,7 +218,7 @@ class AggregatorSession:
             else:
                 return self._take_update(message)
         except MessageError as refusal:
-            log.warning("refused a message of %s: %s", party, refusal)
+            self.refusals.note(party, f"a message of {party}", refusal)
         return False
 
     def _take_update(self, message: Message) -> bool:
@@ -231,9 +233,11 @@ class AggregatorSession:
         try:
             self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
             aggregator.receive(message)
-        except MessageError:
+        except Exception as error:  # whatever an update raises costs its sender the round, and never the process
             self._refused[party] = "bad_update"
-            raise
+            if isinstance(error, MessageError):
+                raise
+            raise MessageError(f"taking it in raised {type(error).__name__} ({printable(error, 100)})") from error
         self._refused.pop(party, None)
         self.lobby.refusals.pop(party, None)
         return True
@@ -250,14 +254,15 @@ class AggregatorSession:
         if party in self.aggregator.waiting_for:
             for weights in self.aggregator.broadcast():
                 if weights.recipient == party:
-                    self.lobby.transport.send(weights)
+                    self.lobby.deliver(weights)
 
     def _note_refusal(self, message: Message) -> None:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
         # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
         self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
         if message.round in (0, self.aggregator.round):
-            log.warning("party %s refused: %s", party, reason)
+            if self._refused.get(party) != reason:
+                log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason
             if reason not in _ONE_ROUND:
                 self.lobby.refusals[party] = reason

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from homo_dp.core.crash import crash_point
-from homo_dp.errors import MessageError, TransportError
+from homo_dp.errors import MessageError, TransportError, Undeliverable
 from homo_dp.federation.heads import HeadBook
 from homo_dp.federation.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol import Transport
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
+_JOINS = 20.0  # joins of one party that are answered at once; a party that is well sends one, and one more in 20 s
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Lobby:
         self.heads = heads
         self.say = say
         self.rows: dict[str, int | None] = {}
+        self._unreached: dict[str, str] = {}
+        self._joins: dict[str, tuple[float, float]] = {}  # party -> joins that it may send at once, and since when
         self.refusals: dict[str, str] = {}
         self._held: list[Message] = []  # joins, which must come again if we are killed before the plan is kept
 
@@ -68,8 +71,10 @@ class Lobby:
         self._held = []
 
     def join(self, message: Message) -> bool:
-        """Let a party in, unless its ledger is behind what it showed before."""
+        """Let a party in, unless its ledger is behind what it showed before or it joins without end."""
         party = message.sender
+        if self._joins_too_often(party):
+            return False
         try:
             self.heads.take(party, message.info.get("ledger_head"))
         except MessageError as refusal:
@@ -92,7 +97,26 @@ class Lobby:
 
     def send(self, party: str, round_number: int, kind: str, info: dict[str, Any]) -> None:
         """Send a message without tensors."""
-        self.transport.send(Message(self.run, round_number, AGGREGATOR, party, kind, {}, info))
+        self.deliver(Message(self.run, round_number, AGGREGATOR, party, kind, {}, info))
+
+    def deliver(self, message: Message) -> None:
+        """Send; a party that cannot be reached is said once and missing in the round, and the others go on."""
+        party = message.recipient
+        try:
+            self.transport.send(message)
+            self._unreached.pop(party, None)
+        except Undeliverable as failure:
+            if self._unreached.get(party) != str(failure):
+                self._unreached[party] = str(failure)
+                log.warning("party %s cannot be reached: %s", party, failure)
+
+    def _joins_too_often(self, party: str) -> bool:
+        """Each join costs the aggregator a few synced files: a party may send some at once, then one a second."""
+        now = time.monotonic()
+        left, since = self._joins.get(party, (_JOINS, now))
+        left = min(_JOINS, left + now - since)
+        self._joins[party] = (left - 1 if left >= 1 else left), now
+        return left < 1
 
     def _still_waiting(self, rules: SessionRules) -> None:
         missing = [party for party in self.parties if party not in self.rows]

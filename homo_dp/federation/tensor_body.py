@@ -29,6 +29,9 @@ _NAME_OF: Final = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGNMENT: Final = 8
 MAX_DIMENSIONS: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_EXTENT: Final = (
+    1 << 40
+)  # of a tensor's strides; one without numbers may name any dimensions, which overflow in torch
 
 
 def write_body(tensors: Mapping[str, Tensor]) -> list[memoryview]:
@@ -120,6 +123,8 @@ def _span(name: str, entry: object) -> tuple[str, torch.dtype, tuple[int, ...], 
         raise MessageError(f"tensor {name}: shape wants at most {MAX_DIMENSIONS} counts")
     if not _counts(offsets) or len(offsets) != 2:
         raise MessageError(f"tensor {name}: data_offsets wants two counts")
+    if math.prod(max(1, count) for count in shape) > _MAX_EXTENT:
+        raise MessageError(f"tensor {name}: shape={shape} is larger than any tensor that can travel")
     begin, stop = offsets
     if stop - begin != math.prod(shape) * DTYPES[label].itemsize:
         raise MessageError(f"tensor {name}: shape={shape} and dtype={label} do not fill {stop - begin} bytes")

@@ -22,9 +22,10 @@ from weakref import WeakKeyDictionary
 
 from homo_dp.core.crash import crash_point
 from homo_dp.core.files import sync_directory
-from homo_dp.errors import MessageError, TransportError
+from homo_dp.errors import MessageError, TransportError, Undeliverable, UnreadableMessage
 from homo_dp.federation.messages import Message, check_id
 from homo_dp.federation.protocol import superseded_by
+from homo_dp.federation.refusals import Refusals
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,12 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE: Final = 0.002  # seconds
 LAST_PAUSE: Final = 0.25
 _GROWTH: Final = 1.1  # looking costs about a tenth of the time waited, in delay
+_WAITING: Final = 256  # files of one sender that may wait; a process of ours leaves a handful
+_FEW: Final = 8  # files of one sender that are not counted byte by byte
+_LARGEST: Final = 4  # messages of the largest size that may wait of one sender
+_TIDYING: Final = 1.0  # seconds that one look spends on removing a flood
+_AGAIN: Final = 5.0  # seconds until a file that could not be read is tried again
+_ASIDE: Final = 20  # messages kept for a look at why they could not be read
 _NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
 
 
@@ -49,7 +56,9 @@ class DirectoryTransport:
         - when `send` returns, the message is whole and on disk; a crash before leaves nothing that is ever read;
         - sending the same message again changes nothing;
         - what was sent of earlier rounds and never fetched is removed when newer of its kind is there;
-        - what cannot be opened is logged once and removed, and does not hold up the rest.
+        - what cannot be opened is logged, counted and removed, or put aside, and does not hold up the rest;
+        - a file that cannot be read is left alone, said once and tried again later;
+        - senders are heard in turn, and of one that floods the folder only so many files are kept.
     """
 
     def __init__(self, root: Path | str, run: str, sealer: Sealer) -> None:
@@ -59,6 +68,10 @@ class DirectoryTransport:
         self._pause = FIRST_PAUSE
         self._handed: WeakKeyDictionary[Message, str] = WeakKeyDictionary()
         self._skip: set[str] = set()
+        self._later: dict[str, float] = {}  # files that could not be read, and when to try again
+        self._served: dict[str, int] = {}  # sender -> when it was heard last, counted in messages
+        self._count = 0
+        self.refusals = Refusals(sealer.allowed)
         with _explained(self._root):
             if not self._root.exists():
                 log.warning("transport.directory=%s: was not there, it is made now; if it is a share, mount it", root)
@@ -75,6 +88,8 @@ class DirectoryTransport:
         name = f"{message.round}-{message.kind}-{message.sender}-{sealed.tag}.msg"
         with _explained(self._root):
             folder = self._folder(message.recipient)
+            if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+                raise Undeliverable(f"{folder}: this process may not write there: its owner must open it")
             temporary = folder / f".{message.sender}~{secrets.token_hex(8)}.tmp"
             try:
                 self._write(temporary, sealed.pieces)
@@ -120,27 +135,89 @@ class DirectoryTransport:
         """Nothing to let go of."""
 
     def _next(self) -> Message | None:
-        files = _scan(self._own)
-        self._skip &= {file.name for file in files}  # a file that went away and came back is news
-        for file in files:
-            if file.name in self._skip:
-                continue
-            try:
-                message = self._open(file)
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ESTALE):
-                    raise
-                continue  # superseded by its sender since we looked
-            except MessageError as refusal:
-                log.warning("refused %s: %s", self._own / file.name, refusal)
-                self._skip.add(file.name)
-                with contextlib.suppress(OSError):
-                    (self._own / file.name).unlink()
-                continue
-            self._skip.add(file.name)
-            self._handed[message] = file.name
-            return message
+        waiting = self._waiting()
+        while waiting:
+            sender = min(waiting, key=lambda name: (self._served.get(name, 0), waiting[name][-1]))
+            file = waiting[sender].pop()
+            if not waiting[sender]:
+                del waiting[sender]
+            self._count += 1
+            self._served[sender] = self._count
+            message = self._try(file)
+            if message is not None:
+                return message
         return None
+
+    def _waiting(self) -> dict[str, list[_File]]:
+        """Files to read by sender, the earliest last; what is too much of one sender is removed."""
+        found = _scan(self._own)
+        names = {file.name for file in found}
+        self._skip &= names  # a file that went away and came back is news
+        now = time.monotonic()
+        self._later = {name: then for name, then in self._later.items() if name in names}
+        waiting: dict[str, list[_File]] = {}
+        for file in reversed(found):
+            if file.name not in self._skip and self._later.get(file.name, 0.0) <= now:
+                waiting.setdefault(file.sender, []).append(file)
+        for sender in list(waiting):
+            if sender not in self._sealer.allowed:
+                self._remove(waiting.pop(sender), f"{sender!r} is not on the allow-list")
+            elif len(waiting[sender]) > _FEW:
+                kept = self._kept(waiting[sender])
+                if surplus := waiting[sender][:-kept]:
+                    self._remove(surplus, f"more than {_WAITING} files, or too many bytes, of {sender} wait")
+                    waiting[sender] = waiting[sender][-kept:]
+        return waiting
+
+    def _kept(self, files: list[_File]) -> int:
+        """How many of a sender's files, the earliest first, are within what may wait; at least one."""
+        left, kept = _LARGEST * largest_sealed(self._sealer.limits), 0
+        for file in reversed(files[-_WAITING:]):
+            with contextlib.suppress(OSError):
+                left -= (self._own / file.name).lstat().st_size
+            if left < 0 and kept:
+                break
+            kept += 1
+        return kept
+
+    def _remove(self, files: list[_File], why: str) -> None:
+        until = time.monotonic() + _TIDYING
+        for file in files:
+            if time.monotonic() > until:
+                break
+            self._drop(file.name)
+            self.refusals.note(file.sender, self._own / file.name, why)
+
+    def _try(self, file: _File) -> Message | None:
+        path = self._own / file.name
+        try:
+            message = self._open(file)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # those: superseded by its sender since we looked
+                if file.name not in self._later:
+                    self.refusals.note(file.sender, path, f"{error.strerror or error}; it is left alone")
+                self._later[file.name] = time.monotonic() + _AGAIN
+            return None
+        except MessageError as refusal:
+            self.refusals.note(file.sender, path, refusal)
+            self._drop(file.name, aside=isinstance(refusal, UnreadableMessage))
+            return None
+        self._skip.add(file.name)
+        self._handed[message] = file.name
+        return message
+
+    def _drop(self, name: str, aside: bool = False) -> None:
+        """Remove a refused file or put it aside; one that stays is passed over, one that comes again is news."""
+        folder = self._own / "aside"
+        try:
+            if aside:
+                folder.mkdir(exist_ok=True)
+            if aside and len(os.listdir(folder)) < _ASIDE:
+                os.rename(self._own / name, folder / name)
+            else:
+                (self._own / name).unlink()
+        except OSError:
+            self._skip.add(name)
 
     def _open(self, file: _File) -> Message:
         # Neither a link nor a pipe that somebody put there can make us read elsewhere or hang.

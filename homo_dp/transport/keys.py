@@ -8,10 +8,12 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
@@ -20,6 +22,8 @@ from homo_dp.federation.ids import check_id
 
 PUBLIC_MARK: Final = "homo_dp-key-v1"
 PRIVATE_MARK: Final = "homo_dp-private-key-v1"
+RENEWAL_MARK: Final = "homo_dp-renewal-v1"
+_EXPIRES: Final = "expires="
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,12 @@ class PublicKey:
 
     name: str
     raw: bytes  # 32 bytes Ed25519, 32 bytes X25519
+    expires: date | None = None  # the last day (UTC) on which it is believed
+
+    def check_date(self) -> None:
+        """Refuse a key after its last day."""
+        if self.expires is not None and datetime.now(UTC).date() > self.expires:
+            raise MessageError(f"key of {self.name!r} expired on {self.expires}: exchange a new line (docs/keys.md)")
 
     @cached_property
     def verifier(self) -> Ed25519PublicKey:
@@ -42,7 +52,7 @@ class PublicKey:
     @property
     def line(self) -> str:
         """The line to give to the other side."""
-        return f"{PUBLIC_MARK} {self.name} {base64.b64encode(self.raw).decode()}"
+        return _line(PUBLIC_MARK, self.name, self.raw, self.expires)
 
     @property
     def fingerprint(self) -> str:
@@ -57,6 +67,7 @@ class KeyPair:
 
     name: str
     raw: bytes = field(repr=False)  # 32 bytes Ed25519, 32 bytes X25519
+    expires: date | None = None
 
     @cached_property
     def signer(self) -> Ed25519PrivateKey:
@@ -72,7 +83,7 @@ class KeyPair:
     def public(self) -> PublicKey:
         """The public half."""
         raw = self.signer.public_key().public_bytes_raw() + self.opener.public_key().public_bytes_raw()
-        return PublicKey(self.name, raw)
+        return PublicKey(self.name, raw, self.expires)
 
     def tag(self, content: str) -> str:
         """A name for `content` that is the same each time and tells nobody else anything about it."""
@@ -80,7 +91,7 @@ class KeyPair:
         return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()[:32]
 
 
-def new_key_pair(name: str) -> KeyPair:
+def new_key_pair(name: str, expires: date | None = None) -> KeyPair:
     """A fresh key pair from the operating system's randomness.
 
     >>> pair = new_key_pair("bank_a")
@@ -92,17 +103,17 @@ def new_key_pair(name: str) -> KeyPair:
     except MessageError as error:
         raise InputError(str(error)) from None
     signer, opener = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    return KeyPair(name, signer.private_bytes_raw() + opener.private_bytes_raw())
+    return KeyPair(name, signer.private_bytes_raw() + opener.private_bytes_raw(), expires)
 
 
-def write_key_pair(pair: KeyPair, directory: Path) -> tuple[Path, Path]:
-    """Write NAME.key (mode 0600) and NAME.pub; files that exist are never touched."""
-    private, public = directory / f"{pair.name}.key", directory / f"{pair.name}.pub"
+def write_key_pair(pair: KeyPair, directory: Path, stem: str | None = None) -> tuple[Path, Path]:
+    """Write NAME.key (mode 0600) and NAME.pub, or `stem` in place of NAME; files that exist are never touched."""
+    stem = stem or pair.name
+    private, public = directory / f"{stem}.key", directory / f"{stem}.pub"
     for path in (private, public):
         if os.path.lexists(path):
             raise InputError(f"{path} exists: choose another NAME or --dir, or move the old key away yourself")
-    secret = f"{PRIVATE_MARK} {pair.name} {base64.b64encode(pair.raw).decode()}\n"
-    _create(private, secret, 0o600)
+    _create(private, _line(PRIVATE_MARK, pair.name, pair.raw, pair.expires) + "\n", 0o600)
     try:
         _create(public, pair.public.line + "\n", 0o644)
     except InputError:
@@ -118,8 +129,7 @@ def read_key_pair(path: Path) -> KeyPair:
         raise InputError(
             f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, renew it"
         )
-    name, raw = _parse(text.strip(), PRIVATE_MARK, str(path))
-    return KeyPair(name, raw)
+    return KeyPair(*_parse(text.strip(), PRIVATE_MARK, str(path)))
 
 
 def read_public_key(path: Path) -> PublicKey:
@@ -131,6 +141,59 @@ def read_public_key(path: Path) -> PublicKey:
 def parse_public_line(line: str, where: str = "public key") -> PublicKey:
     """The public key in one exchanged line."""
     return PublicKey(*_parse(line, PUBLIC_MARK, where))
+
+
+def retire(private: Path) -> Path:
+    """Move a key file and its public half out of the way of a new one; where the private one is now."""
+    number = 1
+    while os.path.lexists(private.with_name(f"{private.name}.old-{number}")):
+        number += 1
+    moved = private.with_name(f"{private.name}.old-{number}")
+    try:
+        os.rename(private, moved)
+        public = private.with_suffix(".pub")
+        if public.exists():
+            os.rename(public, public.with_name(f"{public.name}.old-{number}"))
+    except OSError as error:
+        raise InputError(f"{private} cannot be moved: {error.strerror}; check its folder") from None
+    return moved
+
+
+def renewal_line(old: KeyPair, new: KeyPair) -> str:
+    """A line by which the holder of the `old` key names the `new` one as its own; both keys sign it."""
+    signed = _renewal(old.public, new.public)
+    signatures = base64.b64encode(old.signer.sign(signed) + new.signer.sign(signed)).decode()
+    return f"{RENEWAL_MARK} {signatures} {new.public.line}"
+
+
+def accept_renewal(line: str, old: PublicKey) -> PublicKey:
+    """The new key in a renewal line that the `old` one signed; else InputError.
+
+    >>> old, new = new_key_pair("bank_a"), new_key_pair("bank_a")
+    >>> accept_renewal(renewal_line(old, new), old.public) == new.public
+    True
+    """
+    fields = line.split(maxsplit=2)
+    if len(fields) != 3 or fields[0] != RENEWAL_MARK:
+        raise InputError(f"this is no renewal: wants the line `{RENEWAL_MARK} ...` of `python -m homo_dp.keys renew`")
+    new = parse_public_line(fields[2], "renewal")
+    signed = _renewal(old, new)
+    try:
+        signatures = base64.b64decode(fields[1], validate=True)
+        old.verifier.verify(signatures[:64], signed)
+        new.verifier.verify(signatures[64:], signed)
+    except (InvalidSignature, ValueError):
+        raise InputError(
+            f"renewal of {new.name!r} is not signed by the key {old.fingerprint} of {old.name!r}: compare fingerprints "
+            "with the sender by another way"
+        ) from None
+    if new.name != old.name:
+        raise InputError(f"renewal is by {new.name!r}, the old key is that of {old.name!r}: take the right line")
+    return new
+
+
+def _renewal(old: PublicKey, new: PublicKey) -> bytes:
+    return b"homo_dp renewal v1\0" + old.raw + b"\0" + new.line.encode()
 
 
 def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
@@ -145,9 +208,25 @@ def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     return listed
 
 
-def _parse(line: str, mark: str, where: str) -> tuple[str, bytes]:
+def _line(mark: str, name: str, raw: bytes, expires: date | None) -> str:
+    text = f"{mark} {name} {base64.b64encode(raw).decode()}"
+    return text if expires is None else f"{text} {_EXPIRES}{expires.isoformat()}"
+
+
+def parse_expiry(text: str) -> date:
+    """A day as YYYY-MM-DD."""
+    try:
+        if len(text) != 10:
+            raise ValueError
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"expires={text[:40]!r} is no day: write YYYY-MM-DD, such as 2027-12-31") from None
+
+
+def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
     fields = line.split()
-    if len(fields) != 3 or fields[0] != mark:
+    dated = len(fields) == 4 and fields[3].startswith(_EXPIRES)
+    if (len(fields) != 3 and not dated) or fields[0] != mark:
         kind = "private" if mark == PRIVATE_MARK else "public"
         raise InputError(
             f"{where} is no {kind} key: wants one line `{mark} NAME BASE64` of `python -m homo_dp.keys new`"
@@ -161,7 +240,7 @@ def _parse(line: str, mark: str, where: str) -> tuple[str, bytes]:
         raw = b""
     if len(raw) != 64:
         raise InputError(f"{where}: the key of {fields[1]!r} is cut or damaged: copy the whole line again")
-    return fields[1], raw
+    return fields[1], raw, parse_expiry(fields[3].removeprefix(_EXPIRES)) if dated else None
 
 
 def _read(path: Path, without: str) -> tuple[str, int]:

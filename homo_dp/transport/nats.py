@@ -12,15 +12,15 @@ import asyncio
 import base64
 import contextlib
 import importlib.util
-import logging
-import queue
 import re
 import secrets
 import ssl
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -29,20 +29,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homo_dp.config.federation import NatsConfig
 from homo_dp.core.crash import crash_point
-from homo_dp.errors import InputError, MessageError
+from homo_dp.errors import InputError, MessageError, TransportError
 from homo_dp.federation.messages import AGGREGATOR, Message, check_id
 from homo_dp.federation.protocol import superseded_by
+from homo_dp.federation.refusals import Refusals
+from homo_dp.transport.fair_queue import FairQueue
 from homo_dp.transport.nats_names import Names
 from homo_dp.transport.nats_parts import Delivery, split
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 if TYPE_CHECKING:
     from homo_dp.transport.nats_link import Link
+    from homo_dp.transport.nats_stream import RunQueue
 
-log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
 _JWT: Final = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)")
 _SEED: Final = re.compile(r"\b(SU[A-Z2-7]{56})\b")
 
@@ -53,7 +54,9 @@ class NatsTransport:
     Guarantees:
         - when `send` returns, the message is stored by the server;
         - a message comes again, also after a restart of this process or of the server, until it is `done`;
-        - what cannot be opened is logged, acknowledged and dropped.
+        - what cannot be opened is logged, counted, acknowledged and dropped, whatever it raises;
+        - senders are heard in turn: one that sends without end delays itself and nobody else;
+        - a configuration that names TLS never speaks without it.
     """
 
     def __init__(
@@ -71,26 +74,26 @@ class NatsTransport:
         `patience` is how long `send` waits for a server that is away; `ack_wait` (the aggregator's counts) is how long
         after the death of a process the messages that it had in hand are delivered again. All in seconds.
         """
-        link_type = _import_link()
+        link_type, queue_type = _import_link()
         self._run = check_id("run", run)
         self._sealer = sealer
         self._patience = patience
         self._life = secrets.token_hex(8)
-        self._deliveries: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        self.refusals = Refusals(sealer.allowed)
+        self._deliveries: FairQueue[Delivery] = FairQueue()
         self._handed: WeakKeyDictionary[Message, list[int]] = WeakKeyDictionary()
         options = connect_options(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=[self._loop], name="homo_dp nats", daemon=True)
         self._thread.start()
         self._names = Names(check_id("transport.nats.stream", config.stream), self._run, sealer.name)
+        size = largest_sealed(sealer.limits)
         self._link = link_type(
-            self._names,
-            list(sealer.allowed),
+            queue_type(self._names, list(sealer.allowed), list(sealer.kinds), size, ack_wait),
             list(config.servers),
             options,
-            largest_sealed(sealer.limits),
-            ack_wait,
-            self._deliveries.put,
+            lambda delivery: self._deliveries.put(delivery.sender, delivery),
+            self.refusals,
         )
         try:
             self._wait(self._link.start(connect_timeout))
@@ -109,7 +112,7 @@ class NatsTransport:
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
         # What is told again when news comes is new in each life of a process; the queue would leave it out.
         tag = f"{sealed.tag}.{self._life}" if self._sealer.kinds[message.kind].repeatable else sealed.tag
-        parts = split(sealed.pieces, sealed.size, tag, PART_BYTES)
+        parts = split(sealed.pieces, sealed.size, tag)
         subject = self._names.subject(message.sender, message.recipient, message.kind)
         crash_point("nats.before_publish")
         self._wait(self._link.send(subject, parts, older, self._patience))
@@ -119,20 +122,20 @@ class NatsTransport:
         """The next message; None after `timeout` seconds."""
         deadline = self._loop.time() + timeout
         while True:
-            try:
-                delivery = self._deliveries.get(timeout=max(0.0, deadline - self._loop.time()))
-            except queue.Empty:
+            delivery = self._deliveries.get(max(0.0, deadline - self._loop.time()))
+            if delivery is None:
                 self._link.check_permissions()
                 return None
-            self._loop.call_soon_threadsafe(self._link.read)
             try:
                 message = self._sealer.open(delivery.read, delivery.size)
                 if message.run != self._run or message.sender != delivery.sender:
                     raise MessageError(f"it is by {message.sender!r} of run {message.run!r}: misplaced")
             except MessageError as refusal:
-                log.warning("refused a message of %s: %s", delivery.sender, refusal)
-                self._loop.call_soon_threadsafe(self._link.acknowledge, delivery.sequences)
+                self.refusals.note(delivery.sender, f"a message of {delivery.sender}", refusal)
+                self._call(partial(self._link.read, delivery.consumer, refused=True))
+                self._call(partial(self._link.acknowledge, delivery.sequences))
                 continue
+            self._call(partial(self._link.read, delivery.consumer, refused=False))
             self._handed[message] = delivery.sequences
             crash_point("nats.after_receive")
             return message
@@ -142,7 +145,7 @@ class NatsTransport:
         sequences = self._handed.pop(message, None)
         if sequences is not None:
             crash_point("nats.before_done")
-            self._loop.call_soon_threadsafe(self._link.acknowledge, sequences)
+            self._call(partial(self._link.acknowledge, sequences))
             crash_point("nats.after_done")
 
     def close(self) -> None:
@@ -152,10 +155,25 @@ class NatsTransport:
                 asyncio.run_coroutine_threadsafe(self._link.stop(), self._loop).result(5)
             self._stop_loop()
 
+    def _call(self, work: Callable[[], None]) -> None:
+        # After `close` there is no loop to tell; what was not acknowledged comes again.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work)
+
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
+            future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise TransportError("nats: this end is closed: open another one") from None
+        closed = TransportError("nats: this end was closed meanwhile; sending again is safe")
+        try:
+            while not wait([future], timeout=1.0).done:
+                if not self._thread.is_alive():
+                    raise closed
             return future.result()
+        except FutureCancelled:
+            raise closed from None
         except BaseException:
             future.cancel()
             raise
@@ -173,10 +191,11 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_tasks() -> None:
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=1.0)
+    await asyncio.sleep(0)  # sockets that were given up are closed in the next turn
 
 
 def connect_options(config: NatsConfig) -> dict[str, Any]:
@@ -187,6 +206,12 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
         options["password"] = _text(config.password_file, "password_file").strip() if config.password_file else ""
     if config.credentials is not None:
         options |= _credentials(_text(config.credentials, "credentials"), str(config.credentials))
+    if names_tls(config):
+        if clear := [server for server in config.servers if server.lower().startswith("ws://")]:
+            raise InputError(
+                f"transport.nats.servers={clear[0]}: is in clear, and TLS is asked for: write wss:// or remove it"
+            )
+        options["encrypted"], options["tls"] = True, ssl.create_default_context()
     if config.tls is not None:
         try:
             context = ssl.create_default_context(cafile=config.tls.ca_file)
@@ -198,6 +223,11 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
         if config.tls.hostname is not None:
             options["tls_hostname"] = config.tls.hostname
     return options
+
+
+def names_tls(config: NatsConfig) -> bool:
+    """Whether the configuration asks for TLS, by settings or by an address; then no server is spoken to without."""
+    return config.tls is not None or any(server.lower().startswith(("tls://", "wss://")) for server in config.servers)
 
 
 def _credentials(text: str, path: str) -> dict[str, Any]:
@@ -225,11 +255,12 @@ def _text(path: Path | str, name: str) -> str:
         raise InputError(f"transport.nats.{name}={path} cannot be read: {error}") from None
 
 
-def _import_link() -> type["Link"]:
+def _import_link() -> tuple[type["Link"], type["RunQueue"]]:
     try:
         from homo_dp.transport.nats_link import Link
+        from homo_dp.transport.nats_stream import RunQueue
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "nats":
             raise
         raise InputError("transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`") from None
-    return Link
+    return Link, RunQueue

@@ -1,6 +1,7 @@
 """The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled, parts published.
 
-Only this module and nats_stream.py import `nats`. It runs on the event loop that `homo_dp.transport.nats` owns.
+Only this module, nats_client.py and nats_stream.py import `nats`. It runs on the event loop that
+`homo_dp.transport.nats` owns.
 """
 
 import asyncio
@@ -15,14 +16,14 @@ from typing import Any, Final
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from homo_dp.errors import MessageError, TransportError
+from homo_dp.errors import TransportError, printable
 from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.transport.nats_names import Names
+from homo_dp.federation.refusals import Refusals
+from homo_dp.transport.nats_client import SafeClient
 from homo_dp.transport.nats_parts import Assembler, Delivery, Part
-from homo_dp.transport.nats_stream import make_stream
+from homo_dp.transport.nats_stream import RunQueue, make_stream
 
 log = logging.getLogger(__name__)
 # nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
@@ -31,39 +32,61 @@ logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 5.0
 _CONNECT: Final = 5
 _BATCH: Final = 16
+_PUBLISH: float = 5.0  # seconds until an answer counts as lost
 _PULL: Final = 30.0
 _HEARTBEAT: Final = 5.0
 _IN_FLIGHT: Final = 8
 _REMEMBERED: Final = 1000
-_UNREAD: Final = 4  # whole messages held for a process that does not ask for them
+_UNREAD: Final = 2  # whole messages of one consumer held for a process that does not ask for them
+_PATIENCE_WITH_BAD: Final = 50  # refused messages after which a sender is heard less often
 _AWAY: Final = (OSError, nats.errors.Error)  # a TimeoutError is an OSError
+_STALLED: Final = "the server does not answer; if it runs, its disk may be full: see its log"
+
+
+class _Source:
+    """One consumer that is pulled: how many of its messages wait to be read, and how many were refused of late."""
+
+    def __init__(self, consumer: str, *, separate: bool) -> None:
+        self.consumer = consumer
+        self.separate = separate  # of one sender only, so that it alone can be made to wait
+        self.unread = 0
+        self.bad = 0
+        self.room = asyncio.Event()
+        self.room.set()
+
+    def pause(self) -> float:
+        """Seconds to wait before more is asked for: up to one second for a sender whose messages are refused."""
+        return min(1.0, self.bad / 1000) if self.separate and self.bad > _PATIENCE_WITH_BAD else 0.0
 
 
 class Link:
-    """Keeps one process connected; hands whole deliveries to `deliver`."""
+    """Keeps one process connected; hands whole deliveries to `deliver`.
+
+    Guarantees:
+        - whatever a message holds or nats-py raises, the connection is kept or made again;
+        - each sender has a consumer of its own at the aggregator: what one sends without end waits at the server.
+    """
 
     def __init__(
         self,
-        names: Names,
-        peers: list[str],
+        queue: RunQueue,
         servers: list[str],
         options: dict[str, Any],
-        max_size: int,
-        ack_wait: float,
         deliver: Callable[[Delivery], None],
+        refusals: Refusals,
     ) -> None:
-        self.names = names
-        self._peers = peers
+        self.names = queue.names
+        self._queue = queue
         self._servers = servers
-        self._options = options
-        self._ack_wait = ack_wait
+        self._options = dict(options)
+        self._encrypted = bool(self._options.pop("encrypted", False))
+        self._ack_wait = queue.ack_wait
         self._deliver = deliver
-        self._parts = Assembler(max_size)
-        self._client: Client | None = None
+        self._refusals = refusals
+        self._parts = Assembler(queue.max_size)
+        self._client: SafeClient | None = None
         self._up = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._unread = 0
+        self._sources: dict[str, _Source] = {}
         self._held: dict[int, str] = {}  # sequence -> where to acknowledge
         self._acks: deque[str] = deque()
         self._acks_wait = asyncio.Event()
@@ -83,7 +106,7 @@ class Link:
             try:
                 client, closed = await self._connect(max(0.1, min(left, _CONNECT)))
                 break
-            except _AWAY as error:
+            except Exception as error:
                 final = isinstance(error, ssl.SSLError | nats.js.errors.APIError) or "uthorization" in str(error)
                 if final or left < pause:
                     raise self._unreachable(error) from None
@@ -120,10 +143,12 @@ class Link:
             self._background.add(removal)
             removal.add_done_callback(self._background.discard)
 
-    def read(self) -> None:
-        """A delivery was taken: there is room for another."""
-        self._unread -= 1
-        self._room.set()
+    def read(self, consumer: str, *, refused: bool) -> None:
+        """A delivery was taken: there is room for another, later if it was refused."""
+        source = self._sources[consumer]
+        source.unread -= 1
+        source.bad = source.bad + 1 if refused else source.bad // 2
+        source.room.set()
 
     def acknowledge(self, sequences: list[int]) -> None:
         """Tell the queue that these need not come again."""
@@ -158,14 +183,14 @@ class Link:
             client = await self._connected()
             await client.jsm().purge_stream(self.names.stream, seq=sequence, subject=subject)
 
-    async def _connect(self, limit: float) -> tuple[Client, asyncio.Event]:
+    async def _connect(self, limit: float) -> tuple[SafeClient, asyncio.Event]:
         closed = asyncio.Event()
 
         async def on_closed() -> None:
             closed.set()
 
         async def on_error(error: Exception) -> None:
-            self.complaint = str(error) or type(error).__name__
+            self.complaint = printable(error) or type(error).__name__
             log.debug("nats: %s", self.complaint)
             if "permissions violation" in self.complaint.lower():
                 self.denied = self.complaint
@@ -175,7 +200,7 @@ class Link:
         failure: Exception = nats.errors.NoServersError()
         self.complaint, self.denied = "", None
         for server in random.sample(self._servers, len(self._servers)):
-            client = Client()
+            client = SafeClient(encrypted=self._encrypted)
             try:
                 async with asyncio.timeout(limit):
                     # Reconnecting is ours, so that the stream and the pull are set up again each time.
@@ -193,15 +218,41 @@ class Link:
                         error_cb=on_error,
                         **self._options,
                     )
+                    consumers = [self.names.consumer(self.names.name)]
                     if self.names.name == AGGREGATOR:
-                        await make_stream(client, self.names, self._peers, self._ack_wait)
+                        separate = await self._may_pull_each(client)
+                        consumers = await make_stream(client, self._queue, separate=separate)
+                self._hear(consumers)
                 return client, closed
-            except _AWAY as error:
+            except Exception as error:  # nats-py raises anything at a server that answers nonsense
                 failure = error
                 await _close(client)
         raise failure
 
-    async def _keep_up(self, client: Client, closed: asyncio.Event) -> None:
+    async def _may_pull_each(self, client: SafeClient) -> bool:
+        """Whether the server lets the aggregator use a consumer for each party; it complains at once if not."""
+        consumer = self.names.consumer_from("=")  # nobody's
+        for subject in (
+            f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{consumer}",
+            f"$JS.ACK.{self.names.stream}.{consumer}.1.1.1.1.0",
+        ):
+            await client.publish(subject, b"")
+        await client.flush(_CONNECT)
+        if self.denied is None:
+            return True
+        self.denied, self.complaint = None, ""
+        self._tell(
+            "the aggregator's user may not pull a consumer for each party, so that one party's flood delays all: give "
+            "it what docs/transports.md lists"
+        )
+        return False
+
+    def _hear(self, consumers: list[str]) -> None:
+        separate = consumers != [self.names.consumer(AGGREGATOR)]
+        for name in consumers:
+            self._sources.setdefault(name, _Source(name, separate=separate))
+
+    async def _keep_up(self, client: SafeClient, closed: asyncio.Event) -> None:
         while True:
             self._client, self.complaint = client, ""
             self._up.set()
@@ -216,27 +267,28 @@ class Link:
                 try:
                     client, closed = await self._connect(_CONNECT)
                     break
-                except _AWAY as error:
-                    reason = self.complaint or str(error) or type(error).__name__
+                except Exception as error:
+                    reason = self.complaint or printable(error) or type(error).__name__
                     if reason != told:
                         told = reason
                         log.warning("nats: %s cannot connect: %s; trying on", self.names.name, reason)
             log.warning("nats: %s is connected again", self.names.name)
 
-    async def _pull_until(self, client: Client, closed: asyncio.Event) -> None:
+    async def _pull_until(self, client: SafeClient, closed: asyncio.Event) -> None:
         """Pull as long as the connection stands; a pull that fails is a connection to give up."""
-        both = {asyncio.create_task(self._pull(client)), asyncio.create_task(_set(closed))}
+        tasks = {asyncio.create_task(self._pull(client, source)) for source in self._sources.values()}
+        tasks.add(asyncio.create_task(_set(closed)))
         try:
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in both:
+            for task in tasks:
                 task.cancel()
-            for outcome in await asyncio.gather(*both, return_exceptions=True):
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Exception):
-                    self.complaint = str(outcome) or type(outcome).__name__
+                    self.complaint = printable(outcome) or type(outcome).__name__
         await _close(client)
 
-    async def _connected(self) -> Client:
+    async def _connected(self) -> SafeClient:
         await self._up.wait()
         if self._client is None:
             raise nats.errors.ConnectionClosedError
@@ -256,13 +308,15 @@ class Link:
                 reason = f"there is no stream {self.names.stream} yet: start the aggregator"
                 self._tell(reason)
             except nats.js.errors.APIError as error:
-                reason = f"{error.description or error}"
+                reason = printable(error.description or error)
                 if error.code is not None and error.code < 500:
                     raise TransportError(f"nats: {subject}: {reason}") from None
                 self._tell(reason)
             except _AWAY as error:
                 self.check_permissions()
-                reason = self.complaint or str(error) or type(error).__name__
+                reason = self.complaint or printable(error) or type(error).__name__
+                if isinstance(error, TimeoutError) and left > 0 and self._up.is_set():
+                    self._tell(_STALLED)
             if deadline - asyncio.get_running_loop().time() < pause:
                 raise TransportError(f"nats: {subject} was not stored: {reason}; sending again is safe")
             await asyncio.sleep(pause)
@@ -283,7 +337,7 @@ class Link:
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """The sequence under which the stream stored `data`; fails at once when the connection does."""
         client = await self._connected()
-        request = asyncio.create_task(client.jetstream().publish(subject, data, timeout=5.0, headers=headers))
+        request = asyncio.create_task(client.jetstream().publish(subject, data, timeout=_PUBLISH, headers=headers))
         self._requests.add(request)
         try:
             return int((await request).seq)
@@ -295,7 +349,7 @@ class Link:
         finally:
             self._requests.discard(request)
 
-    async def _pull(self, client: Client) -> None:
+    async def _pull(self, client: SafeClient, source: _Source) -> None:
         """Keep one request for messages at the server at all times, so that a message comes at once."""
         inbox, news = client.new_inbox(), asyncio.Event()
         asked, refused = 0, False
@@ -304,17 +358,18 @@ class Link:
             nonlocal asked, refused
             if msg.reply:
                 asked -= 1
-                self._arrived(msg)
+                self._arrived(msg, source)
             elif (msg.headers or {}).get("Status") != "100":
                 asked, refused = 0, (msg.headers or {}).get("Status") not in ("404", "408")
             news.set()
 
         await client.subscribe(inbox, cb=arrived)
         request = {"batch": _BATCH, "expires": int(_PULL * 1e9), "idle_heartbeat": int(_HEARTBEAT * 1e9)}
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{self.names.consumer(self.names.name)}"
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{source.consumer}"
         pauses = _pauses()
         while not client.is_closed:
-            await self._room.wait()
+            await source.room.wait()
+            await asyncio.sleep(source.pause())
             asked, refused = _BATCH, False
             await client.publish(subject, json.dumps(request).encode(), reply=inbox)
             while asked > 0:
@@ -322,13 +377,14 @@ class Link:
                 try:
                     await asyncio.wait_for(news.wait(), 2.5 * _HEARTBEAT)
                 except TimeoutError:
+                    self._tell(_STALLED)
                     break  # not even a heartbeat: the request is lost
             if refused:  # no such consumer yet: the aggregator has not come
                 await asyncio.sleep(min(next(pauses), 1.0))
             else:
                 pauses = _pauses()
 
-    def _arrived(self, msg: Msg) -> None:
+    def _arrived(self, msg: Msg, source: _Source) -> None:
         sequence = int(msg.metadata.sequence.stream)
         known = sequence in self._held
         self._held[sequence] = msg.reply
@@ -337,15 +393,21 @@ class Link:
         sender = self.names.sender(msg.subject)
         try:
             delivery = self._parts.add(sender, msg.headers or {}, msg.data, sequence)
-        except MessageError as refusal:
-            log.warning("refused a message on %s: %s", msg.subject, refusal)
-            self.acknowledge([sequence])
+        except Exception as refusal:
+            self._refusals.note(sender, f"a message on {msg.subject}", refusal)
+            source.bad += 1
+            self.acknowledge([sequence, *self._parts.outdated(sender)])
             return
-        self.acknowledge(self._parts.outdated(sender))
+        given_up = self._parts.outdated(sender)
+        if given_up:
+            self._refusals.note(sender, f"unfinished messages of {sender}", f"{len(given_up)} parts are given up")
+            source.bad += 1
+        self.acknowledge(given_up)
         if delivery is not None:
-            self._unread += 1
-            if self._unread >= _UNREAD:
-                self._room.clear()
+            delivery.consumer = source.consumer
+            source.unread += 1
+            if source.unread >= _UNREAD:
+                source.room.clear()
             self._deliver(delivery)
 
     async def _acknowledge(self) -> None:
@@ -371,18 +433,21 @@ class Link:
 
     def _unreachable(self, error: BaseException) -> TransportError:
         vague = isinstance(error, nats.errors.NoServersError | TimeoutError)
-        reason = (self.complaint if vague else "") or str(error) or type(error).__name__
+        reason = (self.complaint if vague else "") or printable(error) or type(error).__name__
         return TransportError(
             f"nats: {', '.join(self._servers)} cannot be used ({reason}): check transport.nats.servers, its "
             "credentials and that the server runs with JetStream"
         )
 
 
-async def _close(client: Client) -> None:
+async def _close(client: SafeClient) -> None:
     """Close what may be half-open: nats-py can wait forever for the end of a TLS connection that never began."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(1.0):
-            await client.close()
+    try:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(1.0):
+                await client.close()
+    finally:
+        client.abandon()
 
 
 async def _set(event: asyncio.Event) -> None:

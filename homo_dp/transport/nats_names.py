@@ -1,5 +1,6 @@
 """Subjects, stream and consumers of a run at a NATS server; docs/transports.md builds permissions from them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from homo_dp.federation.ids import AGGREGATOR
@@ -32,6 +33,14 @@ class Names:
         """The durable consumer of `name`."""
         return f"to-{self.token(name)}"
 
+    def consumer_from(self, party: str) -> str:
+        """The aggregator's durable consumer of what `party` sends: who sends much fills only its own."""
+        return f"from-{self.token(party)}"
+
+    def subjects(self, kinds: Iterable[str]) -> list[str]:
+        """All subjects of the run; a stream that takes no others can bound what each sender stores."""
+        return [f"{self.base}.{way}.*.{kind}" for way in ("from", "to") for kind in kinds]
+
     def inbox(self) -> str:
         """Where the server answers this process; nobody else may listen there."""
         return f"_INBOX_{self.token(self.prefix)}.{self.token(self.name)}"
@@ -48,4 +57,4 @@ class Names:
     def sender(self, subject: str) -> str:
         """Who may publish on `subject`."""
         fields = subject.split(".")
-        return fields[3].replace("=", ".") if len(fields) == 5 and fields[2] == "from" else AGGREGATOR
+        return fields[3].replace("=", ".") if len(fields) > 3 and fields[2] == "from" else AGGREGATOR

@@ -9,7 +9,8 @@ from typing import Final
 from homo_dp.errors import MessageError
 
 TAG, ATTEMPT, PART, PARTS, SIZE = "Homo-Tag", "Homo-Attempt", "Homo-Part", "Homo-Parts", "Homo-Size"
-_UNFINISHED: Final = 8  # messages of one sender that may be in the making at once
+PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
+_UNFINISHED: Final = 3  # messages of one sender in the making at once: one, its earlier attempt, and the next
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Part:
         return dict(zip((TAG, ATTEMPT, PART, PARTS, SIZE), map(str, values), strict=True))
 
 
-def split(pieces: Iterable[bytes], size: int, tag: str, part_size: int) -> Iterator[Part]:
+def split(pieces: Iterable[bytes], size: int, tag: str, part_size: int = PART_BYTES) -> Iterator[Part]:
     """`pieces` of `size` bytes in all as parts of at most `part_size` bytes, made one at a time."""
     count, attempt = max(1, -(-size // part_size)), secrets.token_hex(8)
     number, buffer = 0, bytearray()
@@ -49,6 +50,7 @@ class Delivery:
     size: int
     sequences: list[int]
     data: deque[bytes] = field(default_factory=deque)
+    consumer: str = ""  # that it came through
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes, fewer only at the end, as a file gives them."""
@@ -67,21 +69,27 @@ class Delivery:
 class _Making:
     count: int
     size: int
+    first: int  # the lowest queue sequence among its parts
+    held: int = 0  # bytes
     parts: dict[int, bytes] = field(default_factory=dict)
     sequences: list[int] = field(default_factory=list)
 
 
 class Assembler:
-    """Puts the parts of many senders together.
+    """Puts the parts of many senders together, in time that is linear in what they send.
 
     Guarantees:
-        - a sender never makes us hold more than a few messages of the allowed size;
+        - of one sender at most three unfinished messages are held, and of these no more bytes than one message of the
+          allowed size has; a part is counted before it is kept;
+        - a message has no more parts than its size can need, so that one of a gigabyte cannot come byte by byte;
         - of two attempts at one message, only the one sent later is kept.
     """
 
-    def __init__(self, max_size: int) -> None:
+    def __init__(self, max_size: int, part_size: int = PART_BYTES) -> None:
         self._max_size = max_size
+        self._least_part = max(1, part_size // 2)  # on average; room for versions that cut smaller parts
         self._making: dict[str, dict[tuple[str, str], _Making]] = {}
+        self._given_up: dict[str, list[int]] = {}
 
     def add(self, sender: str, headers: Mapping[str, str], data: bytes, sequence: int) -> Delivery | None:
         """A delivery once all parts are there; MessageError if this part cannot belong to a message."""
@@ -91,28 +99,34 @@ class Assembler:
                 raise MessageError(f"queue message of {sender!r} has {len(data)} bytes, it says {size}")
             return Delivery(sender, size, [sequence], deque([data]))
         waiting = self._making.setdefault(sender, {})
-        making = waiting.setdefault((tag, attempt), _Making(count, size))
-        if (making.count, making.size) != (count, size) or sum(map(len, making.parts.values())) + len(data) > size:
+        making = waiting.setdefault((tag, attempt), _Making(count, size, sequence))
+        if (making.count, making.size) != (count, size) or making.held + len(data) > size or number in making.parts:
             raise MessageError(f"parts of {sender!r} do not fit together")
-        making.parts.setdefault(number, data)
+        making.parts[number] = data
+        making.held += len(data)
+        making.first = min(making.first, sequence)
         making.sequences.append(sequence)
         if len(making.parts) < count:
             return None
         del waiting[tag, attempt]
-        if sum(map(len, making.parts.values())) != size:
+        if making.held != size:
+            self._given_up[sender] = making.sequences
             raise MessageError(f"parts of {sender!r} do not add up to {size} bytes")
         return Delivery(sender, size, making.sequences, deque(making.parts[number] for number in range(count)))
 
     def outdated(self, sender: str) -> list[int]:
-        """Queue sequences of parts that were given up: a newer attempt came, or too many are unfinished."""
+        """Queue sequences of parts that were given up: a newer attempt came, or too much is unfinished."""
         waiting = self._making.get(sender, {})
         newest: dict[str, int] = {}
         for (tag, _), making in waiting.items():
-            newest[tag] = max(newest.get(tag, 0), min(making.sequences))
-        by_age = sorted(waiting, key=lambda key: min(waiting[key].sequences))
-        surplus = by_age[: max(0, len(by_age) - _UNFINISHED)]
-        dropped = [key for key in by_age if min(waiting[key].sequences) < newest[key[0]] or key in surplus]
-        return [sequence for key in dropped for sequence in waiting.pop(key).sequences]
+            newest[tag] = max(newest.get(tag, 0), making.first)
+        dropped = [key for key, making in waiting.items() if making.first < newest[key[0]]]
+        given_up = self._given_up.pop(sender, [])
+        given_up += [sequence for key in dropped for sequence in waiting.pop(key).sequences]
+        while len(waiting) > _UNFINISHED or sum(making.held for making in waiting.values()) > self._max_size:
+            oldest = min(waiting, key=lambda key: waiting[key].first)
+            given_up += waiting.pop(oldest).sequences
+        return given_up
 
     def _read(self, headers: Mapping[str, str], sender: str) -> tuple[str, str, int, int, int]:
         tag, attempt = headers.get(TAG, ""), headers.get(ATTEMPT, "")
@@ -127,6 +141,6 @@ class Assembler:
             raise MessageError(
                 f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise transport.max_message_bytes"
             )
-        if not 0 <= number < count <= max(1, size):
+        if not 0 <= number < count <= 1 + size // self._least_part:
             raise MessageError(f"queue message of {sender!r} is part {number} of {count}: not possible")
         return tag, attempt, number, count, size

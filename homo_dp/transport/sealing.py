@@ -12,6 +12,7 @@ A sealed message is
   the nonce is a counter and a flag on the last chunk, so chunks cannot be reordered, repeated or cut off.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -24,10 +25,12 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from homo_dp.errors import MessageError
+from homo_dp.errors import MessageError, Undeliverable, UnreadableMessage, printable
 from homo_dp.federation.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
 from homo_dp.federation.tensor_body import parse_json
 from homo_dp.transport.keys import KeyPair, PublicKey
+from homo_dp.transport.reading import ReadingNote
+from homo_dp.transport.revocation import RevokedKeys
 
 _MAGIC: Final = b"HDS"
 _VERSION: Final = 1
@@ -36,6 +39,7 @@ _KEY, _DIGEST, _SIGNATURE, _TAG = 32, 32, 64, 16
 _WRAP: Final = 32 + _KEY + _DIGEST + _SIGNATURE + _TAG
 _MAX_HEADER: Final = 1024
 CHUNK: Final = 1 << 20
+_NAMED: Final = 1024  # bytes by which a sealed message is known again: they hold what HPKE drew for it
 
 Read = Callable[[int], bytes]  # like file.read: at most so many bytes, fewer only at the end
 
@@ -55,7 +59,9 @@ class Sealer:
     Guarantees:
         - a message that comes out of `open` was signed for this recipient by the listed key whose name it bears;
         - nobody but the recipient can read it, change it or pass it on as meant for somebody else;
-        - no more memory is taken than `limits` allows, and none for the content of strangers' messages.
+        - no more memory is taken than `limits` allows, and none for the content of strangers' messages;
+        - a key that has expired or was revoked is neither believed nor written to, also if that happens during a run;
+        - whatever reading a message raises comes out as MessageError.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Sealer:
         self.allowed = allowed
         self.kinds = kinds
         self.limits = limits or Limits()
+        self.note: ReadingNote | None = None  # where a process that keeps state notes what it reads
+        self.revoked: RevokedKeys | None = None
 
     @property
     def name(self) -> str:
@@ -80,13 +88,29 @@ class Sealer:
             raise MessageError(
                 f"recipient={message.recipient!r} has no public key here: add its line to the allow-list"
             )
+        try:
+            self.check_key(recipient)
+        except MessageError as refusal:
+            raise Undeliverable(f"{message.kind} to {message.recipient}: {refusal}") from None
         packed = pack(message, self.kinds, self.limits)
         pieces, size = seal_parts(packed.parts, message.run, self.own, recipient)
         return Sealed(pieces, size, self.own.tag(packed.digest))
 
     def open(self, read: Read, size: int) -> Message:
         """The message in `size` sealed bytes, or MessageError; `read` is called for pieces of them."""
-        data, header = open_stream(read, size, self.own, self.allowed, self.limits)
+        start = read(min(size, _NAMED))
+        noted = self.note.reading(hashlib.sha256(start).hexdigest()[:32]) if self.note else contextlib.nullcontext()
+        with noted:
+            try:
+                return self._open(_after(start, read), size)
+            except (MessageError, OSError):
+                raise
+            except Exception as error:
+                text = f"reading it raised {type(error).__name__} ({printable(error, 100)}): it is not read again"
+                raise UnreadableMessage(text) from error
+
+    def _open(self, read: Read, size: int) -> Message:
+        data, header = open_stream(read, size, self.own, self.allowed, self.limits, self.check_key)
         message = decode(data, self.limits, self.kinds)
         if (message.sender, message.recipient, message.run) != (header.sender, header.recipient, header.run):
             raise MessageError(
@@ -94,6 +118,12 @@ class Sealer:
                 f"{header.recipient!r} in run {header.run!r}: refused"
             )
         return message
+
+    def check_key(self, key: PublicKey) -> None:
+        """Refuse a key that has expired or was revoked."""
+        key.check_date()
+        if self.revoked is not None:
+            self.revoked.check(key)
 
     def open_bytes(self, data: bytes) -> Message:
         """The message in `data`, or MessageError."""
@@ -151,13 +181,22 @@ def seal_parts(
 
 
 def open_stream(
-    read: Read, size: int, own: KeyPair, allowed: Mapping[str, PublicKey], limits: Limits
+    read: Read,
+    size: int,
+    own: KeyPair,
+    allowed: Mapping[str, PublicKey],
+    limits: Limits,
+    check_key: Callable[[PublicKey], None] = PublicKey.check_date,
 ) -> tuple[bytearray, SealHeader]:
-    """What is inside `size` sealed bytes, writable, and its checked header; or MessageError."""
+    """What is inside `size` sealed bytes, writable, and its checked header; or MessageError.
+
+    `check_key` refuses, by MessageError, a listed key that is trusted no more.
+    """
     prefix, header = _read_header(read, size, own.name, limits)
     sender = allowed.get(header.sender)
     if sender is None:
         raise MessageError(f"sender={header.sender!r} is not on the allow-list of {own.name!r}: refused")
+    check_key(sender)
     try:
         secret = _SUITE.decrypt(read(_WRAP), own.opener, info=prefix)
     except (InvalidTag, ValueError):
@@ -172,6 +211,18 @@ def open_stream(
     if hashlib.sha256(inside).digest() != digest:
         raise MessageError(f"message of {header.sender!r} is not what it signed: refused")
     return inside, header
+
+
+def _after(start: bytes, read: Read) -> Read:
+    """Reads `start` first, then what `read` gives."""
+    left = memoryview(start)
+
+    def joined(size: int) -> bytes:
+        nonlocal left
+        taken, left = bytes(left[:size]), left[size:]
+        return taken if len(taken) == size else taken + read(size - len(taken))
+
+    return joined
 
 
 def _read_header(read: Read, size: int, own: str, limits: Limits) -> tuple[bytes, SealHeader]:

@@ -30,7 +30,7 @@ from homo_dp.federation.messages import (
     signature,
 )
 from homo_dp.federation.protocol import Inbox
-from homo_dp.federation.tensor_body import DTYPES
+from homo_dp.federation.tensor_body import DTYPES, read_body
 
 HEAD = {"count": 3, "hash": "ab" * 32}
 
@@ -247,6 +247,22 @@ def test_hostile_tensor_headers_are_refused(entry: object) -> None:
     data = data[: 8 + int.from_bytes(data[4:8], "little")] + body
     with pytest.raises(MessageError):
         decode(reheaded(data, digest=hashlib.sha256(body).hexdigest()))
+
+
+@pytest.mark.parametrize(
+    "shape", [[0, 1 << 47, 1 << 47], [1 << 47, 0, 1 << 47], [0] + [1 << 47] * 7, [0, (1 << 48) - 1], [0, 1 << 41]]
+)
+def test_a_tensor_without_numbers_has_dimensions_that_torch_can_take(shape: list[int]) -> None:
+    """torch: `Stride calculation overflowed`, which ended the aggregator at every start."""
+    with pytest.raises(MessageError, match="larger than any tensor"):
+        read_body(memoryview(one_tensor({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})), 10)
+    entry = {"dtype": "F32", "shape": [0, 1 << 20, 1 << 20], "data_offsets": [0, 0]}
+    assert read_body(memoryview(one_tensor(entry)), 10)["w"].numel() == 0
+
+
+def one_tensor(entry: object) -> bytes:
+    text = json.dumps({"w": entry}).encode()
+    return len(text).to_bytes(8, "little") + text
 
 
 def test_limits_hold_before_anything_is_allocated() -> None:

@@ -8,8 +8,8 @@ import opacus  # noqa: F401  (takes seconds that no round of these tests should 
 import pytest
 import torch
 
-from homo_dp.errors import TransportError
-from homo_dp.federation import party_session
+from homo_dp.errors import TransportError, Undeliverable
+from homo_dp.federation import aggregator, party_session
 from homo_dp.federation.checkpoint import FitStates
 from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.ids import AGGREGATOR
@@ -291,3 +291,56 @@ def test_adam_goes_on_where_it_was(tmp_path: Path) -> None:
     assert all(torch.equal(before[key]["exp_avg"], after[key]["exp_avg"]) for key in before)
     assert session.party.fit.steps_done == 2
     assert FitStates(tmp_path / "a" / "state" / RUN).rounds() == [1]
+
+
+def test_an_update_that_raises_what_nobody_foresaw_costs_its_sender_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1)
+    run.start("a")
+    run.start_replying("b", zeros())
+    receive = aggregator.Aggregator.receive
+
+    def broken(self: aggregator.Aggregator, message: Message) -> None:
+        if message.sender == "b":
+            raise RuntimeError("Stride calculation overflowed")
+        receive(self, message)
+
+    monkeypatch.setattr(aggregator.Aggregator, "receive", broken)
+    session = run.aggregate()
+    run.join()
+    assert [(row["replied"], row["refused"]) for row in session.rows] == [(["a"], {"b": "bad_update"})] * 2
+    assert session.refusals.counts == {"b": 2}
+    assert "RuntimeError" in caplog.text
+
+
+def test_a_party_that_joins_without_end_is_answered_a_few_times(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1)
+    flood = run.post.end("b")
+    run.start("a")
+    for _ in range(500):
+        flood.send(Message(RUN, 0, "b", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+    run.start_replying("b", zeros())
+    session = run.aggregate()
+    run.join()
+    assert len(session.rows) == 2
+    assert len([message for message in run.of("status") if message.recipient == "b"]) < 60
+
+
+def test_a_party_that_cannot_be_reached_is_missing_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=3.0)
+    send = run.lobby.transport.send
+
+    def closed(message: Message) -> None:
+        if message.recipient == "b":
+            raise Undeliverable("its folder is closed")
+        send(message)
+
+    monkeypatch.setattr(run.lobby.transport, "send", closed)
+    run.start("a")
+    session = run.aggregate()
+    run.join()
+    assert [row["missing"] for row in session.rows] == [["b"]] * 2
+    assert caplog.text.count("cannot be reached") == 1

@@ -41,7 +41,7 @@ def aggregator_permissions(prefix: str) -> dict[str, dict[str, list[str]]]:
     """What docs/transports.md gives the aggregator."""
     api = ("STREAM.INFO.*", "STREAM.CREATE.*", "STREAM.PURGE.*", "CONSUMER.CREATE.>", "CONSUMER.DURABLE.CREATE.>")
     publish = [f"{prefix}.*.to.>", *(f"$JS.API.{name}" for name in api)]
-    publish += [f"$JS.API.CONSUMER.MSG.NEXT.*.to-{AGGREGATOR}", f"$JS.ACK.*.to-{AGGREGATOR}.>"]
+    publish += ["$JS.API.CONSUMER.MSG.NEXT.*.*", "$JS.ACK.>"]
     return {"publish": {"allow": publish}, "subscribe": {"allow": [f"_INBOX_{prefix}.{AGGREGATOR}.>"]}}
 
 

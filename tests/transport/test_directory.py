@@ -144,6 +144,7 @@ def test_bad_files_are_logged_once_removed_and_do_not_hold_up_the_rest(
     end(tmp_path, "bank.c-3").send(update("bank.c-3", round=9))
     with caplog.at_level(logging.WARNING):
         received = aggregator.receive(0)
+        assert aggregator.receive(0) is None
     assert received is not None
     assert received.sender == "bank.c-3"
     assert len(caplog.records) == len(bad) + 3

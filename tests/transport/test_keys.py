@@ -4,19 +4,29 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from homo_dp.errors import InputError
+from homo_dp.errors import InputError, MessageError, Undeliverable
+from homo_dp.keys import main
+from homo_dp.transport.directory import DirectoryTransport
 from homo_dp.transport.keys import (
+    KeyPair,
+    accept_renewal,
     allow_list,
     new_key_pair,
     parse_public_line,
     read_key_pair,
     read_public_key,
+    renewal_line,
     write_key_pair,
 )
+from homo_dp.transport.revocation import RevokedKeys, add_revoked, parse_revoked
+from homo_dp.transport.sealing import Sealer, open_sealed, seal
+from tests.transport.parts import update, weights
 
 
 def test_files_come_back_and_the_private_one_is_private(tmp_path: Path) -> None:
@@ -94,6 +104,145 @@ def test_tags_are_stable_and_differ_between_holders() -> None:
     a, b = new_key_pair("a"), new_key_pair("b")
     assert a.tag("x") == a.tag("x") != a.tag("y")
     assert a.tag("x") != b.tag("x")
+
+
+TODAY = datetime.now(UTC).date()
+
+
+def test_a_key_is_believed_until_its_day_and_no_longer() -> None:
+    last = new_key_pair("a", TODAY)
+    assert last.public.line.endswith(f" expires={TODAY}")
+    assert parse_public_line(last.public.line) == last.public
+    last.public.check_date()
+    old = new_key_pair("a", TODAY - timedelta(days=2))
+    with pytest.raises(MessageError, match="expired on"):
+        old.public.check_date()
+    with pytest.raises(MessageError, match="expired on"):
+        open_sealed(seal(b"x", "demo", old, last.public), last, {"a": old.public})
+    for wrong in ("2027-13-01", "20271231", "tomorrow", "2027-1-1", ""):
+        with pytest.raises(InputError):
+            parse_public_line(f"{new_key_pair('a').public.line} expires={wrong}")
+
+
+def test_the_day_is_part_of_the_fingerprint_and_of_the_private_file(tmp_path: Path) -> None:
+    pair = new_key_pair("a", TODAY)
+    assert replace(pair, expires=None).public.fingerprint != pair.public.fingerprint
+    private, public = write_key_pair(pair, tmp_path)
+    assert (read_key_pair(private), read_public_key(public)) == (pair, pair.public)
+
+
+def test_a_renewal_is_believed_only_if_both_keys_signed_it() -> None:
+    old, new, thief = new_key_pair("a"), new_key_pair("a"), new_key_pair("a")
+    line = renewal_line(old, new)
+    assert accept_renewal(line, old.public) == new.public
+    forged = (
+        renewal_line(thief, new),
+        line.replace(new.public.line, thief.public.line),
+        line + " expires=2999-01-01",
+        renewal_line(old, new_key_pair("b")),
+        line.replace("renewal-v1 ", "renewal-v1 AAAA"),
+        new.public.line,
+        "",
+    )
+    for wrong in forged:
+        with pytest.raises(InputError):
+            accept_renewal(wrong, old.public)
+
+
+def test_a_revoked_key_is_refused_at_once_and_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homo_dp.transport.revocation._LOOK", 0.0)
+    a, b, path = new_key_pair("a").public, new_key_pair("b").public, tmp_path / "revoked"
+    path.write_text("# nobody yet\n\n")
+    revoked = RevokedKeys(path)
+    revoked.check(a)
+    assert add_revoked(path, a, "stolen\nlaptop")
+    assert not add_revoked(path, a)
+    for key in (a, replace(a, name="c"), replace(a, expires=TODAY), replace(a, raw=a.raw[:32] + b.raw[32:])):
+        with pytest.raises(MessageError, match="revoked"):
+            revoked.check(key)
+    revoked.check(b)
+    path.write_text(path.read_text() + b.fingerprint)
+    with pytest.raises(MessageError, match="revoked"):
+        revoked.check(b)
+
+
+def test_a_list_that_cannot_be_read_is_an_error_at_the_start_and_stays_in_force_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("homo_dp.transport.revocation._LOOK", 0.0)
+    path, key = tmp_path / "revoked", new_key_pair("a").public
+    with pytest.raises(InputError, match="cannot be read"):
+        RevokedKeys(path)
+    add_revoked(path, key)
+    revoked = RevokedKeys(path)
+    for damage in (lambda: path.write_text("what is this?"), path.unlink):
+        damage()
+        for _ in range(2):
+            with pytest.raises(MessageError, match="revoked"):
+                revoked.check(key)
+    assert len(caplog.records) == 2
+    for text in ("what is this?", "homo_dp-key-v1 a AAAA", "0123 4567", "x" * 2_000_000):
+        with pytest.raises(InputError):
+            parse_revoked(text)
+
+
+def test_a_key_changes_in_the_middle_of_a_run_with_both_sides_consent(tmp_path: Path) -> None:
+    """What was sealed to or by the old key is dropped; both sides say again, under the new one, what they said."""
+    aggregator, old, new = new_key_pair("aggregator"), new_key_pair("bank_a"), new_key_pair("bank_a")
+
+    def ends(pair: KeyPair) -> tuple[DirectoryTransport, DirectoryTransport]:
+        sealers = Sealer(aggregator, {"bank_a": pair.public}), Sealer(pair, {"aggregator": aggregator.public})
+        return DirectoryTransport(tmp_path, "demo", sealers[0]), DirectoryTransport(tmp_path, "demo", sealers[1])
+
+    here, there = ends(old)
+    here.send(weights(round=1))
+    there.send(update(round=1))
+    here, there = ends(accepted_pair(old, new))
+    assert here.receive(0) is None
+    assert there.receive(0) is None
+    here.send(weights(round=1))
+    there.send(update(round=1))
+    for end in (here, there):
+        message = end.receive(0)
+        assert message is not None
+        assert message.round == 1
+
+
+def accepted_pair(old: KeyPair, new: KeyPair) -> KeyPair:
+    assert accept_renewal(renewal_line(old, new), old.public) == new.public
+    return new
+
+
+def test_nothing_is_sealed_to_a_revoked_key(tmp_path: Path) -> None:
+    aggregator, party = new_key_pair("aggregator"), new_key_pair("bank_a")
+    add_revoked(tmp_path / "revoked", party.public)
+    end = Sealer(aggregator, {"bank_a": party.public})
+    sealed = b"".join(Sealer(party, {"aggregator": aggregator.public}).seal(update()).pieces)
+    assert end.open_bytes(sealed).round == 1
+    end.revoked = RevokedKeys(tmp_path / "revoked")
+    with pytest.raises(Undeliverable, match="revoked"):
+        end.seal(weights())
+    with pytest.raises(MessageError, match="revoked"):
+        end.open_bytes(sealed)
+
+
+def test_the_command_renews_accepts_and_revokes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str) -> str:
+        assert main(arguments) == 0
+        return capsys.readouterr().out.strip()
+
+    folder = str(tmp_path / "bank")
+    first = said("new", "bank_a", "--dir", folder, "--expires", "2999-12-31")
+    assert first.endswith("expires=2999-12-31")
+    (tmp_path / "bank_a.pub").write_text(first)  # the aggregator's copy
+    renewal = said("renew", f"{folder}/bank_a.key", "--quiet")
+    line = said("accept", str(tmp_path / "bank_a.pub"), renewal, "--quiet")
+    assert line == read_key_pair(tmp_path / "bank" / "bank_a.key").public.line != first
+    assert sorted(os.listdir(folder)) == ["bank_a.key", "bank_a.key.old-1", "bank_a.pub", "bank_a.pub.old-1"]
+    assert stat.S_IMODE((tmp_path / "bank" / "bank_a.key.old-1").stat().st_mode) == 0o600
+    for key in (first, f"{folder}/bank_a.pub"):
+        assert said("revoke", key, "--list", str(tmp_path / "revoked"), "--why", "lost") == str(tmp_path / "revoked")
+    assert (tmp_path / "revoked").read_text().count("# lost\n") == 2
 
 
 def keys(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

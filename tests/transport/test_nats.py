@@ -265,6 +265,7 @@ def test_bad_messages_are_logged_dropped_and_do_not_hold_up_the_rest(
         assert as_party(ends.server, "bank_b", misbehave) == []
         ends("bank_a").send(update(run=ends.run))
         message = got(aggregator)
+        assert aggregator.receive(0.3) is None
     assert message.sender == "bank_a"
     assert len([record for record in caplog.records if "refused" in record.getMessage()]) == 5
     aggregator.done(message)

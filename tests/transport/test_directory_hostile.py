@@ -1,0 +1,151 @@
+"""What others put into an exchange folder: it is skipped, said once, bounded, and nobody else waits for it."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from homo_dp.errors import Undeliverable
+from homo_dp.federation.messages import AGGREGATOR, Limits
+from homo_dp.transport import sealing
+from homo_dp.transport.directory import DirectoryTransport
+from tests.processes.permissions import bound_by_permissions
+from tests.transport.parts import join, sealer, update, weights
+
+TAG = "0" * 32
+
+
+def end(root: Path, name: str, limits: Limits | None = None) -> DirectoryTransport:
+    return DirectoryTransport(root, "demo", sealer(name, limits))
+
+
+def in_child(check: Callable[[], int]) -> int:
+    """The exit code of `check` in a child for which file modes count, also where the tests run as root."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(check() if bound_by_permissions() else 0)
+        except BaseException:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_file_without_read_permission_is_left_alone_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the aggregator at every start."""
+    monkeypatch.setattr("homo_dp.transport.directory._AGAIN", 0.0)
+    end(tmp_path, "bank_a").send(update(round=1))
+    (name,) = os.listdir(tmp_path / "demo" / AGGREGATOR)
+    (tmp_path / "demo" / AGGREGATOR / name).chmod(0)
+    end(tmp_path, "bank_b").send(update("bank_b", round=2))
+
+    def receive() -> int:
+        aggregator = end(tmp_path, AGGREGATOR)
+        first = aggregator.receive(0)
+        if first is None or first.sender != "bank_b" or aggregator.receive(0) is not None:
+            return 1
+        if aggregator.refusals.counts != {"bank_a": 1}:  # said once, though it was tried twice
+            return 2
+        os.chmod(tmp_path / "demo" / AGGREGATOR / name, 0o600)
+        again = aggregator.receive(0)
+        return 0 if again is not None and again.sender == "bank_a" else 3
+
+    assert in_child(receive) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_recipient_whose_folder_is_closed_is_the_only_one_who_gets_nothing() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for party in ("bank_a", "bank_b"):
+            end(root, party)
+        (root / "demo" / "bank_b").chmod(0)
+
+        def send() -> int:
+            aggregator = end(root, AGGREGATOR)
+            aggregator.send(weights("bank_a"))
+            try:
+                aggregator.send(weights("bank_b"))
+            except Undeliverable:
+                return 0
+            return 1
+
+        assert in_child(send) == 0
+        (root / "demo" / "bank_b").chmod(0o700)
+        (root / "demo" / "bank_b").rmdir()
+        (root / "demo" / "bank_b").write_text("a file in place of a folder")
+        with pytest.raises(Undeliverable):
+            end(root, AGGREGATOR).send(weights("bank_b"))
+
+
+def test_a_flood_of_one_sender_delays_nobody_and_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = end(tmp_path, AGGREGATOR)
+    folder = tmp_path / "demo" / AGGREGATOR
+    for number in range(2000):
+        (folder / f"{number}-update-bank_b-{TAG}.msg").write_bytes(b"x")
+        if number < 500:
+            (folder / f"{number}-update-nobody{number}-{TAG}.msg").write_bytes(b"x")
+    party = end(tmp_path, "bank_a")
+    for number in range(1, 6):
+        party.send(update(round=number))
+        message = aggregator.receive(0)
+        assert message is not None
+        assert (message.sender, message.round) == ("bank_a", number)
+        aggregator.done(message)
+    assert len(os.listdir(folder)) <= 256
+    assert aggregator.receive(0) is None
+    assert os.listdir(folder) == []
+    assert aggregator.refusals.counts == {"bank_b": 2000, "strangers": 500}
+    assert len(caplog.records) < 40
+
+
+def test_signed_messages_of_one_sender_wait_their_turn(tmp_path: Path) -> None:
+    aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
+    for number in range(20):  # `send` would remove the older ones: a flooder does not keep to our rules
+        sealed = sealer("bank_b").seal(join("bank_b", count=number))
+        name = f"0-join-bank_b-{sealed.tag}.msg"
+        (tmp_path / "demo" / AGGREGATOR / name).write_bytes(b"".join(sealed.pieces))
+    party.send(update(round=7))
+    heard = [message.sender for message in (aggregator.receive(0) for _ in range(3)) if message]
+    assert "bank_a" in heard
+
+
+def test_bytes_that_wait_of_one_sender_are_bounded(tmp_path: Path) -> None:
+    aggregator = end(tmp_path, AGGREGATOR, Limits(bytes=10_000))
+    folder = tmp_path / "demo" / AGGREGATOR
+    for number in range(50):
+        with open(folder / f"{number}-update-bank_b-{TAG}.msg", "wb") as file:
+            file.truncate(10_000)
+    end(tmp_path, "bank_a").send(update(round=60))
+    message = aggregator.receive(0)
+    assert message is not None
+    assert message.sender == "bank_a"
+    assert len(os.listdir(folder)) <= 6
+
+
+def test_a_message_that_raises_what_nobody_foresaw_is_put_aside_and_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reads = []
+
+    def broken(*arguments: object) -> None:
+        reads.append(arguments)
+        raise RuntimeError("Stride calculation overflowed\x1b[2J")
+
+    end(tmp_path, "bank_b").send(update("bank_b"))
+    monkeypatch.setattr(sealing, "decode", broken)
+    for _ in range(2):  # a start, and a second one
+        assert end(tmp_path, AGGREGATOR).receive(0) is None
+    monkeypatch.undo()
+    assert len(reads) == 1
+    assert len(os.listdir(tmp_path / "demo" / AGGREGATOR / "aside")) == 1
+    end(tmp_path, "bank_a").send(update())
+    message = end(tmp_path, AGGREGATOR).receive(0)
+    assert message is not None
+    assert message.sender == "bank_a"
+    assert "RuntimeError" in caplog.text
+    assert all(record.getMessage().isprintable() for record in caplog.records)
