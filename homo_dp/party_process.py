@@ -176,7 +176,7 @@ class PartyProcess:
         charged = self.ledger.charged(self.run_id, self.name, number, "update")
         row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
         row |= {"applied_sigma": charged.sigma} if charged is not None else {}
-        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and self.agreed.privacy.clipping == "fixed" else {}
+        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and not self.agreed.privacy.clips_adaptively else {}
         if not self.party.mechanism.hides_cohort:
             row["bytes"] = payload_bytes(weights) * (1 if self.party.charges_itself and charged is None else 2)
         self.gradient_norms.look({self.name: self.party})

@@ -17,6 +17,7 @@ from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
+from homo_dp.config.privacy import left_aside
 from homo_dp.config.schema import Config
 from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
@@ -71,7 +72,10 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     merged = reduce(merge, layers, nothing)
     for task in tasks:
         check_files(task, merged)
-    return Loaded(config_from(merged), tuple(note for task in tasks for note in task.notes))
+    notes = [note for task in tasks for note in task.notes]
+    idle = left_aside(merged.get("privacy"))
+    notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
+    return Loaded(config_from(merged), tuple(notes))
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

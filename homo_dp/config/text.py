@@ -6,7 +6,7 @@ out.
 """
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -32,7 +32,7 @@ class _Loader(yaml.SafeLoader):
     """Knows only the core schema (mappings, lists, text, numbers, true/false, null), and counts while it composes."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own name
-    yaml_constructors: dict[str | None, Any] = {}  # noqa: RUF012 - PyYAML's own name
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}  # of finished nodes, by identity; PyYAML keeps the nodes while it works
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._within.append(0)
         if len(self._within) > DEEPEST + 1:
             raise yaml.composer.ComposerError(None, None, f"it is nested deeper than {DEEPEST}", mark)
