@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from homo_dp import __version__
+from homo_dp.config.addresses import masked
 from homo_dp.errors import ConfigError, InputError, MessageError, TransportError
 from homo_dp.files import check_writable
+from homo_dp.foreign import printable
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.screen import Progress, Screen, hush
 
@@ -155,7 +157,7 @@ def report(error: BaseException) -> int:
     code, text = explain(error)
     if code == BUG or os.environ.get("HOMO_DP_DEBUG") == "1":
         traceback.print_exception(error)
-    print(" ".join(text.split()), file=sys.stderr, flush=True)
+    print(printable(masked(" ".join(text.split()))), file=sys.stderr, flush=True)
     return code
 
 

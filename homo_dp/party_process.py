@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp.cli import Interrupted, Screen
+from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
 from homo_dp.data.parties import Federation, load_federation
 from homo_dp.data.readers import checked
@@ -237,7 +238,7 @@ class PartyProcess:
         for name, path in written.files.items():
             self.screen.line(f"{name}: {path}")
         if tracked is not None:
-            self.screen.line(f"MLflow run: {tracked} in {self.own.tracking.uri}")
+            self.screen.line(f"MLflow run: {tracked} in {masked(self.own.tracking.uri)}")
         files = {name: str(path) for name, path in written.files.items()}
         shown = {"run": self.run_id, "privacy": outcome.statement, "files": files}
         self.screen.summary({**shown, "mlflow_run": tracked})

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from homo_dp.foreign import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -87,6 +89,7 @@ class Screen:
         name = "stdout" if stream is sys.stdout else "stderr"
         if name in self._closed:
             return
+        text = printable(text)  # a column or party may be called after a terminal's escape codes
         try:
             print(text, file=stream, flush=True)
         except BrokenPipeError:
@@ -120,7 +123,7 @@ def show(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
-    return " ".join(str(value).split())
+    return printable(" ".join(str(value).split()))
 
 
 def figures_text(figures: Mapping[str, object]) -> str:
@@ -132,7 +135,7 @@ class _Plain(logging.Formatter):
     """A log record as the screen shows a warning."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        return printable(f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}")
 
 
 class _Silent:
@@ -168,7 +171,7 @@ class _Bar:
 
 
 def _one_line(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
-    return f"warning: {' '.join(str(message).split())}\n"
+    return printable(f"warning: {' '.join(str(message).split())}") + "\n"
 
 
 def _is_terminal(stream: TextIO) -> bool:

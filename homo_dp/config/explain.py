@@ -11,9 +11,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
+from homo_dp.config.addresses import masked
 from homo_dp.config.base import Conflict, Section
 from homo_dp.config.privacy import never_set
 from homo_dp.config.text import parse_scalar
+from homo_dp.foreign import printable
 
 SHORT_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")
 
@@ -197,7 +199,7 @@ def show(value: Any) -> str:
         value = value.model_dump(mode="json")
     plain = isinstance(value, str) and parse_scalar(value) == value  # '5' and '' keep quotes, to differ from 5 and null
     text = value if plain else json.dumps(value, default=str, ensure_ascii=False)
-    text = " ".join(text.split())
+    text = printable(" ".join(masked(text).split()))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from homo_dp.config.addresses import masked_tree
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
@@ -87,12 +88,12 @@ def config_from(tree: Mapping[str, Any]) -> Config:
 
 
 def dump_yaml(config: Config) -> str:
-    """The resolved configuration as YAML; loading it again gives an equal one.
+    """The resolved configuration as YAML; loading it again gives an equal one, unless a password was masked.
 
     >>> config_from(parse_yaml(dump_yaml(Config()))) == Config()
     True
     """
-    return to_yaml(config.model_dump(mode="json"))
+    return to_yaml(masked_tree(config.model_dump(mode="json")))
 
 
 def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
@@ -112,7 +113,7 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
         else:
             flat[dotted(path)] = value
 
-    walk(config.model_dump(mode="json"), ())
+    walk(masked_tree(config.model_dump(mode="json")), ())
     return flat
 
 

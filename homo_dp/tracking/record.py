@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.text import parse_yaml
 from homo_dp.errors import InputError
 from homo_dp.foreign import Foreign
@@ -114,8 +115,9 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
     """The record of a run in MLflow, by its id; its files are there while the block runs."""
     from homo_dp.tracking.sender import set_defaults
 
+    shown = masked(uri)
     if missing_file(uri) is not None:
-        raise InputError(f"{run_id}: is no folder, and --uri {uri} is no store (no such file); give an output folder")
+        raise InputError(f"{run_id}: is no folder, and --uri {shown} is no store (no such file); give an output folder")
     set_defaults()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -127,9 +129,9 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
                 if not item.is_dir and (item.file_size or 0) <= LARGEST_FILE:
                     client.download_artifacts(run_id, item.path, folder)
         except (MlflowException, OSError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = without_secrets(" ".join(str(error).split()), uri)[:200]
             raise InputError(
-                f"{run_id}: is no folder, and no run that --uri {uri} has ({text}); give an output folder or a run id"
+                f"{run_id}: is no folder, and no run that --uri {shown} has ({text}); give an output folder or a run id"
             ) from error
         yield find_record(Path(folder))
 

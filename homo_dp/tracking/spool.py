@@ -29,7 +29,7 @@ class Spool:
 
     def __init__(self, folder: Path, uri: str, experiment: str) -> None:
         self.folder = folder
-        folder.mkdir(parents=True)
+        folder.mkdir(mode=0o700, parents=True)  # its first line is the address of the store, with its password
         self._file = (folder / LINES).open("a", encoding="utf-8")
         with contextlib.suppress(OSError):  # a file system without locks: then only what was closed is left behind
             fcntl.flock(self._file, fcntl.LOCK_EX)  # ends with this process, whose number another may have later
