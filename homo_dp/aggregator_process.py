@@ -10,6 +10,7 @@ from typing import Any
 
 from homo_dp import __version__
 from homo_dp.cli import Interrupted, Screen
+from homo_dp.config.addresses import masked
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
 from homo_dp.continuation import continued_statement, earlier_model
@@ -251,7 +252,7 @@ class AggregatorProcess:
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")
         if tracked is not None:
-            self.screen.line(f"MLflow run: {tracked} in {self.config.tracking.uri}")
+            self.screen.line(f"MLflow run: {tracked} in {masked(self.config.tracking.uri)}")
         shown = {
             "mlflow_run": tracked,
             "run": self.run_id,

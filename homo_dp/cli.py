@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from homo_dp import __version__
+from homo_dp.config.addresses import masked
 from homo_dp.core.files import check_writable
 from homo_dp.errors import ConfigError, InputError, MessageError, TransportError
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
@@ -182,8 +183,8 @@ def report(error: BaseException) -> int:
     """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback); the exit code."""
     code, text = explain(error)
     if code == BUG or os.environ.get("HOMO_DP_DEBUG") == "1":
-        _tell("".join(traceback.format_exception(error)).rstrip())
-    _tell(" ".join(text.split()))
+        _tell(masked("".join(traceback.format_exception(error)).rstrip()))
+    _tell(masked(" ".join(text.split())))
     return code
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ what it costs:
   every cell is a real run and charges privacy.ledger like any other. Choosing the best cell by looking at private rows
   costs the epsilon of all cells together, which is shown at the end, not the epsilon of the cell that is chosen."""
 
+MOST_RUNS = 10_000
 SHOWN = ("test_acc", "test_auc", "test_loss", "epsilon", "epsilon_rdp", "noise_multiplier", "seconds")
 COLUMNS = ("test_acc", "test_auc", "test_loss", "train_acc", "epsilon", "epsilon_rdp", "delta", "noise_multiplier")
 
@@ -104,6 +106,12 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name} {getattr(options, name)}: must be a whole number of at least 1")
     vary = parse_vary(options.vary)
+    runs = math.prod(len(values) for values in vary.values()) * options.repeats
+    if runs > MOST_RUNS:
+        raise ConfigError(
+            f"--repeats {options.repeats}: makes {runs} runs, at most {MOST_RUNS} are compared at once; lower it, or "
+            "give fewer values to --vary"
+        )
     return cells_of(vary, options.repeats, Path(options.out), lambda extra: load_from_arguments(options, extra).config)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp.cli import Interrupted, Screen
+from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
 from homo_dp.core.crash import crash_point
 from homo_dp.data.parties import Federation, load_federation
@@ -183,7 +184,7 @@ class PartyProcess:
         charged = self.ledger.charged(self.run_id, self.name, number, "update")
         row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
         row |= {"applied_sigma": charged.sigma} if charged is not None else {}
-        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and self.agreed.privacy.clipping == "fixed" else {}
+        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and not self.agreed.privacy.clips_adaptively else {}
         if not self.party.mechanism.hides_cohort:
             row["bytes"] = payload_bytes(weights) * (1 if self.party.charges_itself and charged is None else 2)
         self.gradient_norms.look({self.name: self.party})
@@ -244,7 +245,7 @@ class PartyProcess:
         for name, path in written.files.items():
             self.screen.line(f"{name}: {path}")
         if tracked is not None:
-            self.screen.line(f"MLflow run: {tracked} in {self.own.tracking.uri}")
+            self.screen.line(f"MLflow run: {tracked} in {masked(self.own.tracking.uri)}")
         files = {name: str(path) for name, path in written.files.items()}
         shown = {"run": self.run_id, "privacy": outcome.statement, "files": files}
         self.screen.summary({**shown, "mlflow_run": tracked})

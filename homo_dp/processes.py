@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
 from homo_dp.core.files import write_whole
 from homo_dp.errors import ConfigError, MessageError
@@ -121,7 +122,7 @@ def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
     log.warning(
         "tracking.uri=%s: is not on this machine, and rounds would tell when this party was drawn; nothing is sent "
         "(tracking.private_metrics: true sends it)",
-        tracking.uri,
+        masked(tracking.uri),
     )
     return NoTracker()
 

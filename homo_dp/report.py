@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,8 +90,8 @@ def _whole_ledger(record: Record, given: str | None) -> Path | None:
         if not Path(given).is_file():
             raise InputError(f"--ledger {given}: no such file; give the path of the ledger")
         return Path(given)
-    name = (record.config.get("privacy") or {}).get("ledger")
-    if not isinstance(name, str):
+    name = record.ledger_name
+    if name is None:
         return None
     for place in (record.folder.parent / name, record.folder / Path(name).name):
         if place.is_file():
@@ -104,7 +105,7 @@ def _whole_ledger(record: Record, given: str | None) -> Path | None:
 def _record(source: str, uri: str) -> Iterator[Record]:
     from homo_dp.tracking.record import fetched, find_record
 
-    if Path(source).exists():
+    if os.path.exists(source):
         yield find_record(Path(source))
         return
     if not source.isalnum():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +15,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from homo_dp.core.errors import InputError
+from homo_dp.foreign import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
 # C0 and C1 controls but for tab and line end, line separators, and marks that turn the direction of writing.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PLAIN_REPORTS = 10  # lines that a progress of known length prints without a terminal
 
 
@@ -130,18 +129,6 @@ def silence(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def printable(text: str) -> str:
-    """Text from a file or a message as a terminal or log may show it: control characters as escapes.
-
-    Line ends and tabs stay. Without it a column name could clear the screen, and a message could turn the order of what
-    follows it (U+202E).
-
-    >>> print(printable("a" + chr(27) + "[2J" + chr(0x202E) + "b"))
-    a\\x1b[2J\\u202eb
-    """
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-
-
 def hush(quiet: bool) -> None:
     """Show library warnings as one line each, or not at all."""
     if quiet:
@@ -217,7 +204,7 @@ class _Bar:
 
 
 def _one_line(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
-    return printable(f"warning: {' '.join(str(message).split())}\n")
+    return printable(f"warning: {' '.join(str(message).split())}") + "\n"
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -20,9 +20,30 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError, InputError
+from homo_dp.foreign import Foreign, Schema
 from homo_dp.tracking.files import write_json
 
 RESULT = "result.json"
+
+
+class _Result(Schema):
+    """What a finished cell must have kept; its numbers are numbers or null."""
+
+    status: str
+    code: int | None = None
+    values: dict[str, Any]
+    repeat: int
+    epsilon: float | None = None
+    epsilon_rdp: float | None = None
+    delta: float | None = None
+    noise_multiplier: float | None = None
+    seconds: float | None = None
+    test_acc: float | None = None
+    test_auc: float | None = None
+    test_loss: float | None = None
+    train_acc: float | None = None
+
+
 Values = Mapping[str, tuple[Any, ...]]
 
 
@@ -90,11 +111,14 @@ def cells_of(
 
 def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
     """The result of a cell that an earlier sweep finished."""
+    path = folder / "cells" / cell.id / RESULT
+    file = Foreign(str(path), "delete it: the cell runs again", InputError)
     try:
-        found: dict[str, Any] = json.loads((folder / "cells" / cell.id / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if found.get("status") == "finished" else None
+        found = file.json(file.read(path))
+        known = file.check(_Result, found)
+    except (FileNotFoundError, InputError):
+        return None  # what cannot be read is run again
+    return dict(found) if known.status == "finished" else None
 
 
 def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.config.addresses import masked
 from homo_dp.core.files import write_whole
 from homo_dp.run_facts import run_params, source_tags
 from homo_dp.tracking.mlflow_tracker import PRIVATE_PREFIXES
@@ -30,7 +31,7 @@ class SweepLog:
         self._folder = folder
         others = {key: value for key, value in _params(config).items() if not key.startswith(tuple(cells[0].values))}
         recipe = hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
-        self._same = {"uri": tracking.uri, "vary": ", ".join(cells[0].values), "recipe": recipe}
+        self._same = {"uri": masked(tracking.uri), "vary": ", ".join(cells[0].values), "recipe": recipe}
         self._log = RunLog(tracking.uri, tracking.experiment, folder / "unsent") if tracking.enabled else None
         self._local = is_local(tracking.uri)
         hidden = not self._local and not tracking.private_metrics

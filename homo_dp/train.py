@@ -15,6 +15,7 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
+from homo_dp.config.addresses import masked
 from homo_dp.quick import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
@@ -118,7 +119,7 @@ def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | Non
     for name, path in written.files.items():
         screen.line(f"{name}: {path}")
     if tracked is not None:
-        screen.line(f"MLflow run: {tracked} in {outcome.config.tracking.uri}")
+        screen.line(f"MLflow run: {tracked} in {masked(outcome.config.tracking.uri)}")
     screen.summary(_summary(outcome, written) | {"mlflow_run": tracked})
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.data.parties import load_federation
 from homo_dp.errors import ConfigError
@@ -65,14 +66,14 @@ class UserSimulation(Simulation):
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds, with one entry for all users."""
         sigma = aggregator_sigma if self._by_aggregator else self._share_sigma
-        declared = self.config.privacy.population is not None
+        declared = keys_of(self.config.privacy, UserKeys).population is not None
         made = self._statement(rounds_done, {USERS: sigma}, declared_rows=declared)
         return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
 
     def _facts(self, parameters: int) -> FederationFacts:
         self._spent = 0
         self._share_sigma: float | None = None
-        declared = self.config.privacy.population
+        declared = keys_of(self.config.privacy, UserKeys).population
         if declared is not None and declared < len(self.users):
             raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
         return user_facts(self.config, declared or len(self.users), parameters)
@@ -166,7 +167,7 @@ def counted(config: Config) -> str:
 
 def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
     """The public facts of a run over users: how many there are, and the probability of being in a round."""
-    privacy = config.privacy
+    privacy = keys_of(config.privacy, UserKeys)
     rate = 1.0
     if privacy.sampling != "everyone":
         rate = privacy.sample_rate or (privacy.cohort_size or population) / population
@@ -176,7 +177,7 @@ def user_facts(config: Config, population: int, parameters: int) -> FederationFa
 
 def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> CohortMechanism:
     """The mechanism of a run over users, with the population of the facts."""
-    privacy = config.privacy.model_copy(update={"population": facts.parties[USERS].rows})
+    privacy = keys_of(config.privacy, UserKeys).model_copy(update={"population": facts.parties[USERS].rows})
     made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
     if not isinstance(made, CohortMechanism):
         raise ConfigError(f"privacy.mechanism={made.name}: is no sum over users; they cannot be simulated with it")
@@ -185,7 +186,7 @@ def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -
 
 def planned_user_mechanism(config: Config, parameters: int) -> CohortMechanism:
     """The mechanism for a dry run: from the declared population, or that of a bundled set."""
-    population = config.privacy.population or _public_population(config)
+    population = keys_of(config.privacy, UserKeys).population or _public_population(config)
     return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
 
 

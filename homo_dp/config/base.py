@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from homo_dp.foreign import LARGEST_WHOLE_NUMBER
+
 Scalar = str | int | float | bool
 
 _PARTY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -28,18 +30,23 @@ class Conflict(ValueError):
 def number(value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number within the given range, or say which range it is."""
     wanted = _range(above, least, most)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
         raise ValueError(f"must be a finite number{wanted}")
     if not (value > above and least <= value <= most):
         raise ValueError(f"must be a number{wanted}")
     return float(value)
 
 
+def _fits(value: float) -> bool:
+    """Whether a number is finite as a float; whole numbers of 400 digits are not."""
+    return math.isfinite(value) if isinstance(value, float) else abs(value) <= LARGEST_WHOLE_NUMBER
+
+
 def whole(value: object, *, least: int, most: float = math.inf) -> int:
     """Return a whole number within the given range; 1e4 counts as one."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, int) or not (_fits(value) and least <= value <= most):
         raise ValueError(f"must be a whole number{_range(-math.inf, least, most)}")
     return value
 
@@ -121,7 +128,7 @@ def _listed(value: object) -> object:
 
 
 def _scalar(value: object) -> object:
-    if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+    if not isinstance(value, str | int | float) or not (isinstance(value, str) or _fits(value)):
         raise ValueError("must be text, a finite number, or true/false")
     return value
 

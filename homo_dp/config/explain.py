@@ -4,14 +4,18 @@ import difflib
 import json
 import re
 import typing
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
 
+from homo_dp.config.addresses import masked
 from homo_dp.config.base import Conflict, Section
+from homo_dp.config.privacy import never_set
 from homo_dp.config.text import parse_scalar
+from homo_dp.foreign import printable
 
 SHORT_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")
 
@@ -79,22 +83,35 @@ def _example(path: tuple[str | int, ...], root: type[Section], said: str) -> str
     if ";" in said:
         return ""
     default = _at(root().model_dump(mode="json"), path)
-    if default is None or isinstance(default, dict):
+    if default is None and path and (field := _fields_at(path[:-1], root).get(str(path[-1]))) is not None:
+        default = field.get_default(call_default_factory=True, validated_data={})
+    if default is None or isinstance(default, dict | Section) or default is PydanticUndefined:
         return "; see docs/config.md"
     return f"; for example {dotted(path)}={show(default)}"
 
 
-def _owner(path: tuple[str | int, ...], root: type[Section]) -> type[Section] | None:
-    """The section that stands at a path, also inside of mappings and lists."""
-    place: Any = root
+def fields_of(kinds: Iterable[type[Section]]) -> dict[str, FieldInfo]:
+    """The keys of a section, or of all sections that may stand in its place."""
+    found: dict[str, FieldInfo] = {}
+    for kind in kinds:
+        for name, field in kind.model_fields.items():
+            if name not in found or never_set(found[name]):
+                found[name] = field
+    return found
+
+
+def _fields_at(path: tuple[str | int, ...], root: type[Section]) -> dict[str, FieldInfo]:
+    """The keys of the section that stands at a path, also inside of mappings and lists; none if there is no section."""
+    kinds, rest = [root], None
     for name in path:
-        if isinstance(place, type) and not typing.get_origin(place) and issubclass(place, Section):
-            place = place.model_fields[str(name)].annotation if name in place.model_fields else None
-            place = next(sections_in(place), place) if not _is_list(place) else place
+        if kinds:
+            field = fields_of(kinds).get(str(name))
+            rest = field.annotation if field else None
+            kinds = [] if _is_list(rest) else list(sections_in(rest))
         else:
-            inner = typing.get_args(place)
-            place = next((found for part in inner for found in sections_in(part)), None)
-    return place if isinstance(place, type) and issubclass(place, Section) else None
+            kinds = [found for part in typing.get_args(rest) for found in sections_in(part)]
+            rest = None
+    return fields_of(kinds)
 
 
 def _is_list(annotation: Any) -> bool:
@@ -112,10 +129,13 @@ def sections_in(annotation: Any) -> Iterator[type[Section]]:
 
 def all_keys(root: type[Section], prefix: str = "") -> Iterator[str]:
     """Every dotted key of a section and the sections in it."""
-    for name, field in root.model_fields.items():
+    yield from _keys_below([root], prefix)
+
+
+def _keys_below(kinds: Iterable[type[Section]], prefix: str) -> Iterator[str]:
+    for name, field in fields_of(kinds).items():
         yield prefix + name
-        for inner in sections_in(field.annotation):
-            yield from all_keys(inner, f"{prefix}{name}.")
+        yield from _keys_below(sections_in(field.annotation), f"{prefix}{name}.")
 
 
 def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[str] = ()) -> str:
@@ -124,8 +144,7 @@ def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[
     `short` are names that may stand at the top although they are no section.
     """
     leaf, above = str(path[-1]).lower(), path[:-1]
-    owner = _owner(above, root)
-    siblings = {name.lower(): name for name in (*(owner.model_fields if owner else ()), *(() if above else short))}
+    siblings = {name.lower(): name for name in (*_fields_at(above, root), *(() if above else short))}
     if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
         return f"did you mean {dotted((*above, siblings[close[0]]))}?"
     keys = list(all_keys(root))
@@ -145,15 +164,14 @@ def takes_text(root: type[Section], key: str) -> bool:
     >>> takes_text(Config, "data.files.a"), takes_text(Config, "privacy.delta"), takes_text(Config, "predictFileName")
     (True, False, True)
     """
-    owner: Any = root
+    kinds, annotation = [root], None
     for name in key.split("."):
-        if not (isinstance(owner, type) and issubclass(owner, Section)):
+        field = fields_of(kinds).get(name)
+        if field is None:
             return True
-        if name not in owner.model_fields:
-            return True
-        annotation = owner.model_fields[name].annotation
-        owner = next(sections_in(annotation), annotation)
-    return _holds_text(owner)
+        annotation = field.annotation
+        kinds = list(sections_in(annotation))
+    return _holds_text(kinds[0] if kinds else annotation)
 
 
 def _holds_text(annotation: Any) -> bool:
@@ -181,7 +199,7 @@ def show(value: Any) -> str:
         value = value.model_dump(mode="json")
     plain = isinstance(value, str) and parse_scalar(value) == value  # '5' and '' keep quotes, to differ from 5 and null
     text = value if plain else json.dumps(value, default=str, ensure_ascii=False)
-    text = " ".join(text.split())
+    text = printable(" ".join(masked(text).split()))
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from homo_dp.config.privacy import idle_keys
 from homo_dp.errors import ConfigError
+from homo_dp.foreign import DEEPEST
 
 # Keys of which only one can be given: setting one in a later layer drops the others of the earlier layer.
 EXCLUSIVE: tuple[tuple[str, ...], ...] = (
@@ -42,6 +43,8 @@ def split_key(key: str) -> tuple[str, ...]:
             quote, word = ("", word) if letter == quote else (quote, word + letter)
         elif letter in "'\"" and not word:
             quote = letter
+        elif letter == "." and len(parts) >= DEEPEST:
+            raise ConfigError(f"{key[:40]}...: has more than {DEEPEST} parts; see docs/config.md for the keys")
         elif letter == ".":
             parts, word = [*parts, word], ""
         else:

@@ -5,7 +5,6 @@ pair (`privacy.noise_multiplier` over the file's `privacy.target_epsilon`) repla
 wrong.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -14,13 +13,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from homo_dp.config.addresses import masked_tree
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
+from homo_dp.config.privacy import left_aside
 from homo_dp.config.schema import Config
-from homo_dp.config.text import parse_yaml, to_yaml
+from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.errors import ConfigError
+from homo_dp.foreign import Foreign
 
 # What conf/homo_lr_dpsgd.yaml says that does not go with its table: tables that nobody describes may have its columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
@@ -71,7 +73,10 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     merged = reduce(merge, layers, nothing)
     for task in tasks:
         check_files(task, merged)
-    return Loaded(config_from(merged), tuple(note for task in tasks for note in task.notes))
+    notes = [note for task in tasks for note in task.notes]
+    idle = left_aside(merged.get("privacy"))
+    notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
+    return Loaded(config_from(merged), tuple(notes))
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:
@@ -83,12 +88,12 @@ def config_from(tree: Mapping[str, Any]) -> Config:
 
 
 def dump_yaml(config: Config) -> str:
-    """The resolved configuration as YAML; loading it again gives an equal one.
+    """The resolved configuration as YAML; loading it again gives an equal one, unless a password was masked.
 
     >>> config_from(parse_yaml(dump_yaml(Config()))) == Config()
     True
     """
-    return to_yaml(config.model_dump(mode="json"))
+    return to_yaml(masked_tree(config.model_dump(mode="json")))
 
 
 def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
@@ -108,22 +113,18 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
         else:
             flat[dotted(path)] = value
 
-    walk(config.model_dump(mode="json"), ())
+    walk(masked_tree(config.model_dump(mode="json")), ())
     return flat
 
 
 def _read(path: Path) -> dict[str, Any]:
+    is_json = path.suffix == ".json"
+    file = Foreign(f"--config {path}", "correct it", ConfigError, LARGEST_YAML)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        content = file.read(path)
     except FileNotFoundError:
         raise ConfigError(f"--config {path}: no such file; the recipes are in conf/") from None
-    except IsADirectoryError:
-        raise ConfigError(f"--config {path}: is a directory; give a YAML file in it") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--config {path}: is not UTF-8 text; save it as UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"--config {path}: cannot be read ({error.strerror}); check its permissions") from None
-    tree = _parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, str(path))
+    tree = file.json(content) if is_json else parse_yaml(file.text(content), str(path))
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -137,10 +138,3 @@ def _with_text_keys(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name if isinstance(name, str) else show(name): _with_text_keys(value) for name, value in tree.items()}
     return [_with_text_keys(part) for part in tree] if isinstance(tree, list) else tree
-
-
-def _parse_json(text: str, path: Path) -> Any:
-    try:
-        return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"--config {path}: is not valid JSON ({error}); correct it") from None

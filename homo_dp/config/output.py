@@ -1,5 +1,10 @@
 """The `tracking`, `predict` and `output` sections: what a run leaves behind."""
 
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from homo_dp.config.addresses import address
 from homo_dp.config.base import Count, FilePath, Flag, Fraction, Section, Text, key
 
 
@@ -7,7 +12,9 @@ class TrackingConfig(Section):
     """MLflow."""
 
     enabled: Flag = key(True, "Log to MLflow.")
-    uri: Text = key("sqlite:///mlflow.db", "Store or server; artifacts of a local store lie beside it.")
+    uri: Annotated[Text, BeforeValidator(address)] = key(
+        "sqlite:///mlflow.db", "Store or server; artifacts of a local store lie beside it."
+    )
     experiment: Text = key("homo_dp", "Name of the experiment.")
     run_name: Text | None = key(None, "Name of the run; null: made up.")
     model_name: Text | None = key(None, "Register the model under this name.")

@@ -16,13 +16,11 @@ from homo_dp.config.primihub import IGNORED, NEEDS_FILES, OLD_NAMES
 from homo_dp.config.schema import Config
 from homo_dp.config.text import parse_scalar, parse_yaml
 from homo_dp.errors import ConfigError
+from homo_dp.foreign import DEEPEST
 
+_OLD_SIGN = re.compile(r":(?:STRING|INT32|BYTE):[01]:")
 _OLD = re.compile(r"(?P<name>[^:=\s,]+):(?P<type>STRING|INT32|BYTE):(?P<array>[01]):(?P<value>.*)\Z", re.DOTALL)
 _NEW = re.compile(r"[\w.\-'\"]+=")
-# What stands before a quote that opens: nothing, a dot in the key, or the sign after which the value begins.
-_BEFORE_QUOTE = re.compile(
-    r"""(?:[^=:,\s'"]|'(?:[^']|'')*'|"(?:[^"\\]|\\.)*")*(?:\.|=|:(?:STRING|INT32|BYTE):[01]:)""", re.DOTALL
-)
 _CLOSING = {"[": "]", "{": "}"}
 _SEPARATORS = frozenset(", \t\r\n")
 
@@ -98,21 +96,32 @@ def split_items(text: str) -> list[tuple[str, str]]:
         while at < len(text) and text[at] in _SEPARATORS:
             at += 1
         before, start = text[start:at], at
-        while at < len(text) and text[at] not in _SEPARATORS:
-            at = _step(text, at, start)
+        at, _ = _end_of_item(text, start)
         if at > start:
             found.append((before, text[start:at]))
     return found
 
 
-def _step(text: str, at: int, start: int) -> int:
-    """The place after one character, or after the whole quoted or bracketed part that begins here."""
-    letter = text[at]
-    if letter in "'\"" and (at == start or _BEFORE_QUOTE.fullmatch(text, start, at)):
-        return _end_of_quote(text, at) or at + 1
-    if letter in _CLOSING:
-        return _end_of_bracket(text, at) or at + 1
-    return at + 1
+def _end_of_item(text: str, start: int, separators: frozenset[str] = _SEPARATORS) -> tuple[int, int]:
+    """The place after the item that begins here, and that of its first `=`, -1 without one; one pass over the text.
+
+    A quote opens at the start, after a dot of the key, and where the value begins; elsewhere it is a letter.
+    """
+    at, equals, in_key, may_open = start, -1, True, True
+    while at < len(text) and text[at] not in separators:
+        letter, after = text[at], 0
+        if letter in _CLOSING:
+            after = _end_of_bracket(text, at)
+        elif may_open and letter in "'\"":
+            after = _end_of_quote(text, at)
+        elif in_key and letter == ":" and (sign := _OLD_SIGN.match(text, at)):
+            after = sign.end()
+        may_open = (in_key and letter in ".=") or (after > 0 and letter == ":")
+        in_key = in_key and letter not in ":="
+        if letter == "=" and equals < 0:
+            equals = at
+        at = after or at + 1
+    return at, equals
 
 
 def _end_of_quote(text: str, at: int) -> int:
@@ -130,7 +139,10 @@ def _end_of_quote(text: str, at: int) -> int:
 
 
 def _end_of_bracket(text: str, at: int) -> int:
-    """The place after the bracket that closes the one here, 0 if there is none."""
+    """The place after the bracket that closes the one here, 0 if there is none.
+
+    Brackets that are not closed are looked at once for each that is open: the bound on their number keeps that linear.
+    """
     open_brackets = [_CLOSING[text[at]]]
     at += 1
     while at < len(text):
@@ -139,6 +151,8 @@ def _end_of_bracket(text: str, at: int) -> int:
             at = (_end_of_quote(text, at) or at + 1) - 1
         elif letter in _CLOSING:
             open_brackets.append(_CLOSING[letter])
+            if len(open_brackets) > DEEPEST:
+                raise ConfigError(f"--params {text[:40]}...: brackets are nested deeper than {DEEPEST}; write a file")
         elif letter == open_brackets[-1]:
             open_brackets.pop()
             if not open_brackets:
@@ -149,16 +163,18 @@ def _end_of_bracket(text: str, at: int) -> int:
 
 def _whole(pieces: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Unquote items quoted as a whole; join what spaces cut out of an old-form value (PrimiHub splits at commas)."""
-    item = ""
+    item: list[str] = []
+    is_old = False
     for before, piece in pieces:
-        if _OLD.match(item) and "," not in before and not _OLD.match(piece) and not _NEW.match(piece):
-            item += before + piece
+        if is_old and "," not in before and not _OLD.match(piece) and not _NEW.match(piece):
+            item += (before, piece)
             continue
         if item:
-            yield item
-        item = _unquoted(piece)
+            yield "".join(item)
+        item = [_unquoted(piece)]
+        is_old = _OLD.match(item[0]) is not None
     if item:
-        yield item
+        yield "".join(item)
 
 
 def _unquoted(piece: str) -> str:
@@ -168,16 +184,13 @@ def _unquoted(piece: str) -> str:
 
 
 def _new_item(item: str) -> tuple[str, Any]:
-    at = 0
-    while at < len(item) and item[at] != "=":
-        at = _step(item, at, 0)
-    key = item[:at]
-    if at >= len(item):
+    _, equals = _end_of_item(item, 0, frozenset())
+    if equals < 0:
         raise ConfigError(
             f"--params {item}: is not key=value; write key=value, put lists in brackets (key=[1, 2]) "
             "and text with spaces or commas in quotes"
         )
-    return _checked(key), parse_value(item[at + 1 :])
+    return _checked(item[:equals]), parse_value(item[equals + 1 :])
 
 
 def _checked(key: str) -> str:

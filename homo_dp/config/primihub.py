@@ -3,10 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
 
 from homo_dp.config.layers import get, put
 from homo_dp.errors import ConfigError
+from homo_dp.foreign import Foreign, Schema
 
 # Parameters of old task commands and common_params of task files that have a counterpart.
 OLD_NAMES = {
@@ -46,6 +49,8 @@ IGNORED = {
 }
 NEEDS_FILES = frozenset({"Data_File", "TestData", "TrainData"})
 
+MOST_CLIENTS = 10_000
+
 _MODELS: dict[str, dict[str, Any]] = {
     "HFL_logistic_regression": {"name": "logistic_regression"},
     "HFL_linear_regression": {"name": "linear_regression"},
@@ -53,6 +58,74 @@ _MODELS: dict[str, dict[str, Any]] = {
     "HFL_CNN": {"name": "cnn"},
 }
 _METHODS = {"DPSGD": "dp_sgd", "Plaintext": "none"}
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Roles(Schema):
+    client: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1, max_length=MOST_CLIENTS)]
+    server: Any = None
+
+    @property
+    def aggregator(self) -> str | None:
+        """The server's name, if the task names one; tasks of several servers name none that we could use."""
+        return self.server if isinstance(self.server, str) else None
+
+
+class _Part(Schema, extra="allow"):
+    """What a task says about one party; what is neither of these has no counterpart here."""
+
+    data_set: str | int | float | None = None
+    model_path: Any = None
+    metric_path: Any = None
+
+    @property
+    def strangers(self) -> list[str]:
+        return sorted(self.model_extra or {})
+
+
+class _Common(Schema, extra="allow"):
+    """The parameters that decide what is translated; the others are translated one by one."""
+
+    model: str
+    method: str
+    process: str | None = None
+    task: Any = None
+    task_name: Any = None
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, model: str) -> str:
+        if model not in _MODELS:
+            raise ValueError(f"model={model}: has no counterpart; translated are {', '.join(_MODELS)}")
+        return model
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, method: str) -> str:
+        if method not in _METHODS:
+            raise ValueError(f"method={method}: has no counterpart; translated are {', '.join(_METHODS)}")
+        return method
+
+    @field_validator("process")
+    @classmethod
+    def _training(cls, process: str | None) -> str | None:
+        if process not in (None, "train"):
+            raise ValueError(f"process={process}: is not training; score a table with python -m homo_dp.infer")
+        return process
+
+
+class _Component(Schema):
+    roles: _Roles
+    common_params: _Common
+    role_params: dict[str, _Part] = Field(default_factory=dict)
+
+
+class _TaskFile(Schema):
+    component_params: _Component
+    party_info: Any = None
 
 
 @dataclass
@@ -71,20 +144,15 @@ def is_task(tree: Mapping[str, Any]) -> bool:
 
 def translate(tree: Mapping[str, Any], source: str) -> Task:
     """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is an error."""
-    component = tree.get("component_params")
-    common = component.get("common_params") if isinstance(component, Mapping) else None
-    roles = component.get("roles") if isinstance(component, Mapping) else None
-    if not isinstance(common, Mapping) or not isinstance(roles, Mapping):
-        raise ConfigError(f"{source}: component_params must hold roles and common_params; check the task file")
+    component = Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
     task = Task()
-    _translate_model(common, task, source)
-    for name, value in common.items():
+    _translate_model(component.common_params, task)
+    for name, value in tree["component_params"]["common_params"].items():
         _translate_parameter(name, value, task)
     if "party_info" in tree:
         task.notes.append("party_info: there is no task manager here; parties are found through transport")
-    parts = component.get("role_params") if isinstance(component, Mapping) else None
-    _translate_roles(roles, parts if isinstance(parts, Mapping) else {}, task, source)
-    task.notes.append(_scaling_note(common))
+    _translate_roles(component.roles, component.role_params, task)
+    task.notes.append(_scaling_note(component.common_params))
     return task
 
 
@@ -106,28 +174,23 @@ def check_files(task: Task, merged: Mapping[str, Any]) -> None:
         )
 
 
-def _translate_model(common: Mapping[str, Any], task: Task, source: str) -> None:
-    model, method, process = common.get("model"), common.get("method"), common.get("process", "train")
-    if model not in _MODELS:
-        raise ConfigError(f"{source}: model={model}: has no counterpart; translated are {', '.join(_MODELS)}")
-    if method not in _METHODS:
-        raise ConfigError(f"{source}: method={method}: has no counterpart; translated are {', '.join(_METHODS)}")
-    if process != "train":
-        raise ConfigError(f"{source}: process={process}: is not training; score a table with python -m homo_dp.infer")
-    task.tree["model"] = dict(_MODELS[model])
-    task.tree["privacy"] = {"mechanism": _METHODS[method]}
-    if method == "Plaintext":
+def _translate_model(common: _Common, task: Task) -> None:
+    task.tree["model"] = dict(_MODELS[common.model])
+    task.tree["privacy"] = {"mechanism": _METHODS[common.method]}
+    if common.method == "Plaintext":
         task.notes.append("method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change that")
-    if model in ("HFL_neural_network", "HFL_CNN"):
-        task.notes.append(f"{model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels")
-    if "multiclass" in str(common.get("task_name")) or model == "HFL_CNN":
+    if common.model in ("HFL_neural_network", "HFL_CNN"):
+        task.notes.append(
+            f"{common.model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels"
+        )
+    if "multiclass" in str(common.task_name) or common.model == "HFL_CNN":
         task.notes.append("classes: the task does not list them; give data.classes=[...]")
-    if model == "HFL_linear_regression" or common.get("task") == "regression":
+    if common.model == "HFL_linear_regression" or common.task == "regression":
         task.notes.append("label: a regression needs its public range; give data.target_bounds=[low, high]")
 
 
-def _scaling_note(common: Mapping[str, Any]) -> str:
-    if common.get("model") == "HFL_CNN":
+def _scaling_note(common: _Common) -> str:
+    if common.model == "HFL_CNN":
         return "images: .npz or IDX files; pixels are scaled by the public range data.image.scale, [0, 255] if left out"
     return (
         "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
@@ -151,29 +214,20 @@ def _translate_parameter(name: str, value: Any, task: Task) -> None:
         put(task.tree, tuple(OLD_NAMES[name].split(".")), value)
 
 
-def _translate_roles(roles: Mapping[str, Any], parts: Mapping[str, Any], task: Task, source: str) -> None:
-    clients = roles.get("client")
-    clients = [clients] if isinstance(clients, str) else clients
-    if not isinstance(clients, list) or not clients or not all(isinstance(name, str) for name in clients):
-        raise ConfigError(f"{source}: component_params.roles.client must list the clients; check the task file")
-    for party in clients:
-        part = parts.get(party)
-        data_set = str(part.get("data_set", party)) if isinstance(part, Mapping) else party
-        task.data_sets[party] = data_set
-        left = set(part) - {"data_set", "model_path", "metric_path"} if isinstance(part, Mapping) else set()
-        task.notes += [f"role_params.{party}.{name}: has no counterpart; ignored" for name in sorted(left)]
-        if os.path.isfile(data_set):
-            put(task.tree, ("data", "files", party), data_set)
+def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: Task) -> None:
+    said = {party: parts.get(party, _Part()) for party in roles.client}
+    for party, part in said.items():
+        task.data_sets[party] = party if part.data_set is None else str(part.data_set)
+        task.notes += [f"role_params.{party}.{name}: has no counterpart; ignored" for name in part.strangers]
+        if os.path.isfile(task.data_sets[party]):
+            put(task.tree, ("data", "files", party), task.data_sets[party])
     put(task.tree, ("data", "name"), "+".join(task.data_sets.values()))
-    server = roles.get("server")
-    part = parts.get(server) if isinstance(server, str) else None
-    if isinstance(part, Mapping) and isinstance(part.get("metric_path"), str):
-        put(task.tree, ("output", "indicatorFileName"), part["metric_path"])
-    if isinstance(server, str):
-        task.notes.append(f"roles.server {server}: is the aggregator, which holds no data here")
-    if any(
-        isinstance(parts.get(party), Mapping) and {"model_path", "metric_path"} & set(parts[party]) for party in clients
-    ):
+    if roles.aggregator is not None:
+        metric_path = parts.get(roles.aggregator, _Part()).metric_path
+        if isinstance(metric_path, str):
+            put(task.tree, ("output", "indicatorFileName"), metric_path)
+        task.notes.append(f"roles.server {roles.aggregator}: is the aggregator, which holds no data here")
+    if any({"model_path", "metric_path"} & part.model_fields_set for part in said.values()):
         task.notes.append(
             "model_path, metric_path of clients: all parties get one model and one indicator file; "
             "give modelFileName=... and indicatorFileName=..."

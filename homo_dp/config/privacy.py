@@ -1,11 +1,16 @@
 """The `privacy` and `nbafl` sections: what is hidden, by which mechanism, at what price.
 
+`privacy.mechanism` says which class checks the section; each mechanism has one, with the keys that it reads. A key of
+another mechanism is refused unless it says what it would say anyway, so that a resolved config can be loaded again.
+
 Guarantees: DP is on unless `mechanism: none` is written out; a DP mechanism never comes out of here without noise.
 """
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import field_validator, model_validator
+from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+from pydantic.fields import FieldInfo
 
 from homo_dp.config.base import (
     Columns,
@@ -25,28 +30,15 @@ from homo_dp.config.base import (
     mapping,
     section,
 )
+from homo_dp.errors import ConfigError
 
-BUILT_IN = ("dp_sgd", "dp_fedavg", "nbafl", "none")
 DEFAULT_TARGET_EPSILON = 4.0
+_SPELLINGS = {"dpsgd": "dp_sgd"}
+_TARGET = "Epsilon of the whole run, noise is solved for it. Null: 4 without noise_multiplier."
+_MULTIPLIER = "Noise over clip norm, instead of target_epsilon."
+_PUBLIC_TENSORS = "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
 
-# Which keys speak to which built-in mechanisms; a key that the chosen one ignores is refused, not ignored.
-SPEAKS_TO: dict[str, tuple[str, ...]] = {
-    "target_epsilon": ("dp_sgd", "dp_fedavg"),
-    "noise_multiplier": ("dp_sgd", "dp_fedavg"),
-    "max_grad_norm": ("dp_sgd",),
-    "clip_norm": ("dp_fedavg",),
-    "clipping": ("dp_fedavg",),
-    "clip_each_step": ("dp_fedavg",),
-    "adaptive": ("dp_fedavg",),
-    "sampling": ("dp_fedavg",),
-    "population": ("dp_fedavg",),
-    "cohort_size": ("dp_fedavg",),
-    "sample_rate": ("dp_fedavg",),
-    "noise_at": ("dp_fedavg",),
-    "tolerated_dropouts": ("dp_fedavg",),
-    "public_tensors": ("dp_fedavg",),
-    "options": (),
-}
+# What to use where a key belongs to another mechanism and more can be said than which.
 INSTEAD = {
     "max_grad_norm": "dp_fedavg clips with privacy.clip_norm, nbafl with nbafl.clip_norm",
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",
@@ -72,16 +64,16 @@ class AdaptiveConfig(Section):
 class PrivacyConfig(Section):
     """The guarantee that is asked for."""
 
+    hides: ClassVar[str | None] = None  # the unit of the mechanism; None: either
+    drops_foreign_keys: ClassVar[bool] = False
+
     mechanism: str = key(
         "dp_sgd", "`dp_sgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE."
     )
     unit: Literal["record", "user"] = key("record", "Whose presence is hidden: one row, or all rows of a user.")
-    target_epsilon: Positive | None = key(
-        None, "Epsilon of the whole run, noise is solved for it. Null: 4 without noise_multiplier."
-    )
-    noise_multiplier: Positive | None = key(None, "Noise over clip norm, instead of target_epsilon.")
+    target_epsilon: Positive | None = key(None, _TARGET)
+    noise_multiplier: Positive | None = key(None, _MULTIPLIER)
     delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")
-    max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd).")
     secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator, four-fold sum.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
         "auto", "How rows are clipped; auto: fast where every layer allows it."
@@ -90,6 +82,79 @@ class PrivacyConfig(Section):
     lifetime_epsilon: Positive | None = key(None, "Budget over all runs on this data.name; null: none.")
     lifetime_delta: Probability | None = key(None, "Delta of the lifetime budget; null: delta.")
     trust_aggregator: Flag = key(False, "The aggregator may see updates without noise; only you can say so.")
+    public_tensors: Columns = key((), _PUBLIC_TENSORS)
+    not_private: Flag = key(False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event.")
+    seeded_noise_for_tests: Seed | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the mechanism is one of ours."""
+        return self.mechanism in SECTIONS
+
+    @property
+    def clips_adaptively(self) -> bool:
+        """Whether the clip norm follows the updates."""
+        return False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_keys(cls, given: Any) -> Any:
+        """Leave out the keys of other mechanisms that say nothing, and refuse those that ask for something."""
+        if not isinstance(given, dict):
+            return given
+        mechanism = _mechanism_of(given)
+        filled = {name: value for name, value in given.items() if not (name == "unit" and value is None)}
+        if "mechanism" in filled:
+            filled["mechanism"] = mechanism
+        for name, value in given.items():
+            if name in EVERY_KEY and not cls.reads(name):
+                asks = not _says(value, EVERY_KEY[name])
+                if asks and not (cls.drops_foreign_keys and name not in ("target_epsilon", "noise_multiplier")):
+                    unused = f"privacy.{name}: is not used by privacy.mechanism={mechanism}"
+                    raise Conflict(f"{unused}; {_instead(name, mechanism)}")
+                filled.pop(name, None)
+        return cls.fill(filled)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.target_epsilon is not None and self.noise_multiplier is not None:
+            raise Conflict(
+                f"privacy.target_epsilon={self.target_epsilon:g}, privacy.noise_multiplier={self.noise_multiplier:g}: "
+                "one follows from the other; leave one of them out"
+            )
+        if self.lifetime_delta is not None and self.lifetime_epsilon is None:
+            raise Conflict("privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too")
+        if self.hides not in (None, self.unit):
+            raise Conflict(
+                f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a {self.hides}; write "
+                f"privacy.unit: {self.hides} or choose {'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
+            )
+        self.check_own()
+        return self
+
+    @classmethod
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What the mechanism puts in where a key was not given."""
+        return given
+
+    def check_own(self) -> None:
+        """Refuse what cannot hold together under this mechanism."""
+
+    @classmethod
+    def reads(cls, name: str) -> bool:
+        """Whether the mechanism reads a key: it has it, and not only as one that is never set."""
+        return name in cls.model_fields and not never_set(cls.model_fields[name])
+
+
+class RecordKeys(PrivacyConfig):
+    """Keys of mechanisms that clip the gradient of each row."""
+
+    max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd).")
+
+
+class UserKeys(PrivacyConfig):
+    """Keys of mechanisms that add up whole updates of a cohort of users."""
+
     clip_norm: Positive = key(1.0, "Clip norm of a user's whole update (dp_fedavg).")
     clipping: Literal["fixed", "adaptive"] = key("fixed", "Keep clip_norm, or follow a quantile (dp_fedavg).")
     adaptive: AdaptiveConfig = section(AdaptiveConfig, "Settings of `clipping: adaptive`.")
@@ -104,76 +169,18 @@ class PrivacyConfig(Section):
         "server", "Who adds the noise (dp_fedavg); `server` needs trust_aggregator: true."
     )
     tolerated_dropouts: CountOrZero = key(0, "Dropouts and colluders that the noise of `noise_at: parties` survives.")
-    public_tensors: Columns = key(
-        (), "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
-    )
-    not_private: Flag = key(False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event.")
-    seeded_noise_for_tests: Seed | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
-    options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
 
     @property
-    def built_in(self) -> bool:
-        """Whether the mechanism is one of ours."""
-        return self.mechanism in BUILT_IN
+    def clips_adaptively(self) -> bool:
+        return self.clipping == "adaptive"
 
-    @field_validator("mechanism", mode="before")
     @classmethod
-    def _known(cls, value: object) -> object:
-        if value is None or value is False:
-            raise ValueError("must be a mechanism; to train without privacy write the word none")
-        if not isinstance(value, str) or not (value in BUILT_IN or is_import_path(value)):
-            raise ValueError(f"must be one of {', '.join(BUILT_IN)}, or package.module:Class of your own")
-        return value
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        filled = dict(given)
-        if filled.get("mechanism") == "dpsgd":
-            filled["mechanism"] = "dp_sgd"
-        mechanism = filled.get("mechanism", "dp_sgd")
-        if filled.get("unit") is None:
-            filled["unit"] = "user" if mechanism == "dp_fedavg" else "record"
-        adaptive, clip_norm = filled.get("adaptive") or {}, filled.get("clip_norm")
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        adaptive, clip_norm = given.get("adaptive") or {}, given.get("clip_norm")
         unset = isinstance(adaptive, dict) and adaptive.get("initial_clip_norm") is None
-        if filled.get("clipping") == "adaptive" and unset and clip_norm is not None:
-            filled["adaptive"] = {**adaptive, "initial_clip_norm": clip_norm}
-        if mechanism in SPEAKS_TO["target_epsilon"]:
-            both = [filled.get("target_epsilon"), filled.get("noise_multiplier")]
-            if both == [None, None] and "target_epsilon" in filled:
-                raise Conflict(
-                    "privacy.target_epsilon=null: DP needs noise; give privacy.target_epsilon or "
-                    "privacy.noise_multiplier, or write privacy.mechanism: none"
-                )
-            if both == [None, None]:
-                filled["target_epsilon"] = DEFAULT_TARGET_EPSILON
-        return filled
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.target_epsilon is not None and self.noise_multiplier is not None:
-            raise Conflict(
-                f"privacy.target_epsilon={self.target_epsilon:g}, privacy.noise_multiplier={self.noise_multiplier:g}: "
-                "one follows from the other; leave one of them out"
-            )
-        for name in idle_keys(self.mechanism):
-            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                hint = INSTEAD.get(f"{self.mechanism}.{name}") or INSTEAD.get(name)
-                hint = hint or f"it belongs to {' or '.join(SPEAKS_TO[name]) or 'a mechanism of your own'}"
-                raise Conflict(f"privacy.{name}: is not used by privacy.mechanism={self.mechanism}; {hint}")
-        if self.lifetime_delta is not None and self.lifetime_epsilon is None:
-            raise Conflict("privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too")
-        wanted = {"dp_sgd": "record", "nbafl": "record", "dp_fedavg": "user"}.get(self.mechanism, self.unit)
-        if self.unit != wanted:
-            raise Conflict(
-                f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a {wanted}; write "
-                f"privacy.unit: {wanted} or choose {'dp_fedavg' if self.unit == 'user' else 'dp_sgd'}"
-            )
-        if self.mechanism == "dp_fedavg":
-            self.check_users()
-        return self
+        if given.get("clipping") == "adaptive" and unset and clip_norm is not None:
+            given["adaptive"] = {**adaptive, "initial_clip_norm": clip_norm}
+        return super().fill(given)
 
     def check_users(self) -> None:
         """Refuse what cannot hold together where cohorts of users are drawn, whoever wrote the mechanism."""
@@ -215,13 +222,184 @@ class PrivacyConfig(Section):
             raise Conflict(f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}")
 
 
+class DpSgdPrivacy(RecordKeys):
+    """DP-SGD: the gradient of each row is clipped, and every step adds noise."""
+
+    hides: ClassVar[str | None] = "record"
+    mechanism: Literal["dp_sgd"] = "dp_sgd"
+    public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
+
+    @classmethod
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return super().fill(_with_target(given))
+
+
+class DpFedAvgPrivacy(UserKeys):
+    """DP-FedAvg: the whole update of each user is clipped, and noise is added to the sum of a cohort."""
+
+    hides: ClassVar[str | None] = "user"
+    mechanism: Literal["dp_fedavg"] = "dp_fedavg"
+    unit: Literal["record", "user"] = key("user", "Whose presence is hidden: one row, or all rows of a user.")
+
+    @classmethod
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return super().fill(_with_target(given))
+
+    def check_own(self) -> None:
+        self.check_users()
+
+
+class NbaflPrivacy(PrivacyConfig):
+    """NbAFL, whose own settings are in the section `nbafl`."""
+
+    hides: ClassVar[str | None] = "record"
+    mechanism: Literal["nbafl"] = "nbafl"
+    target_epsilon: None = key(None, _TARGET)
+    noise_multiplier: None = key(None, _MULTIPLIER)
+    public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
+
+
+class NoPrivacy(PrivacyConfig):
+    """NOT PRIVATE. Keys of the mechanisms are left aside, so that one word switches privacy off; a wish for a
+    certain epsilon or noise is refused, because it cannot be meant."""
+
+    drops_foreign_keys: ClassVar[bool] = True
+    mechanism: Literal["none"] = "none"
+    target_epsilon: None = key(None, _TARGET)
+    noise_multiplier: None = key(None, _MULTIPLIER)
+    public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
+
+
+def _own_class(value: object) -> object:
+    if value is None or value is False:
+        raise ValueError("must be a mechanism; to train without privacy write the word none")
+    if not isinstance(value, str) or not is_import_path(value):
+        raise ValueError(f"must be one of {', '.join(SECTIONS)}, or package.module:Class of your own")
+    return value
+
+
+class OwnPrivacy(RecordKeys, UserKeys):
+    """A mechanism of one's own, which may read every key and has options besides."""
+
+    mechanism: Annotated[str, BeforeValidator(_own_class)] = key("", "package.module:Class")
+    options: dict[str, Any] = mapping("Settings for a mechanism of your own.")
+
+
+# The mechanisms that ship, and the section of each; a new one is a class and a line here and in AnyPrivacy.
+SECTIONS: dict[str, type[PrivacyConfig]] = {
+    "dp_sgd": DpSgdPrivacy,
+    "dp_fedavg": DpFedAvgPrivacy,
+    "nbafl": NbaflPrivacy,
+    "none": NoPrivacy,
+}
+BUILT_IN = tuple(SECTIONS)
+# Every key of every mechanism: a mechanism of one's own may read them all.
+EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
+
+
+def _mechanism_of(given: Any) -> Any:
+    mechanism = given.get("mechanism", "dp_sgd") if isinstance(given, dict) else getattr(given, "mechanism", "dp_sgd")
+    return _SPELLINGS.get(mechanism, mechanism) if isinstance(mechanism, str) else mechanism
+
+
+def _section_of(given: Any) -> str:
+    mechanism = _mechanism_of(given)
+    return mechanism if isinstance(mechanism, str) and mechanism in SECTIONS else "own"
+
+
+AnyPrivacy = Annotated[
+    Annotated[DpSgdPrivacy, Tag("dp_sgd")]
+    | Annotated[DpFedAvgPrivacy, Tag("dp_fedavg")]
+    | Annotated[NbaflPrivacy, Tag("nbafl")]
+    | Annotated[NoPrivacy, Tag("none")]
+    | Annotated[OwnPrivacy, Tag("own")],
+    Discriminator(_section_of),
+]
+
+
+Keys = TypeVar("Keys", bound=PrivacyConfig)
+
+
+def keys_of(privacy: PrivacyConfig, kind: type[Keys]) -> Keys:
+    """The section as one that has the keys of a kind of mechanism; a mechanism asks for it before it reads them.
+
+    >>> keys_of(DpSgdPrivacy(max_grad_norm=0.5), RecordKeys).max_grad_norm
+    0.5
+    """
+    if not isinstance(privacy, kind):
+        raise ConfigError(
+            f"privacy.mechanism={privacy.mechanism}: lacks the settings that this run reads "
+            f"({', '.join(kind.__annotations__)}); choose a mechanism that has them"
+        )
+    return privacy
+
+
 def idle_keys(mechanism: str) -> list[str]:
     """The keys of the privacy section that a built-in mechanism does not read; none for a foreign one.
 
     >>> "clip_norm" in idle_keys("dp_sgd"), idle_keys("mine.laplace:Laplace")
     (True, [])
     """
-    return [name for name, users in SPEAKS_TO.items() if mechanism in BUILT_IN and mechanism not in users]
+    kind = SECTIONS.get(mechanism, OwnPrivacy)
+    return [name for name in EVERY_KEY if not kind.reads(name)]
+
+
+def every_key(privacy: PrivacyConfig) -> dict[str, Any]:
+    """The section as plain values with the keys of all mechanisms, as plans and model files of every version hold it.
+
+    >>> every_key(DpSgdPrivacy())["clip_norm"], every_key(DpSgdPrivacy())["max_grad_norm"]
+    (1.0, 1.0)
+    """
+    neutral = OwnPrivacy(mechanism="a:A").model_dump(mode="json")
+    return {**neutral, **privacy.model_dump(mode="json")}
+
+
+def left_aside(given: Any) -> list[str]:
+    """The keys with a wish that `mechanism: none` does not read, for a note to the user.
+
+    >>> left_aside({"mechanism": "none", "max_grad_norm": 0.5, "clip_norm": 1.0})
+    ['max_grad_norm']
+    """
+    if not isinstance(given, Mapping) or given.get("mechanism") != "none":
+        return []
+    return [name for name in idle_keys("none") if name in given and not _says(given[name], EVERY_KEY[name])]
+
+
+def never_set(field: FieldInfo) -> bool:
+    """Whether a section has a key only so that all sections can be read alike."""
+    return field.annotation in (type(None), tuple[()])
+
+
+def _says(value: Any, field: FieldInfo) -> bool:
+    """Whether a value is what the key says anyway, if nobody writes it."""
+    default = field.get_default(call_default_factory=True, validated_data={})
+    return _same(value, default.model_dump() if isinstance(default, Section) else default)
+
+
+def _same(value: Any, default: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(default, Mapping):
+        return all(name in default and _same(inner, default[name]) for name, inner in value.items())
+    if isinstance(value, list) and isinstance(default, tuple):
+        return tuple(value) == default
+    return bool(value == default) and isinstance(value, bool) == isinstance(default, bool)
+
+
+def _instead(name: str, mechanism: str) -> str:
+    readers = [each for each, kind in SECTIONS.items() if kind.reads(name)]
+    found = INSTEAD.get(f"{mechanism}.{name}") or INSTEAD.get(name)
+    return found or f"it belongs to {' or '.join(readers) or 'a mechanism of your own'}"
+
+
+def _with_target(given: dict[str, Any]) -> dict[str, Any]:
+    """DP asks for noise: epsilon 4 if nobody says how much, and an error if somebody says none."""
+    if given.get("target_epsilon") is None and given.get("noise_multiplier") is None:
+        if "target_epsilon" in given:
+            raise Conflict(
+                "privacy.target_epsilon=null: DP needs noise; give privacy.target_epsilon or "
+                "privacy.noise_multiplier, or write privacy.mechanism: none"
+            )
+        return {**given, "target_epsilon": DEFAULT_TARGET_EPSILON}
+    return given
 
 
 class NbaflConfig(Section):

@@ -1,14 +1,14 @@
 """The reference of every key, written from the schema: `python -m homo_dp.config.reference > docs/config.md`."""
 
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
 from homo_dp.config.aliases import ALIASES, FLOWER_DP
 from homo_dp.config.base import Section
-from homo_dp.config.explain import sections_in, show
+from homo_dp.config.explain import fields_of, sections_in, show
 from homo_dp.config.layers import EXCLUSIVE
 from homo_dp.config.primihub import OLD_NAMES
 from homo_dp.config.schema import Config
@@ -72,17 +72,18 @@ def reference() -> str:
         "other `data.files` or `data.embedded` drop the way in which the former table was split.\n"
     )
     for name, field in Config.model_fields.items():
-        kind = next(sections_in(field.annotation))
-        parts += [f"\n## {name}\n\n{kind.__doc__}\n\n| key | values | default | |\n|---|---|---|---|\n"]
-        parts += [row + "\n" for row in _rows(kind, name)]
+        kinds = list(sections_in(field.annotation))
+        shared = next(each for each in kinds[0].__mro__ if all(issubclass(kind, each) for kind in kinds))
+        parts += [f"\n## {name}\n\n{shared.__doc__}\n\n| key | values | default | |\n|---|---|---|---|\n"]
+        parts += [row + "\n" for row in _rows([shared, *kinds], name)]
     aliases = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in ALIASES.items())
     primihub = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in OLD_NAMES.items())
     words = ", ".join(f"`{other}`" for other in FLOWER_DP)
     return "".join(parts) + _TAIL.format(aliases=aliases, primihub=primihub, flower_dp=words)
 
 
-def _rows(kind: type[Section], prefix: str) -> Iterator[str]:
-    for name, field in kind.model_fields.items():
+def _rows(kinds: Sequence[type[Section]], prefix: str) -> Iterator[str]:
+    for name, field in fields_of(kinds).items():
         key = f"{prefix}.{name}"
         inner = next(sections_in(field.annotation), None)
         is_list = typing.get_origin(field.annotation) is tuple
@@ -91,9 +92,9 @@ def _rows(kind: type[Section], prefix: str) -> Iterator[str]:
         if inner is not None:
             if not is_list and field.default is not None:
                 yield f"| `{key}` | section | | {field.description} |"
-            yield from _rows(inner, f"{key}[]" if is_list else key)
+            yield from _rows([inner], f"{key}[]" if is_list else key)
         for described in _mapped(field.annotation):
-            yield from _rows(described, f"{key}.<name>")
+            yield from _rows([described], f"{key}.<name>")
 
 
 def _mapped(annotation: Any) -> Iterator[type[Section]]:

@@ -11,7 +11,7 @@ from homo_dp.config.data import ColumnConfig, DataConfig, ImageConfig, Partition
 from homo_dp.config.federation import FederationConfig, PartyConfig, TransportConfig
 from homo_dp.config.model import ModelConfig
 from homo_dp.config.output import OutputConfig, PredictConfig, TrackingConfig
-from homo_dp.config.privacy import AdaptiveConfig, NbaflConfig, PrivacyConfig
+from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, NbaflConfig, PrivacyConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
 
 __all__ = [
@@ -46,7 +46,7 @@ class Config(Section):
 
     model: ModelConfig = section(ModelConfig, "What is trained.")
     data: DataConfig = section(DataConfig, "Tables, columns, parties.")
-    privacy: PrivacyConfig = section(PrivacyConfig, "The guarantee.")
+    privacy: AnyPrivacy = section(DpSgdPrivacy, "The guarantee.")
     nbafl: NbaflConfig = section(NbaflConfig, "NbAFL's own settings.")
     train: TrainConfig = section(TrainConfig, "Rounds, steps, optimisers.")
     federation: FederationConfig = section(FederationConfig, "The aggregator's rules.")

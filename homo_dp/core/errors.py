@@ -33,10 +33,10 @@ class Undeliverable(TransportError):
     """A message that cannot reach this one recipient: its folder is closed, its key revoked; others are well."""
 
 
-def printable(text: object, limit: int = 500) -> str:
+def one_line(text: object, limit: int = 500) -> str:
     """Text of others as it may go to a log or a screen: one line, no terminal escapes, not endless.
 
-    >>> printable("bank_a" + chr(27) + "[2J" + chr(10) + "INFO all is well")
+    >>> one_line("bank_a" + chr(27) + "[2J" + chr(10) + "INFO all is well")
     'bank_a\\x1b[2J\\nINFO all is well'
     """
     shown = str(text)[:limit]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from homo_dp.errors import InputError
+from homo_dp.foreign import printable
 
 _EXAMPLES = """examples:
   python -m homo_dp.data describe hospital.csv
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
         sys.stdout.flush()
     except InputError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(printable(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,14 +17,16 @@ import pandas as pd
 
 from homo_dp.data.columns import MISSING_VALUES
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import read_chunks
+from homo_dp.data.readers import header, read_chunks
 from homo_dp.data.values import as_numbers, level_codes
 from homo_dp.errors import DataError
+from homo_dp.foreign import printable
 
 WARNING = (
     "WARNING: these bounds and levels were read from the rows themselves. Used as they are, they LEAK private data "
     "and void the privacy guarantee. Replace every one by public knowledge before training."
 )
+_MOST_COLUMNS = 5_000
 _MOST_LEVELS = 50
 _MOST_CLASSES = 20
 _LABELS = ("y", "label", "target", "class", "outcome", "income")
@@ -49,7 +51,7 @@ def draft(path: str | PathLike[str], label: str | None = None, identifier: str |
     """A YAML `data` block for a table or image file, with the warning on top."""
     found = _look_at_images(path) if is_image_file(path) else _look_at_table(path, label, identifier)
     lines = [f"# {WARNING[:100].rsplit(' ', 1)[0]}", f"# {WARNING[len(WARNING[:100].rsplit(' ', 1)[0]) + 1 :]}"]
-    return "\n".join([*lines, f"# drafted from {path}", "data:", *found]) + "\n"
+    return "\n".join([*lines, f"# drafted from {printable(str(path))}", "data:", *found]) + "\n"
 
 
 @dataclass
@@ -92,6 +94,12 @@ class _Column:
 
 
 def _look_at_table(path: str | PathLike[str], label: str | None, identifier: str | None) -> list[str]:
+    wide = len(header(path))
+    if wide > _MOST_COLUMNS:
+        raise DataError(
+            f"{path}: has {wide} columns, a draft of more than {_MOST_COLUMNS} is nothing to read and edit; describe a "
+            "table of some of them, and write the others by a script"
+        )
     columns: dict[str, _Column] = {}
     for chunk in read_chunks(path):
         for name in chunk.columns:

@@ -20,6 +20,7 @@ import numpy as np
 
 from homo_dp.data.readers import checked, reason
 from homo_dp.errors import DataError
+from homo_dp.memory import too_large
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -65,7 +66,7 @@ def read_images(path: str | PathLike[str], label: str = "y") -> Images:
         raise
     except MemoryError:
         raise DataError(f"{file}: the images do not fit into memory; split the file") from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file, and more each year
         raise DataError(f"{file}: not a readable image file ({reason(error)}); write it again") from None
     if len(images.frame) == 0:
         raise DataError(f"{file}: there are no images in the file")
@@ -115,6 +116,8 @@ def _side_frame(arrays: dict[str, np.ndarray], label: str, split: str, party: st
     import pandas as pd
 
     pixels = arrays["x"]
+    if 0 in pixels.shape[1:]:
+        raise DataError(f"{file}: array 'x' has shape {pixels.shape}: its images have no pixels; save it again")
     if pixels.ndim < 2 or pixels.dtype.kind not in "buif":
         raise DataError(f"{file}: array 'x' has shape {pixels.shape} and type {pixels.dtype}; needs images of numbers")
     side: dict[str, object] = {}
@@ -141,8 +144,13 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: Path) ->
         shape, _, dtype = readers[version](stream)
         if dtype.hasobject:
             raise DataError(f"{file}: array {info.filename!r} holds Python objects; save numbers or plain text")
-        if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize > info.file_size:
+        wanted = math.prod(shape) * dtype.itemsize
+        if any(side < 0 for side in shape) or wanted > info.file_size:
             raise DataError(f"{file}: array {info.filename!r} declares shape {shape}, more than the file holds")
+        if 0 in shape[1:] or dtype.itemsize == 0:
+            raise DataError(f"{file}: array {info.filename!r} has shape {shape}: it holds no values; save it again")
+        if (problem := too_large(wanted)) is not None:
+            raise DataError(f"{file}: array {info.filename!r}: {problem}; split the file")
     with archive.open(info) as stream:
         array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
     return array
@@ -183,7 +191,11 @@ def _read_idx(file: Path) -> np.ndarray:
         if len(sizes) < 4 * dimensions:
             raise DataError(f"{file}: the IDX header is cut off")
         shape = struct.unpack(f">{dimensions}I", sizes)
+        if 0 in shape:
+            raise DataError(f"{file}: declares shape {shape}: there are no images in the file")
         wanted = math.prod(shape) * dtype.itemsize
+        if (problem := too_large(wanted)) is not None:
+            raise DataError(f"{file}: declares shape {shape}: {problem}; split the file")
         limit = file.stat().st_size * (_DEFLATE_LIMIT if _is_gzip(file) else 1)
         if wanted > limit:
             raise DataError(f"{file}: declares shape {shape}, {wanted} bytes, more than the file can hold")
@@ -199,7 +211,7 @@ def _is_idx(file: Path) -> bool:
     try:
         with _opened(file) as stream:
             start = stream.read(4)
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, ValueError, zlib.error):
         return False
     return len(start) == 4 and start[:2] == b"\0\0" and start[2] in _IDX_DTYPES and 1 <= start[3] <= 4
 

@@ -6,9 +6,11 @@ guessed, and `columns.py` converts only the columns that it was told about.
 
 from __future__ import annotations
 
+import collections
 import csv
 import gzip
 import io
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +22,19 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from homo_dp.errors import DataError
+from homo_dp.foreign import printable
 
 if TYPE_CHECKING:
     from os import PathLike
 
+log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _BLOCK = 1 << 22  # bytes that Arrow parses at a time; a row must fit
 _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
+MANY_COLUMNS = 5_000  # from here on a word is said
+MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
 _NOT_UTF8 = "the text is not UTF-8; save the table as UTF-8 (for example: iconv -f latin1 -t utf-8)"
@@ -74,7 +80,14 @@ def header(path: str | PathLike[str]) -> list[str]:
             names = [str(name) for name in pyarrow.parquet.read_schema(file).names]
         else:
             names = _csv_header(file)
-    twice = sorted({name for name in names if names.count(name) > 1})
+    if len(names) > MOST_COLUMNS:
+        raise DataError(
+            f"{file}: has {len(names)} columns, at most {MOST_COLUMNS} can be read; keep the columns that you use, or "
+            "store wide records as arrays in an .npz file"
+        )
+    if len(names) > MANY_COLUMNS:
+        log.warning("%s: has %d columns; reading and encoding them takes a while", printable(str(file)), len(names))
+    twice = sorted(name for name, times in collections.Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")
     if "" in names:

@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
 
 from homo_dp.core.crash import crash_point
-from homo_dp.errors import MessageError, TransportError, printable
+from homo_dp.errors import MessageError, TransportError, one_line
 from homo_dp.federation.aggregator import Aggregator, RoundReport
 from homo_dp.federation.checkpoint import (
-    Facts,
     Row,
     RowLog,
     aggregator_tensors,
     read_state,
     restore_aggregator,
+    state_file,
     write_state,
 )
 from homo_dp.federation.lobby import Lobby, SessionRules
@@ -32,6 +34,7 @@ from homo_dp.federation.messages import Message
 from homo_dp.federation.party import SKIPPED
 from homo_dp.federation.plan import Plan
 from homo_dp.federation.refusals import Refusals
+from homo_dp.foreign import Schema
 from homo_dp.privacy.events import from_json, to_json
 
 log = logging.getLogger(__name__)
@@ -43,13 +46,35 @@ _ONE_ROUND = (
 )  # refusals after which a party goes on; others need a new join
 
 
+class _Charge(Schema):
+    """A release that was kept and perhaps not charged yet."""
+
+    event: str
+    sigma: Annotated[float, Field(ge=0)]
+    replied: tuple[str, ...]
+    missing: tuple[str, ...]
+    discarded: bool
+
+
+class _KeptFacts(Schema):
+    """What the aggregator keeps beside its tensors."""
+
+    round: Annotated[int, Strict(), Field(ge=0, le=2**53)]
+    applied_sigma: Annotated[float, Field(ge=0)] | None
+    charge: _Charge | None = None
+
+
+class _KeptPlan(Schema):
+    plan: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Saved:
     """What a killed or stopped aggregator left."""
 
     plan: Plan
     tensors: Weights
-    facts: Facts
+    facts: _KeptFacts
     rows: list[Row]
 
 
@@ -67,7 +92,9 @@ class RunState:
         if found is None or plan is None:
             return None
         tensors, facts = found
-        return Saved(plan[1]["plan"], tensors, facts, self._rows.load(int(facts["round"])))
+        kept = state_file(self._path).check(_KeptFacts, facts)
+        agreed = state_file(self._plan_path).check(_KeptPlan, plan[1]).plan
+        return Saved(agreed, tensors, kept, self._rows.load(kept.round))
 
     def begin(self, aggregator: Aggregator, plan: Plan) -> None:
         """Keep the plan of a new run."""
@@ -127,18 +154,18 @@ class AggregatorSession:
     def resume(self, saved: Saved) -> None:
         """Go on from the state of a killed or stopped aggregator."""
         facts, self.rows = saved.facts, saved.rows
-        restore_aggregator(self.aggregator, saved.tensors, int(facts["round"]))
-        self.aggregator.applied_sigma = facts["applied_sigma"]
-        self._absent = set(self.rows[-1]["missing"]) if self.rows else set()
-        waiting = facts.get("charge")
+        restore_aggregator(self.aggregator, saved.tensors, facts.round)
+        self.aggregator.applied_sigma = facts.applied_sigma
+        self._absent = set(self.rows[-1].get("missing", ())) if self.rows else set()
+        waiting = facts.charge
         if waiting is not None:  # killed between keeping the weights and the end of the round
             self.rows = [row for row in self.rows if row["round"] < self.aggregator.round]  # it is written once more
-            self.aggregator.charge(from_json(waiting["event"]), float(waiting["sigma"]))
-            weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting["discarded"] else {}
-            if not waiting["discarded"]:
+            self.aggregator.charge(from_json(waiting.event), waiting.sigma)
+            weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting.discarded else {}
+            if not waiting.discarded:
                 self.aggregator.publish(weights)
-            replied, missing = waiting["replied"], waiting["missing"]
-            self._close_round(RoundReport(self.aggregator.round, replied, missing, weights, 0.0, metrics))
+            report = RoundReport(self.aggregator.round, waiting.replied, waiting.missing, weights, 0.0, metrics)
+            self._close_round(report)
 
     def run(self) -> None:
         """The rounds that are left, then the final weights to everybody."""
@@ -237,7 +264,7 @@ class AggregatorSession:
             self._refused[party] = "bad_update"
             if isinstance(error, MessageError):
                 raise
-            raise MessageError(f"taking it in raised {type(error).__name__} ({printable(error, 100)})") from error
+            raise MessageError(f"taking it in raised {type(error).__name__} ({one_line(error, 100)})") from error
         self._refused.pop(party, None)
         self.lobby.refusals.pop(party, None)
         return True

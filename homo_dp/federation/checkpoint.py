@@ -13,7 +13,9 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
 
 from homo_dp.core.files import make_folder, open_private, shared_with_writers, sweep, sync_directory, write_file
 from homo_dp.errors import InputError
@@ -22,6 +24,7 @@ from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
 from homo_dp.federation.tensor_body import write_body
+from homo_dp.foreign import Foreign, Schema, printable
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]
@@ -78,15 +81,22 @@ def read_state(path: Path) -> tuple[Weights, Facts] | None:
 
     if not path.exists():
         return None
+    foreign = state_file(path)
     try:
         with safe_open(str(path), framework="pt") as file:
-            facts: Facts = json.loads((file.metadata() or {})["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118 (not a dict)
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+            text = (file.metadata() or {}).get("facts")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, ValueError, RuntimeError, TypeError, OverflowError, MemoryError, SafetensorError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"state={path}: cannot be read ({reason}); restore it, or start a new federation.run"
-        ) from None
+        foreign.refuse(f"cannot be read ({printable(reason)[:200]})")
+    if text is None:
+        foreign.refuse("has no facts beside its tensors")
+    return tensors, foreign.check(dict[str, Any], foreign.json(text))
+
+
+def state_file(path: Path) -> Foreign:
+    """How a file of a run's folder is named in errors, and what helps."""
+    return Foreign(f"state={path}", "restore it, or start a new federation.run")
 
 
 def part(tensors: Weights, prefix: str) -> Weights:
@@ -112,11 +122,24 @@ def aggregator_tensors(aggregator: Aggregator, weights: Weights | None = None) -
 
 def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: int) -> None:
     """Put an aggregator where ``aggregator_tensors`` left it, after ``round_number`` rounds."""
-    aggregator.weights = part(tensors, "weights")
-    aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
-    aggregator.average.restore(part(tensors, "average"))
-    aggregator.mechanism.restore(part(tensors, "mechanism"))
+    weights = part(tensors, "weights")
+    wanted = {name: (tensor.shape, tensor.dtype) for name, tensor in aggregator.weights.items()}
+    if {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()} != wanted:
+        raise InputError("state: its weights are not those of this model; restore it, or start a new federation.run")
+    try:
+        aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
+        aggregator.average.restore(part(tensors, "average"))
+        aggregator.mechanism.restore(part(tensors, "mechanism"))
+    except (KeyError, IndexError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"state: does not fit this run ({type(error).__name__}: {error}); restore it, or start a new federation.run"
+        ) from error
+    aggregator.weights = weights
     aggregator.round = round_number
+
+
+class _FitFacts(Schema):
+    steps_done: Annotated[int, Strict(), Field(ge=0)]
 
 
 class FitStates:
@@ -136,7 +159,8 @@ class FitStates:
         """The rounds that are kept, in order."""
         with explained(self._folder):
             names = [path.name for path in self._folder.glob("fit-*.safetensors")]
-        return sorted(int(name[4:-12]) for name in names)
+        numbers = [name[4:-12] for name in names]  # others may have put files of other names there
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 19)
 
     def save(self, round_number: int, state: FitState) -> None:
         """Keep the state after a round."""
@@ -160,8 +184,13 @@ class FitStates:
         if found is None:
             return 0
         tensors, facts = found
+        foreign = state_file(self._path(known[-1]))
+        steps_done = foreign.check(_FitFacts, facts).steps_done
         optimizer, own = part(tensors, "optimizer"), part(tensors, "mechanism")
-        FitState(optimizer, own, tensors["generator"], int(facts["steps_done"])).put(fit, mechanism)
+        try:
+            FitState(optimizer, own, tensors["generator"], steps_done).put(fit, mechanism)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            foreign.refuse(f"does not fit this model ({type(error).__name__})")
         return known[-1]
 
     def discard(self, round_number: int) -> None:
@@ -171,6 +200,14 @@ class FitStates:
 
     def _path(self, round_number: int) -> Path:
         return self._folder / f"fit-{round_number}.safetensors"
+
+
+class _RoundRow(Schema):
+    """What a resumed run reads of a row; the rest is for the reader of the indicators."""
+
+    round: Annotated[int, Strict(), Field(ge=0)]
+    replied: list[str] = Field(default_factory=list)
+    missing: list[str] = Field(default_factory=list)
 
 
 class RowLog:
@@ -200,10 +237,11 @@ class RowLog:
         found: dict[int, Row] = {}
         with explained(self._path):
             lines = self._path.read_bytes().split(b"\n")
+        foreign = state_file(self._path)
         for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                row = json.loads(line)
-                found[int(row["round"])] = row
+            with contextlib.suppress(InputError):
+                row = foreign.json(line)
+                found[foreign.check(_RoundRow, row).round] = row
         return [found[number] for number in sorted(found) if number <= last]
 
 

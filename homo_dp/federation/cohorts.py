@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import TrainConfig
 from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum
 from homo_dp.federation.flat import Layout, check_module
@@ -111,7 +112,7 @@ class Together(CohortTraining):
             if not batch.active.all():
                 moves.masked_fill_(torch.from_numpy(~batch.active).unsqueeze(1), 0.0)
             rows.sub_(moves)
-            if mechanism.config.privacy.clip_each_step:
+            if keys_of(mechanism.config.privacy, UserKeys).clip_each_step:
                 within &= self._project(rows, start, mechanism.clip_norm)
         return rows.sub_(start), within
 

@@ -10,14 +10,28 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict, TypeAdapter
 
 from homo_dp.core.files import make_folder, shared_with_writers, write_file
 from homo_dp.errors import InputError, MessageError
 from homo_dp.federation.checkpoint import explained
 from homo_dp.federation.messages import Json
+from homo_dp.foreign import Foreign, Schema
 
 Head = dict[str, Any]  # {"count": rows, "hash": of the last}
+LARGEST_BOOK = 16 << 20  # bytes: about 100,000 parties
+
+
+class _ShownHead(Schema):
+    """A head as a party shows it, and as the book holds it."""
+
+    count: Annotated[int, Strict(), Field(ge=0, le=2**53)]
+    hash: Annotated[str, Field(max_length=200)]
+
+
+_BOOK = TypeAdapter(dict[str, _ShownHead])
 
 
 class HeadBook:
@@ -45,7 +59,8 @@ class HeadBook:
 
         What was ``underway`` may be behind other runs of now: the party may have shown more there meanwhile.
         """
-        head = shown if isinstance(shown, dict) else None
+        foreign = Foreign(f"ledger_head of {party}", "it must hold count and hash", MessageError)
+        head = foreign.check(_ShownHead, shown).model_dump() if isinstance(shown, dict) else None
         known = (self._heard if underway else self._heads).get(party)
         if known is not None and (head is None or head["count"] < known["count"]):
             rows = head["count"] if head else "no"
@@ -85,10 +100,9 @@ class HeadBook:
                 os.close(lock)
 
     def _read(self) -> dict[str, Head]:
+        file = Foreign(f"heads={self._path}", "restore it from a backup", InputError, LARGEST_BOOK)
         try:
-            found: dict[str, Head] = json.loads(self._path.read_text(encoding="utf-8"))
+            found = file.check(_BOOK, file.json(file.read(self._path)))
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            raise InputError(f"heads={self._path}: cannot be read ({error}); restore it from a backup") from None
-        return found
+        return {party: head.model_dump() for party, head in found.items()}

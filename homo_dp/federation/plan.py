@@ -13,7 +13,7 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
-from homo_dp.config.privacy import BUILT_IN
+from homo_dp.config.privacy import BUILT_IN, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.errors import ConfigError, DataError
 from homo_dp.federation.build import mechanism_class, party_facts, warn_of_full_batches
@@ -45,7 +45,8 @@ class PlanRefused(BudgetExceeded):
 
 def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> Plan:
     """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
-    train, privacy, data = (part.model_dump(mode="json") for part in (config.train, config.privacy, config.data))
+    train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
+    privacy = every_key(config.privacy)
     return {
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
@@ -220,7 +221,7 @@ def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     tree["train"]["init_from"] = None
     asked = {name: plan["privacy"][name] for name in PRIVACY_KEYS}
     if is_import_path(asked["mechanism"]):
-        asked["options"] = tree["privacy"]["options"]
+        asked["options"] = every_key(own.privacy)["options"]
     cap = epsilon_cap(own)
     if asked["target_epsilon"] is not None and cap is not None:
         asked["target_epsilon"] = min(asked["target_epsilon"], cap)

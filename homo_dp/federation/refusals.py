@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Container
 from typing import Final
 
-from homo_dp.errors import printable
+from homo_dp.errors import one_line
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,6 @@ class Refusals:
         self.counts[key] += 1
         count = self.counts[key]
         if count <= _EACH:
-            log.warning("refused %s: %s", printable(what), printable(why))
+            log.warning("refused %s: %s", one_line(what), one_line(why))
         elif str(count).strip("0") == "1":
-            log.warning("refused %d messages of %s so far, the last: %s", count, printable(key), printable(why))
+            log.warning("refused %d messages of %s so far, the last: %s", count, one_line(key), one_line(why))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from homo_dp.errors import ConfigError
+from homo_dp.memory import too_large
 from homo_dp.models.activations import activation
 from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
 from homo_dp.models.cnn import cnn
@@ -17,6 +18,9 @@ from homo_dp.models.linear_regression import linear_regression
 from homo_dp.models.logistic_regression import logistic_regression
 from homo_dp.models.mlp import mlp
 from homo_dp.models.task import Loss, Task, task_for
+
+BYTES_PER_WEIGHT = 4
+COPIES = 3  # the least that any run holds: the global weights, a party's model, and its gradient or update
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,26 @@ def build_model(
     if settings.factory is None and settings.name == "logistic_regression" and task.kind == "regression":
         raise ConfigError("model.name=logistic_regression: predicts classes; for numbers use linear_regression")
     architecture = architecture_of(settings, input_shape, task.outputs)
+    check_memory(settings, input_shape, classes)
     module, loss = build_module(architecture, seed, public_tensors)
     task = task_for(classes, loss, target_bounds)
     if loss is not None:
         check_loss(module, task, architecture)
     return BuiltModel(module, task, architecture)
+
+
+def check_memory(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> None:
+    """Refuse a model that does not fit, with the memory that it would need, before any of it is taken."""
+    weights = size_of(settings, input_shape, classes)
+    problem = too_large(COPIES * BYTES_PER_WEIGHT * weights)
+    if problem is not None:
+        asked = architecture_of(settings, input_shape, 1)
+        sizes = {"layers": asked.layers, "channels": asked.channels}
+        given = ", ".join(f"model.{key}={list(value)}" for key, value in sizes.items() if value)
+        raise ConfigError(
+            f"{given or f'model.name={settings.name}'}: {problem} ({weights} weights and {COPIES - 1} copies); "
+            "make the model smaller"
+        )
 
 
 def size_of(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> int:

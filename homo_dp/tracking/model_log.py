@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.errors import ModelFileError
 from homo_dp.tracking.signature import describe, example_of, signature_of
 from homo_dp.tracking.uris import missing_file
@@ -80,8 +81,11 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         return
     from homo_dp.tracking.sender import set_defaults
 
+    shown = masked(uri)
     if missing_file(uri) is not None:
-        raise ModelFileError(f"modelFileName={name}: tracking.uri={uri} is no store (no such file); set tracking.uri")
+        raise ModelFileError(
+            f"modelFileName={name}: tracking.uri={masked(uri)} is no store (no such file); set tracking.uri"
+        )
     set_defaults()
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
@@ -92,9 +96,9 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         try:
             found = Path(download_artifacts(artifact_uri=name, dst_path=folder, tracking_uri=uri))
         except (MlflowException, OSError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = without_secrets(" ".join(str(error).split()), uri)[:200]
             raise ModelFileError(
-                f"modelFileName={name}: cannot be fetched from tracking.uri={uri} ({text}); check name and version"
+                f"modelFileName={name}: cannot be fetched from tracking.uri={shown} ({text}); check name and version"
             ) from error
         files = [found] if found.is_file() else sorted(found.glob("data/*"))
         if len(files) != 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.text import parse_yaml
-from homo_dp.errors import ConfigError, InputError
+from homo_dp.errors import InputError
+from homo_dp.foreign import Foreign
+from homo_dp.tracking.record_schema import EXTRACT, ConfigFacts, Indicators, Norms
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
 from homo_dp.tracking.uris import missing_file
 
@@ -31,12 +33,12 @@ class Record:
     folder: Path = Path()
 
     @cached_property
-    def config(self) -> Mapping[str, Any]:
-        """The resolved configuration; empty if there is none."""
-        with contextlib.suppress(ConfigError):
+    def ledger_name(self) -> str | None:
+        """The path of the whole ledger, as the resolved configuration names it."""
+        with contextlib.suppress(InputError):
             found = parse_yaml(self.config_text, "config")
-            return found if isinstance(found, dict) else {}
-        return {}
+            return Foreign("config", "correct it").check(ConfigFacts, found).privacy.ledger
+        return None
 
     @property
     def run(self) -> str:
@@ -66,14 +68,22 @@ class Record:
 def read_record(files: Mapping[str, Path]) -> Record:
     """A record from files whose roles are known."""
     read = {role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, NORMS)}
-    text = files[CONFIG].read_text(encoding="utf-8") if CONFIG in files else ""
+    text = _text(files[CONFIG]) if CONFIG in files else ""
+    _check(files[INDICATORS], Indicators, read[INDICATORS])
+    if read.get(LEDGER):
+        _check(files[LEDGER], EXTRACT, read[LEDGER])
+    if read.get(NORMS) is not None:
+        _check(files[NORMS], Norms, read[NORMS])
     return Record(read[INDICATORS], tuple(read.get(LEDGER) or ()), text, read.get(NORMS), files[INDICATORS].parent)
 
 
 def find_record(place: Path) -> Record:
     """The record of the one run whose outputs are in a folder, whatever their names; or beside an indicators file."""
     folder = place if place.is_dir() else place.parent
-    found = {path: _read(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    try:
+        found = {path: _read(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror or error}); check its permissions") from None
     trainings = {
         path: value for path, value in found.items() if _is_indicators(value) and (place.is_dir() or path == place)
     }
@@ -83,14 +93,19 @@ def find_record(place: Path) -> Record:
         names = ", ".join(path.name for path in trainings)
         raise InputError(f"{place}: holds the indicators of several trainings ({names}); give one of these files")
     path, indicators = trainings.popitem()
+    _check(path, Indicators, indicators)
     run = indicators.get("run")
-    extracts = [value for value in found.values() if _is_extract(value) and value[0].get("run") == run]
-    norms = [value for value in found.values() if _is_norms(value) and value.get("run") == run]
+    extracts = [each for each, value in found.items() if _is_extract(value) and value[0].get("run") == run]
+    norms = [each for each, value in found.items() if _is_norms(value) and value.get("run") == run]
+    for each in extracts[:1]:
+        _check(each, EXTRACT, found[each])
+    for each in norms[:1]:
+        _check(each, Norms, found[each])
     return Record(
         indicators,
-        tuple(extracts[0]) if extracts else (),
+        tuple(found[extracts[0]]) if extracts else (),
         _config(found, path),
-        norms[0] if norms else None,
+        found[norms[0]] if norms else None,
         folder,
     )
 
@@ -100,8 +115,9 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
     """The record of a run in MLflow, by its id; its files are there while the block runs."""
     from homo_dp.tracking.sender import set_defaults
 
+    shown = masked(uri)
     if missing_file(uri) is not None:
-        raise InputError(f"{run_id}: is no folder, and --uri {uri} is no store (no such file); give an output folder")
+        raise InputError(f"{run_id}: is no folder, and --uri {shown} is no store (no such file); give an output folder")
     set_defaults()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -113,27 +129,39 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
                 if not item.is_dir and (item.file_size or 0) <= LARGEST_FILE:
                     client.download_artifacts(run_id, item.path, folder)
         except (MlflowException, OSError) as error:
-            text = " ".join(str(error).split())[:200]
+            text = without_secrets(" ".join(str(error).split()), uri)[:200]
             raise InputError(
-                f"{run_id}: is no folder, and no run that --uri {uri} has ({text}); give an output folder or a run id"
+                f"{run_id}: is no folder, and no run that --uri {shown} has ({text}); give an output folder or a run id"
             ) from error
         yield find_record(Path(folder))
 
 
 def _read(path: Path) -> Any:
     """JSON or YAML in a file; None for anything else."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, ConfigError):
+    file = Foreign(str(path), "write it again", InputError, LARGEST_FILE)
+    with contextlib.suppress(OSError, InputError):
         if path.stat().st_size > LARGEST_FILE:
             return None
         if path.suffix.lower() in (".yaml", ".yml"):
-            return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        with path.open("rb") as file:
-            start = file.read(LARGEST_CONFIG)
-            if start.lstrip()[:1] not in (b"{", b"["):
-                is_config = b"\nprivacy:" in start and path.stat().st_size <= LARGEST_CONFIG
-                return parse_yaml(start.decode(), str(path)) if is_config else None
-        return json.loads(path.read_text(encoding="utf-8"))
+            return parse_yaml(_text(path), str(path))
+        with path.open("rb") as opened:
+            start = opened.read(LARGEST_CONFIG)
+        if start.lstrip()[:1] not in (b"{", b"["):
+            is_config = b"\nprivacy:" in start and path.stat().st_size <= LARGEST_CONFIG
+            return parse_yaml(file.text(start), str(path)) if is_config else None
+        return file.json(file.read(path))
     return None
+
+
+def _text(path: Path) -> str:
+    file = Foreign(str(path), "write it again", InputError, LARGEST_CONFIG)
+    return file.text(file.read(path))
+
+
+def _check(path: Path, schema: Any, tree: Any) -> None:
+    Foreign(str(path), "the file is damaged or not of a run: write it again by training", InputError).check(
+        schema, tree
+    )
 
 
 def _is_indicators(value: Any) -> bool:
@@ -156,4 +184,4 @@ def _config(found: Mapping[Path, Any], indicators: Path) -> str:
     configs = [path for path, value in found.items() if isinstance(value, dict) and sections <= set(value)]
     named = [path for path in configs if path.stem == f"{indicators.stem}_config"]
     chosen = named or configs
-    return chosen[0].read_text(encoding="utf-8") if len(chosen) == 1 else ""
+    return _text(chosen[0]) if len(chosen) == 1 else ""

@@ -37,7 +37,7 @@ def guarantee(privacy: Mapping[str, Any]) -> str:
     return (
         f"Protected is {unit}. Compared is {relation}. Between the two, the probability of anything that {observer} "
         f"can see or compute from what they see differs by at most a factor e^epsilon, up to delta: {figure}, "
-        f"delta {privacy.get('delta', 0):g}. {_trust(privacy) or ''}".rstrip()
+        f"delta {privacy.get('delta') or 0:g}. {_trust(privacy) or ''}".rstrip()
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.core.files import open_private
 from homo_dp.tracking.spool import LOG, Spool, State, discard, spool_name
 from homo_dp.tracking.uris import absolute, is_local
@@ -101,7 +102,7 @@ class RunLog:
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("tracking.uri=%s: %s", self.uri, " ".join(reason.split()))
+            log.warning("tracking.uri=%s: %s", masked(self.uri), without_secrets(" ".join(reason.split()), self.uri))
 
 
 def _answer(sender: subprocess.Popen[bytes] | None, seconds: float) -> dict[str, Any] | None:

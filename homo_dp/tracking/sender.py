@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from homo_dp.config.addresses import without_secrets
 from homo_dp.quick import quick_imports
 from homo_dp.tracking.spool import CLOSE, LINES, State, discard, locked, opening, read_lines, unsent
 from homo_dp.tracking.store import Store, one_line
@@ -82,8 +83,8 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             state.error, pause = None, 0.1
             time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever the store does, the lines stay
-            logging.getLogger(__name__).warning("%s", one_line(error))
-            state.error, failed_at = explain(error), time.monotonic()
+            logging.getLogger(__name__).warning("%s", without_secrets(one_line(error), first["uri"]))
+            state.error, failed_at = without_secrets(explain(error), first["uri"]), time.monotonic()
             state.save(folder)
             _wait(pause, folder, state.offset, alive)
             pause = min(2 * pause, LONGEST_PAUSE)

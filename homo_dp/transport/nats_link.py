@@ -18,7 +18,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
 
-from homo_dp.errors import TransportError, printable
+from homo_dp.errors import TransportError, one_line
 from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.federation.refusals import Refusals
 from homo_dp.transport.nats_client import SafeClient
@@ -190,7 +190,7 @@ class Link:
             closed.set()
 
         async def on_error(error: Exception) -> None:
-            self.complaint = printable(error) or type(error).__name__
+            self.complaint = one_line(error) or type(error).__name__
             log.debug("nats: %s", self.complaint)
             if "permissions violation" in self.complaint.lower():
                 self.denied = self.complaint
@@ -268,7 +268,7 @@ class Link:
                     client, closed = await self._connect(_CONNECT)
                     break
                 except Exception as error:
-                    reason = self.complaint or printable(error) or type(error).__name__
+                    reason = self.complaint or one_line(error) or type(error).__name__
                     if reason != told:
                         told = reason
                         log.warning("nats: %s cannot connect: %s; trying on", self.names.name, reason)
@@ -285,7 +285,7 @@ class Link:
                 task.cancel()
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Exception):
-                    self.complaint = printable(outcome) or type(outcome).__name__
+                    self.complaint = one_line(outcome) or type(outcome).__name__
         await _close(client)
 
     async def _connected(self) -> SafeClient:
@@ -308,13 +308,13 @@ class Link:
                 reason = f"there is no stream {self.names.stream} yet: start the aggregator"
                 self._tell(reason)
             except nats.js.errors.APIError as error:
-                reason = printable(error.description or error)
+                reason = one_line(error.description or error)
                 if error.code is not None and error.code < 500:
                     raise TransportError(f"nats: {subject}: {reason}") from None
                 self._tell(reason)
             except _AWAY as error:
                 self.check_permissions()
-                reason = self.complaint or printable(error) or type(error).__name__
+                reason = self.complaint or one_line(error) or type(error).__name__
                 if isinstance(error, TimeoutError) and left > 0 and self._up.is_set():
                     self._tell(_STALLED)
             if deadline - asyncio.get_running_loop().time() < pause:
@@ -433,7 +433,7 @@ class Link:
 
     def _unreachable(self, error: BaseException) -> TransportError:
         vague = isinstance(error, nats.errors.NoServersError | TimeoutError)
-        reason = (self.complaint if vague else "") or printable(error) or type(error).__name__
+        reason = (self.complaint if vague else "") or one_line(error) or type(error).__name__
         return TransportError(
             f"nats: {', '.join(self._servers)} cannot be used ({reason}): check transport.nats.servers, its "
             "credentials and that the server runs with JetStream"

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from homo_dp.errors import InputError, MessageError, printable
+from homo_dp.errors import InputError, MessageError, one_line
 from homo_dp.transport.keys import PUBLIC_MARK, PublicKey, parse_public_line
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class RevokedKeys:
         except InputError as error:
             if str(error) != self._told:
                 self._told = str(error)
-                log.warning("%s; the list as it was stays in force", printable(error))
+                log.warning("%s; the list as it was stays in force", one_line(error))
 
     def _load(self) -> None:
         self._looked = time.monotonic()
@@ -76,7 +76,7 @@ def add_revoked(path: Path, key: PublicKey, why: str = "") -> bool:
             RevokedKeys(path).check(key)
         except MessageError:
             return False
-    remark = f"  # {printable(why)}" if why else ""
+    remark = f"  # {one_line(why)}" if why else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+", encoding="utf-8") as file:

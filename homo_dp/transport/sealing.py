@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from homo_dp.errors import MessageError, Undeliverable, UnreadableMessage, printable
+from homo_dp.errors import MessageError, Undeliverable, UnreadableMessage, one_line
 from homo_dp.federation.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
 from homo_dp.federation.tensor_body import parse_json
 from homo_dp.transport.keys import KeyPair, PublicKey
@@ -106,7 +106,7 @@ class Sealer:
             except (MessageError, OSError):
                 raise
             except Exception as error:
-                text = f"reading it raised {type(error).__name__} ({printable(error, 100)}): it is not read again"
+                text = f"reading it raised {type(error).__name__} ({one_line(error, 100)}): it is not read again"
                 raise UnreadableMessage(text) from error
 
     def _open(self, read: Read, size: int) -> Message:

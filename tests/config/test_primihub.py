@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from homo_dp.config.load import load
+from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.errors import ConfigError
 
 # The shape and values of PrimiHub's example/FL/logistic_regression/hfl_binclass_dpsgd.json (Apache-2.0).
@@ -57,7 +58,11 @@ def test_translated(tmp_path: Path) -> None:
     config = loaded.config
     assert config.model.name == "logistic_regression"
     assert (config.privacy.mechanism, config.privacy.noise_multiplier) == ("dp_sgd", 2.0)
-    assert (config.privacy.delta, config.privacy.max_grad_norm, config.privacy.secure_mode) == (1e-3, 1.0, True)
+    assert (config.privacy.delta, keys_of(config.privacy, RecordKeys).max_grad_norm, config.privacy.secure_mode) == (
+        1e-3,
+        1.0,
+        True,
+    )
     assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (10, 1.0, 100)
     assert (config.train.learning_rate, config.train.weight_decay) == (1.0, 1e-4)
     assert (config.data.id, config.data.label, config.data.use) == ("id", "y", None)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from homo_dp.config.load import load_config
+from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.config.reference import reference
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_shape
@@ -63,7 +64,11 @@ def test_plain_is_not_private() -> None:
 def test_primihub_numbers() -> None:
     # PrimiHub python/primihub/FL/model/logistic_regression/homo_lr_dpsgd.py, dictionary `config`
     config = load_config(ROOT / "conf" / "primihub_homo_lr.yaml")
-    assert (config.privacy.delta, config.privacy.noise_multiplier, config.privacy.max_grad_norm) == (1e-3, 2.0, 1.0)
+    assert (
+        config.privacy.delta,
+        config.privacy.noise_multiplier,
+        keys_of(config.privacy, RecordKeys).max_grad_norm,
+    ) == (1e-3, 2.0, 1.0)
     assert (config.train.batch_size, config.train.rounds, config.train.local_steps) == (50, 100, 1)
     assert (config.train.weight_decay, config.train.schedule.kind) == (1e-4, "optimal")
     files = {"data.files.host": "h.csv", "data.files.guest": "g.csv", "data.test_file.host": "t.csv"}

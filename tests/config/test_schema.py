@@ -5,7 +5,17 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from homo_dp.config.load import config_from, dump_yaml, load_config
+from homo_dp.config.load import config_from, dump_yaml, load, load_config
+from homo_dp.config.privacy import (
+    DpFedAvgPrivacy,
+    DpSgdPrivacy,
+    NbaflPrivacy,
+    NoPrivacy,
+    OwnPrivacy,
+    UserKeys,
+    every_key,
+    keys_of,
+)
 from homo_dp.config.schema import Config, ScheduleConfig
 from homo_dp.config.text import parse_yaml
 from homo_dp.errors import ConfigError
@@ -185,7 +195,8 @@ def test_user_level_accepted() -> None:
     assert config.privacy.unit == "user"
     assert config.privacy.target_epsilon == 4.0
     at_parties = {"privacy.noise_at": "parties", "privacy.sampling": "fixed", "privacy.trust_aggregator": False}
-    assert load_config(None, {**USERS, **at_parties, "privacy.tolerated_dropouts": 3}).privacy.noise_at == "parties"
+    privacy = load_config(None, {**USERS, **at_parties, "privacy.tolerated_dropouts": 3}).privacy
+    assert keys_of(privacy, UserKeys).noise_at == "parties"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +211,7 @@ def test_user_level_accepted() -> None:
 def test_adaptive_clipping_starts_from_the_clip_norm_that_is_given(keys: dict[str, object], start: float) -> None:
     trusted = {"privacy.mechanism": "dp_fedavg", "privacy.trust_aggregator": True, "privacy.cohort_size": 10}
     config = load_config(None, {**trusted, "privacy.clipping": "adaptive", **keys})
-    assert config.privacy.adaptive.initial_clip_norm == start
+    assert keys_of(config.privacy, UserKeys).adaptive.initial_clip_norm == start
     assert config_from(parse_yaml(dump_yaml(config))) == config
 
 
@@ -211,8 +222,35 @@ def test_noise_multiplier_alone_leaves_no_target() -> None:
 
 def test_own_mechanism_has_options_and_no_default_target() -> None:
     overrides = {"privacy.mechanism": "mine.laplace:Laplace", "privacy.options.scale": 2}
-    privacy = load_config(None, overrides).privacy
+    privacy = keys_of(load_config(None, overrides).privacy, OwnPrivacy)
     assert (privacy.target_epsilon, privacy.options, privacy.built_in) == (None, {"scale": 2}, False)
+
+
+def test_each_mechanism_has_the_keys_that_it_reads_and_no_others() -> None:
+    kinds = {"dp_sgd": DpSgdPrivacy, "none": NoPrivacy, "nbafl": NbaflPrivacy, "mine.laplace:Laplace": OwnPrivacy}
+    for mechanism, kind in kinds.items():
+        assert type(load_config(None, {"privacy.mechanism": mechanism}).privacy) is kind
+    assert type(load_config(None, USERS).privacy) is DpFedAvgPrivacy
+    assert not hasattr(load_config().privacy, "clip_norm")
+    with pytest.raises(ConfigError, match=r"privacy\.mechanism=none: lacks the settings"):
+        keys_of(load_config(None, {"privacy.mechanism": "none"}).privacy, UserKeys)
+
+
+def test_a_config_that_spells_out_the_keys_of_all_mechanisms_still_loads() -> None:
+    for overrides in ({}, {"privacy.mechanism": "none"}, {"privacy.mechanism": "nbafl"}, USERS):
+        config = load_config(None, overrides)
+        tree = {**config.model_dump(mode="json"), "privacy": every_key(config.privacy)}
+        assert {"max_grad_norm", "clip_norm", "adaptive", "options"} <= set(tree["privacy"])
+        assert config_from(tree) == config
+
+
+def test_one_word_switches_privacy_off_whatever_else_is_given() -> None:
+    given = {"privacy.mechanism": "none", "privacy.max_grad_norm": 0.5, "privacy.cohort_size": 3}
+    loaded = load(None, given)
+    assert loaded.config == load_config(None, {"privacy.mechanism": "none"})
+    assert {note.partition(":")[0] for note in loaded.notes} == {"privacy.max_grad_norm", "privacy.cohort_size"}
+    with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier: is not used by"):
+        load_config(None, {**given, "privacy.noise_multiplier": 1})
 
 
 def test_one_table_is_split() -> None:

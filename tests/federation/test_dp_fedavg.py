@@ -8,6 +8,7 @@ import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
 
+from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.errors import ConfigError
 from homo_dp.federation.build import build_aggregator
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
@@ -65,7 +66,7 @@ CLIPPINGS: list[Keys] = [{}, ADAPTIVE]
 @pytest.mark.parametrize("site", SITES)
 def test_noise_is_added_exactly_once(site: tuple[Keys, ...], clipping: Keys) -> None:
     config = user_config(*site, clipping)
-    for replies in (50, 50 - config.privacy.tolerated_dropouts):
+    for replies in (50, 50 - keys_of(config.privacy, UserKeys).tolerated_dropouts):
         check_noise_on_the_mean(DpFedAvg, config, replies)
 
 
@@ -134,7 +135,9 @@ def test_an_event_that_costs_too_little_is_noticed(kind: type[DpFedAvg], samplin
 def test_the_share_of_a_party_covers_what_the_aggregator_sees_of_it(site: tuple[Keys, ...]) -> None:
     config, size = user_config(*site), 20_000
     far = torch.full((1, size), 1e6)
-    away = -far if config.privacy.sampling == "fixed" else torch.zeros(1, size)  # everyone: an empty reply
+    away = (
+        -far if keys_of(config.privacy, UserKeys).sampling == "fixed" else torch.zeros(1, size)
+    )  # everyone: an empty reply
     sent = [sent_by(user_mechanism(config), rows)[0].tensors["weight"].double() for rows in (far, away)]
     silent = sent_by(user_mechanism(config), torch.zeros(1, size))[0].tensors["weight"].double()
     measured = float(silent.std()) / float((sent[0] - sent[1]).norm())

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from homo_dp.config.load import load_config
+from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanism import FederationFacts, PartyFacts, Update, Weights
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
@@ -46,7 +47,7 @@ def user_mechanism(
     noise: NoiseSource | None = None,
     parameters: int = 1,
 ) -> DpFedAvg:
-    facts = PartyFacts("users", config.privacy.population or 0, config.train.rounds, 1, 1.0)
+    facts = PartyFacts("users", keys_of(config.privacy, UserKeys).population or 0, config.train.rounds, 1, 1.0)
     federation = FederationFacts({"users": facts}, config.train.rounds, parameters)
     return kind(config, federation, noise or SeededNoise(seed))
 

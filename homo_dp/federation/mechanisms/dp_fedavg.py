@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.errors import ConfigError
 from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
@@ -60,9 +61,9 @@ class DpFedAvg(CohortMechanism):
                 f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, or one could move "
                 "the mean further than its noise allows; write train.weighting: uniform"
             )
-        self.numbers: UserNoise = user_noise(config.privacy, facts.rounds)
-        self.adaptive = config.privacy.clipping == "adaptive"
-        privacy = config.privacy
+        self.privacy = privacy = keys_of(config.privacy, UserKeys)
+        self.numbers: UserNoise = user_noise(privacy, facts.rounds)
+        self.adaptive = privacy.clips_adaptively
         self.first_clip_norm = (
             check_clip_norm(privacy.adaptive.initial_clip_norm, "privacy.adaptive.initial_clip_norm")
             if self.adaptive
@@ -75,7 +76,7 @@ class DpFedAvg(CohortMechanism):
 
     @classmethod
     def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return config.privacy.noise_at == "server"
+        return keys_of(config.privacy, UserKeys).noise_at == "server"
 
     @property
     def noise_at_parties(self) -> bool:
@@ -84,15 +85,15 @@ class DpFedAvg(CohortMechanism):
 
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
-        trusted = self.config.privacy.trust_aggregator or not self.noise_at_parties
+        trusted = self.privacy.trust_aggregator or not self.noise_at_parties
         return "aggregator" if trusted else "party"
 
     @property
     def hides_cohort(self) -> bool:
-        return self.config.privacy.sampling != "everyone"
+        return self.privacy.sampling != "everyone"
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        numbers, privacy, clip_norm = self.numbers, self.config.privacy, self.first_clip_norm
+        numbers, privacy, clip_norm = self.numbers, self.privacy, self.first_clip_norm
         own = self.ledger_keeper == "party"
         bit = " and the noisy share of unclipped updates" if self.adaptive else ""
         what = "each party's noisy update" if self.noise_at_parties else "noisy mean update of a cohort"
@@ -124,7 +125,7 @@ class DpFedAvg(CohortMechanism):
     def _notes(self) -> tuple[str, ...]:
         if not self.noise_at_parties:
             return ("protects against readers of the model only: the aggregator sees updates without noise",)
-        whom = "readers of the model" if self.config.privacy.trust_aggregator else "the aggregator"
+        whom = "readers of the model" if self.privacy.trust_aggregator else "the aggregator"
         return (f"target_epsilon is kept against {whom}; the epsilon of both observers is in the indicators",)
 
     # --- at the party ---
@@ -134,7 +135,7 @@ class DpFedAvg(CohortMechanism):
 
     @batched
     def before_fit(self, fit: LocalFit) -> None:
-        check_module(fit.model, self.config.privacy.public_tensors)
+        check_module(fit.model, self.privacy.public_tensors)
         self._fit_clip_norm = self._agreed_clip_norm(fit.broadcast)
         self._within = True
         # Users keep no state between rounds: a party that was drawn often is trained as one that was drawn first.
@@ -144,7 +145,7 @@ class DpFedAvg(CohortMechanism):
     @batched
     def after_batch(self, fit: LocalFit) -> None:
         """Project the weights back into the ball around the global ones, where ``clip_each_step`` asks for it."""
-        if not self.config.privacy.clip_each_step:
+        if not self.privacy.clip_each_step:
             return
         layout, clip_norm = self.layout(fit.start), self._fit_clip_norm
         start = layout.flatten(fit.start)
@@ -159,7 +160,7 @@ class DpFedAvg(CohortMechanism):
         layout = self.layout(fit.start)
         rows = (layout.flatten(fit.weights()) - layout.flatten(fit.start)).unsqueeze(0)
         sent = self.contributions(rows, self._fit_clip_norm, torch.tensor([self._within]))
-        public = {name: torch.zeros_like(fit.start[name]) for name in self.config.privacy.public_tensors}
+        public = {name: torch.zeros_like(fit.start[name]) for name in self.privacy.public_tensors}
         own = self.noise_at_parties
         return Release(
             {**layout.unflatten(sent.rows[0]), **public},
@@ -193,7 +194,7 @@ class DpFedAvg(CohortMechanism):
         return centred_bits(within)
 
     def _agreed_clip_norm(self, broadcast: Mapping[str, float]) -> float:
-        own, asked = self.config.privacy.clip_norm, broadcast.get("clip_norm")
+        own, asked = self.privacy.clip_norm, broadcast.get("clip_norm")
         if self.adaptive:
             if asked is None:
                 raise PrivacyError("clip_norm: is missing from the aggregator's message; adaptive clipping needs it")
@@ -278,7 +279,7 @@ class DpFedAvg(CohortMechanism):
         bits = total.bits
         if not self.noise_at_parties:
             bits += float(self.noise.normal([1], self.numbers.bit_noise or math.nan, torch.float64))
-        adaptive = self.config.privacy.adaptive
+        adaptive = self.privacy.adaptive
         tracker = QuantileTracker(adaptive.learning_rate, adaptive.target_quantile, self.numbers.cohort_size)
         share = tracker.share(bits)
         self.clip_norm = tracker.next_clip_norm(total.clip_norm, share)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.privacy.accounting import calibrate, check_delta
@@ -43,7 +44,7 @@ class DpSgd(Mechanism):
         import homo_dp.privacy.engine  # noqa: F401 (Opacus)
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        privacy = self.config.privacy
+        privacy = keys_of(self.config.privacy, RecordKeys)
         check_delta(privacy.delta, party.rows)
         sampler = PoissonSampler(party.rows, party.sample_rate)
         multiplier = self._noise_multiplier(party)
@@ -61,7 +62,7 @@ class DpSgd(Mechanism):
         )
 
     def _noise_multiplier(self, party: PartyFacts) -> float:
-        privacy = self.config.privacy
+        privacy = keys_of(self.config.privacy, RecordKeys)
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         if privacy.target_epsilon is None:
@@ -73,7 +74,7 @@ class DpSgd(Mechanism):
         if self._training is None:
             from homo_dp.privacy.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
 
-            privacy = self.config.privacy
+            privacy = keys_of(self.config.privacy, RecordKeys)
             engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)
             self._training = engine.private_training(
                 fit.model,

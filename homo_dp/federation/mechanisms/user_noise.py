@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from homo_dp.config.base import Conflict
-from homo_dp.config.schema import PrivacyConfig
+from homo_dp.config.privacy import UserKeys
 from homo_dp.errors import ConfigError
 from homo_dp.federation.mechanism import Observer
 from homo_dp.privacy.accounting import calibrate, check_delta
@@ -91,7 +91,7 @@ class UserNoise:
         return self.shares
 
 
-def user_noise(privacy: PrivacyConfig, rounds: int) -> UserNoise:
+def user_noise(privacy: UserKeys, rounds: int) -> UserNoise:
     """The numbers that a config asks for; refuses what cannot hold."""
     if privacy.population is None:
         raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
@@ -100,12 +100,12 @@ def user_noise(privacy: PrivacyConfig, rounds: int) -> UserNoise:
         privacy.check_users()  # a population that was counted, or a mechanism of one's own, has not been asked yet
     except Conflict as error:
         raise ConfigError(str(error)) from None
-    return _solved(privacy.model_copy(update={"public_tensors": (), "options": {}}).model_dump_json(), rounds)
+    return _solved(type(privacy), privacy.model_dump_json(exclude={"options", "public_tensors"}), rounds)
 
 
 @functools.lru_cache(maxsize=64)
-def _solved(text: str, rounds: int) -> UserNoise:
-    privacy = PrivacyConfig.model_validate_json(text)
+def _solved(kind: type[UserKeys], text: str, rounds: int) -> UserNoise:
+    privacy = kind.model_validate_json(text)
     population = privacy.population or 0
     sampler = _sampler(privacy, population)
     multiplier = _noise_multiplier(privacy, sampler, rounds)
@@ -118,7 +118,7 @@ def _solved(text: str, rounds: int) -> UserNoise:
     return UserNoise(sampler, multiplier, bit_noise, _shares(privacy, sampler))
 
 
-def _sampler(privacy: PrivacyConfig, population: int) -> Sampler:
+def _sampler(privacy: UserKeys, population: int) -> Sampler:
     if privacy.sampling == "everyone":
         return EveryoneSampler(population)
     if privacy.sampling == "fixed":
@@ -127,7 +127,7 @@ def _sampler(privacy: PrivacyConfig, population: int) -> Sampler:
     return PoissonSampler(population, rate)
 
 
-def _shares(privacy: PrivacyConfig, sampler: Sampler) -> int | None:
+def _shares(privacy: UserKeys, sampler: Sampler) -> int | None:
     if privacy.noise_at == "server":
         return None
     shares = round(sampler.expected_size) - privacy.tolerated_dropouts
@@ -139,7 +139,7 @@ def _shares(privacy: PrivacyConfig, sampler: Sampler) -> int | None:
     return shares
 
 
-def _noise_multiplier(privacy: PrivacyConfig, sampler: Sampler, rounds: int) -> float:
+def _noise_multiplier(privacy: UserKeys, sampler: Sampler, rounds: int) -> float:
     """z as given, or solved for the target against the strongest observer that the config does not trust."""
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
@@ -153,7 +153,7 @@ def _noise_multiplier(privacy: PrivacyConfig, sampler: Sampler, rounds: int) -> 
     return local * math.sqrt(_shares(privacy, sampler) or 1)
 
 
-def _too_small(privacy: PrivacyConfig, population: int, sampler: Sampler, multiplier: float, rounds: int) -> str:
+def _too_small(privacy: UserKeys, population: int, sampler: Sampler, multiplier: float, rounds: int) -> str:
     """The refusal of z >= 2 sigma_b, with the smallest cohort that works."""
     everyone = privacy.sampling == "everyone"
 
