@@ -149,7 +149,7 @@ def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path
     outcome, told, simulation = simulated({**keys_of_users(Path("visits.csv")), "privacy.cohort_size": 8, **site})
     written = write_outputs(outcome, simulation.ledger)
     held_out = {name for name in names if name in written.files["predictions"].read_text()}
-    assert len(held_out) == 6  # whole users
+    assert 1 <= len(held_out) <= 14  # whole users, each by a hash of its own name: about a fifth of them
     public = json.dumps(published(indicators())).encode()
     contents = [path.read_bytes() for path in written.files.values()] + [json.dumps(told).encode(), public]
     contents.append(Path("ledger.sqlite").read_bytes())
