@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from homo_dp.errors import MessageError
+from homo_dp.federation.ids import AGGREGATOR
 from homo_dp.transport import sealing
 from homo_dp.transport.reading import ReadingNote
-from tests.transport.parts import AGGREGATOR, sealer, update
+from tests.transport.parts import sealer, update
 
 
 def die(*_: object) -> None:
