@@ -188,7 +188,7 @@ def pass_large(role: str, path: str, name: str) -> int:
     """One side of the large model: seconds, and peak memory over what the imports took, in model sizes."""
     config = config_from(json.loads(Path(path).read_text()))
     sealer = aggregator_sealer(config, KINDS) if role == "send" else party_sealer(config)
-    transport: Transport = open_transport(config, sealer)
+    transport: Transport = open_transport(config, sealer, Path(path).parent)
     before = psutil.Process().memory_info().rss
     started = time.perf_counter()
     if role == "send":

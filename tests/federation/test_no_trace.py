@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from homo_dp.config.schema import Config
+from homo_dp.core import crash
 from homo_dp.federation import party as party_module
 from homo_dp.federation.build import federation_facts, noise_source
 from homo_dp.federation.checkpoint import RunFolder, read_state
@@ -30,7 +31,6 @@ from homo_dp.federation.messages import Message, encode
 from homo_dp.federation.party import Party
 from homo_dp.federation.party_session import PartyDuty, PartySession
 from homo_dp.federation.plan import Plan, make_plan
-from homo_dp.privacy import crash
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise import NoiseSource, SeededNoise

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
-from homo_dp.privacy.ledger import Budget, Ledger, book
+from homo_dp.privacy.ledger import Budget, Ledger, book, chain
+from homo_dp.privacy.ledger.rows import LedgerRow
 from tests.privacy.ledger_parts import DELTA, budget_for, ledger_of, release
 
 LIFETIME = Budget(lifetime_epsilon=1.0, lifetime_delta=DELTA)
@@ -27,8 +28,13 @@ def execute(path: Path, *statements: str) -> None:
 def test_opening_reads_only_the_rows_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ledger_of(tmp_path, 23)
     read: list[int] = []
-    follow = book.follow
-    monkeypatch.setattr(book, "follow", lambda head, row, ledger: (read.append(row.row), follow(head, row, ledger))[1])
+    follow = chain.follow
+
+    def noting(head: chain.Head, row: LedgerRow, ledger: Path) -> chain.Head:
+        read.append(row.row)
+        return follow(head, row, ledger)
+
+    monkeypatch.setattr(book, "follow", noting)
     with Ledger(path) as ledger:
         assert read == [21, 22, 23]
         assert ledger.rows()[20].checkpoint is not None

@@ -35,7 +35,7 @@ class Hostile:
         honest = AggregatorProcess(config, Screen())
         self.weights: Weights = {name: tensor.clone() for name, tensor in honest.model.module.state_dict().items()}
         self.plan = make_plan(config, dict.fromkeys(PARTIES), honest.encoding.to_json())
-        self.transport = open_transport(config, aggregator_sealer(config, KINDS))
+        self.transport = open_transport(config, aggregator_sealer(config, KINDS), cluster.folder)
         self.cluster = cluster
         self.process = cluster.start(NAME)
         assert self.heard().kind == "join"

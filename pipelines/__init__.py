@@ -1,0 +1,1 @@
+"""Recipes and jobs as scripts."""
