@@ -194,11 +194,11 @@ def _read_idx(file: Path) -> np.ndarray:
         if 0 in shape:
             raise DataError(f"{file}: declares shape {shape}: there are no images in the file")
         wanted = math.prod(shape) * dtype.itemsize
-        if (problem := too_large(wanted)) is not None:
-            raise DataError(f"{file}: declares shape {shape}: {problem}; split the file")
         limit = file.stat().st_size * (_DEFLATE_LIMIT if _is_gzip(file) else 1)
         if wanted > limit:
             raise DataError(f"{file}: declares shape {shape}, {wanted} bytes, more than the file can hold")
+        if (problem := too_large(wanted)) is not None:
+            raise DataError(f"{file}: declares shape {shape}: {problem}; split the file")
         raw = stream.read(wanted)
         if len(raw) < wanted:
             raise DataError(f"{file}: declares shape {shape}, {wanted} bytes, but holds {len(raw)}; copy it again")

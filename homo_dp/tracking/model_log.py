@@ -83,9 +83,7 @@ def model_file(name: str, uri: str) -> Iterator[str]:
 
     shown = masked(uri)
     if missing_file(uri) is not None:
-        raise ModelFileError(
-            f"modelFileName={name}: tracking.uri={masked(uri)} is no store (no such file); set tracking.uri"
-        )
+        raise ModelFileError(f"modelFileName={name}: tracking.uri={shown} is no store (no such file); set tracking.uri")
     set_defaults()
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException

@@ -1,0 +1,123 @@
+"""One function a reader of foreign bytes: it may refuse them with our errors, and must raise nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from homo_dp.config.load import load
+from homo_dp.config.params import parse_params
+from homo_dp.data.describe import draft
+from homo_dp.data.images import is_image_file, read_images
+from homo_dp.errors import InputError, MessageError
+from homo_dp.federation.aggregator_session import RunState
+from homo_dp.federation.checkpoint import RowLog, read_state
+from homo_dp.federation.heads import HeadBook
+from homo_dp.models.files import load_model
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.report import findings
+from homo_dp.tracking.record import find_record
+from homo_dp.tracking.report import Checks, report_page
+
+OURS = (InputError, MessageError, PrivacyError)
+
+
+@contextlib.contextmanager
+def _file(data: bytes, name: str) -> Iterator[Path]:
+    """A file that holds the bytes; our errors end the block in silence."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(data)
+        with contextlib.suppress(*OURS):
+            yield path
+
+
+def fuzz_yaml(data: bytes) -> None:
+    """A configuration in YAML."""
+    with _file(data, "config.yaml") as path:
+        load(path)
+
+
+def fuzz_json(data: bytes) -> None:
+    """A configuration or PrimiHub task in JSON."""
+    with _file(data, "task.json") as path:
+        load(path)
+
+
+def fuzz_params(data: bytes) -> None:
+    """The text of `--params`."""
+    with contextlib.suppress(*OURS):
+        load(None, parse_params([data.decode("utf-8", "replace")]).items)
+
+
+def fuzz_heads(data: bytes) -> None:
+    """The book of heads."""
+    with _file(data, "heads.json") as path:
+        HeadBook(path).take("a", {"count": 1, "hash": "b" * 64})
+
+
+def fuzz_state(data: bytes) -> None:
+    """A state file of a process."""
+    with _file(data, "state.safetensors") as path:
+        read_state(path)
+
+
+def fuzz_run_state(data: bytes) -> None:
+    """What an aggregator goes on from; the same bytes stand for its plan and its state."""
+    with _file(data, "state.safetensors") as path:
+        path.with_name("plan.safetensors").write_bytes(data)
+        RunState(path.parent).load()
+
+
+def fuzz_rows(data: bytes) -> None:
+    """The rows of all rounds."""
+    with _file(data, "rounds.jsonl") as path:
+        RowLog(path).load(10)
+
+
+def fuzz_indicators(data: bytes) -> None:
+    """An indicators file, and the report that is made of it."""
+    with _file(data, "indicator.json") as path:
+        record = find_record(path)
+        report_page(record, Checks(findings(record, None)))
+
+
+def fuzz_folder(data: bytes) -> None:
+    """An output folder with an indicators file and a ledger extract, cut apart at the first zero byte."""
+    first, _, second = data.partition(b"\0")
+    with _file(first, "indicator.json") as path:
+        path.with_name("indicator_ledger.json").write_bytes(second)
+        record = find_record(path)
+        report_page(record.published(), Checks(findings(record, None)))
+
+
+def fuzz_idx(data: bytes) -> None:
+    """An image file in the IDX format."""
+    with _file(data, "images-idx3-ubyte") as path:
+        is_image_file(path)
+        read_images(path)
+
+
+def fuzz_npz(data: bytes) -> None:
+    """An image file of numpy."""
+    with _file(data, "images.npz") as path:
+        read_images(path)
+
+
+def fuzz_model(data: bytes) -> None:
+    """A model file."""
+    with _file(data, "model.safetensors") as path:
+        load_model(path)
+
+
+def fuzz_csv(data: bytes) -> None:
+    """A table, as `describe` reads it."""
+    with _file(data, "table.csv") as path:
+        draft(path)
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    name.removeprefix("fuzz_"): value for name, value in list(globals().items()) if name.startswith("fuzz_")
+}
