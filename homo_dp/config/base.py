@@ -28,11 +28,18 @@ class Conflict(ValueError):
 def number(value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> float:
     """Return a finite number within the given range, or say which range it is."""
     wanted = _range(above, least, most)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
         raise ValueError(f"must be a finite number{wanted}")
     if not (value > above and least <= value <= most):
         raise ValueError(f"must be a number{wanted}")
     return float(value)
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
 
 
 def whole(value: object, *, least: int, most: float = math.inf) -> int:

@@ -17,7 +17,8 @@ from homo_dp.federation.checkpoint import FitStates, RowLog, RunFolder, read_sta
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.party import Party
-from homo_dp.federation.plan import Plan, PlanRefused, difference, release_names
+from homo_dp.federation.plan import difference, release_names
+from homo_dp.federation.plan_schema import Plan, PlanRefused, check_sizes
 from homo_dp.federation.protocol import Transport
 from homo_dp.privacy.crash import crash_point
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
@@ -145,11 +146,11 @@ class PartySession:
         return message.kind == "weights" and self._doubt is not None
 
     def _take_plan(self, message: Message) -> None:
-        plan = message.info["plan"]
+        plan = message.info.get("plan")
         if not isinstance(plan, dict):
             raise MessageError("plan is no object")
         if self._plan is not None:
-            changed = difference(self._plan, plan)
+            changed = _changed(self._plan, plan)
             if changed is not None:
                 self._send("refused", self._fitted, {"reason": "plan_changed"})
                 raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
@@ -294,9 +295,21 @@ class PartySession:
         return self.party
 
 
+def _changed(kept: Plan, plan: Plan) -> str | None:
+    try:
+        check_sizes(plan)
+    except PlanRefused as refusal:
+        return str(refusal)
+    return difference(kept, plan)
+
+
 def _reason(refusal: Exception) -> str:
-    """The word that the aggregator is told; the sentence stays here."""
+    """The word that the aggregator is told; the sentence stays here.
+
+    Guarantees:
+        - it is no function of a row: what the party's rows do to its own config is the word of a bad plan.
+    """
     if isinstance(refusal, PlanRefused):
         return refusal.reason
     kinds = {BudgetExceeded: "budget", LedgerError: "ledger", PrivacyError: "privacy", MessageError: "weights"}
-    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "data")
+    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "plan")
