@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,13 @@ from homo_dp.cli import Interrupted, Screen
 from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
 from homo_dp.core.crash import crash_point
-from homo_dp.data.parties import Federation, load_federation
+from homo_dp.data.columns import Encoding
+from homo_dp.data.own_rows import check_own_rows
+from homo_dp.data.parties import Federation, load_federation, party_encoding
 from homo_dp.data.readers import checked
-from homo_dp.errors import ConfigError
+from homo_dp.errors import ConfigError, DataError
 from homo_dp.evaluation import load_into, round_metrics
-from homo_dp.federation.build import build_fit, build_mechanism, noise_source
+from homo_dp.federation.build import build_fit, build_mechanism, mechanism_class, noise_source
 from homo_dp.federation.checkpoint import RunFolder
 from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanism import Mechanism, Weights
@@ -24,12 +28,15 @@ from homo_dp.federation.plan import (
     Plan,
     PlanRefused,
     agree,
+    check_count,
     check_encoding,
     check_price,
+    check_work,
     epsilon_cap,
     facts_for_party,
     release_names,
 )
+from homo_dp.federation.plan_schema import read_plan
 from homo_dp.federation.statement import epsilon_after, privacy_statement, quoted_observer
 from homo_dp.models.registry import BuiltModel, build_model, size_of
 from homo_dp.outputs import Written, write_outputs
@@ -54,6 +61,7 @@ class PartyProcess:
         self.sealer = party_sealer(config)
         self.name = self.sealer.name
         _check_files(config, self.name)
+        check_own_rows(config, self.name)
         self.noise = noise_source(config)
         self.ledger = Ledger(config.privacy.ledger)
         self.tracker = open_tracker(config)
@@ -102,26 +110,33 @@ class PartyProcess:
             folder.close()
 
     def _build(self, plan: Plan, outbox: Outbox) -> Party:
+        """First all that plan and config decide, then the rows, which can only be left out: no answer tells of one."""
+        plan = read_plan(plan)
         config = self.agreed = agree(self.own, plan)
-        self.federation = load_federation(config, self.own.train.seed, only=self.name)
-        check_encoding(plan, self.federation.encoding.to_json())
+        with _refusing():
+            check_work(self.own, config, self.name)
+            check_count(self.own, config, self.name)
+            encoding = party_encoding(config, self.name)
+            check_encoding(plan, encoding.to_json())
+            self._check_size(encoding)
+        self.federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
+        rows = self._rows()
         table = self.federation.parties[self.name].train
-        rows = config.data.rows.get(self.name, len(table))
-        self._check_size()
-        self.model = self._model()
-        parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
-        facts = facts_for_party(config, plan, self.name, rows, parameters)
+        with _refusing():
+            self.model = self._model()
+            parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
+            facts = facts_for_party(config, plan, self.name, rows, parameters)
 
-        def renew() -> tuple[LocalFit, Mechanism]:
-            fit = build_fit(config, self._model(), table, facts.parties[self.name])
-            return fit, build_mechanism(config, facts, self.noise)
+            def renew() -> tuple[LocalFit, Mechanism]:
+                fit = build_fit(config, self._model(), table, facts.parties[self.name])
+                return fit, build_mechanism(config, facts, self.noise)
 
-        fit, mechanism = renew()
-        try:
-            party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew)
-        except PrivacyError as error:
-            raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
-        check_price(self.own, party.plan)
+            fit, mechanism = renew()
+            try:
+                party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew)
+            except PrivacyError as error:
+                raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
+            check_price(self.own, party.plan)
         if party.charges_itself:
             planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds))]
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
@@ -136,14 +151,42 @@ class PartyProcess:
         start_tracker(self.tracker, config, who, self._folder, party.mechanism, private=self._private)
         return party
 
-    def _check_size(self) -> None:
-        config, federation = self.agreed, self.federation
-        size, allowed = 4 * size_of(config.model, federation.input_shape, federation.classes), self.own.transport
-        if size > allowed.max_message_bytes:
+    def _rows(self) -> int:
+        """The declared row count, else that of the table, with the rows that are left out; says which those are."""
+        own, held = self.own, self.federation.parties[self.name]
+        count = len(held.train) + held.left_out
+        if held.misfit is not None:
+            self.screen.line(
+                f"run {self.run_id}: {held.left_out} of {count} training rows do not fit the plan's columns, classes "
+                f"or label and are left out, as test rows are; the aggregator is not told. The first: {held.misfit}"
+            )
+        declared = own.data.rows.get(self.name)
+        if declared is not None:
+            return declared
+        found = mechanism_class(self.agreed.privacy.mechanism)
+        hidden = found.private and found.unit == "record" and not own.privacy.not_private
+        if hidden and not own.privacy.delta < 1 / count:  # of its own config: a plan can only lower it
+            raise DataError(
+                f"privacy.delta={own.privacy.delta:g}: must be below 1 / rows = {1 / count:g}; lower it here"
+            )
+        return count
+
+    def _check_size(self, encoding: Encoding) -> None:
+        caps, allowed = self.own.party.caps, self.own.transport.max_message_bytes
+        if caps.columns is not None and encoding.columns and encoding.width > caps.columns:
+            raise PlanRefused(
+                "columns_cap", f"party.caps.columns={caps.columns}: a row would become {encoding.width} numbers"
+            )
+        weights = size_of(self.agreed.model, encoding.input_shape, encoding.classes)
+        if caps.parameters is not None and weights > caps.parameters:
+            raise PlanRefused(
+                "model", f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; refused"
+            )
+        if 4 * weights > allowed:
             raise PlanRefused(
                 "model",
-                f"transport.max_message_bytes={allowed.max_message_bytes}: the plan's model has {size} bytes; raise it "
-                "if you mean to train one as large",
+                f"transport.max_message_bytes={allowed}: the plan's model has {4 * weights} bytes; raise it if "
+                "you mean to train one as large",
             )
 
     def _model(self) -> BuiltModel:
@@ -249,6 +292,15 @@ class PartyProcess:
         files = {name: str(path) for name, path in written.files.items()}
         shown = {"run": self.run_id, "privacy": outcome.statement, "files": files}
         self.screen.summary({**shown, "mlflow_run": tracked})
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Numbers of a plan that no arithmetic can use are a bad plan, not an end of this process without a word."""
+    try:
+        yield
+    except (ArithmeticError, MemoryError, RecursionError, RuntimeError) as error:
+        raise PlanRefused("plan", f"the plan cannot be used: {type(error).__name__}: {error}") from error
 
 
 def state_dir(config: Config, name: str) -> Path:

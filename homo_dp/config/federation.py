@@ -67,7 +67,12 @@ class CapsConfig(Section):
     """What a party gives at most, whatever the aggregator asks for."""
 
     epsilon: Positive | None = key(None, "Largest epsilon of a run.")
-    rounds: Count | None = key(None, "Most rounds of a run.")
+    rounds: Count | None = key(100_000, "Most rounds of a run; null: no limit.")
+    steps: Count | None = key(1_000_000, "Most local steps of a round; null: no limit.")
+    total_steps: Count | None = key(100_000_000, "Most local steps of a run; null: no limit.")
+    epochs: Positive | None = key(1_000_000.0, "Most passes over the rows in a run; null: no limit.")
+    parameters: Count | None = key(1 << 26, "Most weights of a built-in model; null: no limit.")
+    columns: Count | None = key(10_000, "Most numbers that a row of a table becomes (a level is one); null: no limit.")
     releases: tuple[Text, ...] | None = key(None, "Kinds of release that are allowed; null: those of the mechanism.")
     max_weight: Positive = key(
         1e6, "Largest weight, clip norm or noise that the aggregator may ask this party to take."

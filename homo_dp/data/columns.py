@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes
+from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes, parse_numbers
 from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ class Numeric:
         if self.indicator:
             out[1] = gaps
 
+    def misfits(self, series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
+        """Which values `write` refuses."""
+        values, wrong = parse_numbers(series, missing_values)
+        refused: np.ndarray = wrong | np.isinf(values)
+        return refused | np.isnan(values) if self.fill is None else refused
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -124,6 +130,12 @@ class Categorical:
         out[:] = 0.0
         out[codes, np.arange(len(codes))] = 1.0
 
+    def misfits(self, series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
+        """Which values `write` refuses."""
+        if self.missing != "error":
+            return np.zeros(len(series), dtype=bool)
+        return level_codes(series, self.levels, missing_values)[1]
+
 
 Column = Numeric | Categorical
 
@@ -162,6 +174,13 @@ class Label:
             return torch.from_numpy(scaled.astype(np.float32))
         codes = class_codes(series, self.classes or (), source)
         return torch.from_numpy(codes)
+
+    def misfits(self, series: pd.Series) -> np.ndarray:
+        """Which labels `encode` refuses."""
+        if self.bounds is not None:
+            return self._numeric().misfits(series, MISSING_VALUES)
+        refused: np.ndarray = level_codes(series, self.classes or (), ())[0] < 0
+        return refused
 
     def decode(self, outputs: torch.Tensor) -> torch.Tensor:
         """From the scaled target back to the units of the label (regression)."""
@@ -271,6 +290,15 @@ class Encoding:
                 "set data.label"
             )
         return self.label.encode(frame[self.label.name], source, clip=False)
+
+    def misfits(self, frame: pd.DataFrame, pixels: np.ndarray | None = None) -> np.ndarray:
+        """Which rows `encode` (or `encode_images`) and `encode_labels` refuse, each by itself."""
+        refused: np.ndarray = self.label.misfits(frame[self.label.name])
+        for column in self.columns:
+            refused = refused | column.misfits(frame[column.name], self.missing_values)
+        if pixels is not None:
+            refused = refused | ~np.isfinite(pixels.reshape(len(pixels), -1)).all(axis=1)
+        return refused
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-safe value that `from_json` turns back into an equal encoding."""

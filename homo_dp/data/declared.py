@@ -48,8 +48,7 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
         shipped = shipped_columns(data.columns_from)
         if not known or any(column.name in names for column in shipped):  # else it describes another table
             known |= {column.name: column for column in shipped if column.name not in known}
-    roles = {data.id, data.label, data.party_column, data.split_column, data.user_column}
-    left_out = (roles | set(data.drop)) - set(data.use or ())
+    left_out = _left_out(data)
     _check_named(data, names, source)
     if data.use is None:
         wanted = [name for name in known if name not in left_out]
@@ -69,6 +68,19 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
             "(data.drop leaves one out everywhere)"
         )
     return tuple(known[name] for name in wanted)
+
+
+def described_columns(data: DataConfig) -> dict[str, Column]:
+    """Every feature column that the config describes by itself or by a shipped description, by name."""
+    known = {column.name: column for column in shipped_columns(data.columns_from)} if data.columns_from else {}
+    known |= {name: _column(name, block) for name, block in data.columns.items()}
+    left_out = _left_out(data)
+    return {name: column for name, column in known.items() if name not in left_out}
+
+
+def _left_out(data: DataConfig) -> set[str | None]:
+    roles = {data.id, data.label, data.party_column, data.split_column, data.user_column}
+    return (roles | set(data.drop)) - set(data.use or ())
 
 
 def label_of(config: Config) -> Label:

@@ -12,7 +12,7 @@ import torch
 
 from homo_dp.data.columns import Encoding, Level, short
 from homo_dp.data.declared import image_encoding, table_encoding
-from homo_dp.data.embedded import load_embedded
+from homo_dp.data.embedded import EmbeddedSet, load_embedded
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
@@ -36,6 +36,8 @@ class PartyData:
     train: Table
     test: Table | None
     declared_rows: int | None = None
+    left_out: int = 0  # training rows that do not fit the columns; the table holds the others
+    misfit: str | None = None  # the first row that does not fit, for the owner of the table
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,12 @@ class Federation:
         return None if self.user_names is None else len(self.user_names)
 
 
-def load_federation(config: Config, seed: int | None = None, only: str | None = None) -> Federation:
+def load_federation(
+    config: Config, seed: int | None = None, only: str | None = None, *, leave_out: bool = False
+) -> Federation:
     """Read, encode and split the configured tables; `only` keeps one party (and reads only its file if it has one).
+
+    A row that does not fit the columns is refused, or with `leave_out` left out once the rows are split.
 
     Guarantees:
         - the seed decides which rows are held out and how one table is split, nothing else;
@@ -65,9 +71,9 @@ def load_federation(config: Config, seed: int | None = None, only: str | None = 
     """
     seed = config.train.seed if seed is None else seed
     if config.data.embedded is not None and not config.data.files:
-        encoding, held = _embedded(config, seed)
+        encoding, held = _embedded(config, seed, leave_out)
     else:
-        encoding, held = _from_files(config, seed, only)
+        encoding, held = _from_files(config, seed, only, leave_out)
     names = [one.share.party for one in held]
     if only is not None and only not in names:
         raise DataError(f"party {only!r} has no rows; the parties are {short(names)}")
@@ -76,6 +82,16 @@ def load_federation(config: Config, seed: int | None = None, only: str | None = 
     parties, users = _finish(config.data, held)
     public = _together(list(parties.values())) if config.data.public_test else None
     return Federation(parties, encoding, encoding.classes, public, encoding.input_shape, users)
+
+
+def party_encoding(config: Config, party: str) -> Encoding:
+    """The encoding of one party's table, from the config and the names of its columns; no row is looked at."""
+    data = config.data
+    if data.embedded is not None and not data.files:
+        return _embedded_encoding(config)[1]
+    if not data.files:
+        raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
+    return _encoding(config, data.files.get(party) or next(iter(data.files.values())))
 
 
 def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Iterator[Table]:
@@ -105,31 +121,35 @@ class _Held:
     test: Rows
 
 
-def _embedded(config: Config, seed: int) -> tuple[Encoding, list[_Held]]:
-    bundled = load_embedded(config.data.embedded or "")
-    data = config.data
-    fill = {"user_column": data.user_column or bundled.user_column, "columns_from": data.columns_from or bundled.name}
-    config = config.model_copy(update={"data": data.model_copy(update=fill)})
+def _embedded(config: Config, seed: int, leave_out: bool) -> tuple[Encoding, list[_Held]]:
+    bundled, encoding, config = _embedded_encoding(config)
     source = f"embedded {bundled.name}"
-    encoding = table_encoding(config, list(bundled.frame.columns), source, bundled.image_shape)
     test = _test_path(config.data)
-    rows = encode_rows(bundled.frame, None, encoding, config.data, source, public=True)
-    tests = None if test is None else _load(test, encoding, config.data, test=True)
+    rows = encode_rows(bundled.frame, None, encoding, config.data, source, public=True, leave_out=leave_out)
+    tests = None if test is None else _load(test, encoding, config.data, leave_out, test=True)
     return encoding, [_Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)]
 
 
-def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, list[_Held]]:
+def _embedded_encoding(config: Config) -> tuple[EmbeddedSet, Encoding, Config]:
+    bundled, data = load_embedded(config.data.embedded or ""), config.data
+    fill = {"user_column": data.user_column or bundled.user_column, "columns_from": data.columns_from or bundled.name}
+    config = config.model_copy(update={"data": data.model_copy(update=fill)})
+    names = list(bundled.frame.columns)
+    return bundled, table_encoding(config, names, f"embedded {bundled.name}", bundled.image_shape), config
+
+
+def _from_files(config: Config, seed: int, only: str | None, leave_out: bool) -> tuple[Encoding, list[_Held]]:
     data = config.data
     if not data.files:
         raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
     if only is not None and data.one_table is None and only in data.files:
         encoding = _encoding(config, data.files[only])
-        return encoding, [_party_file(data, only, data.files[only], encoding, seed)]
+        return encoding, [_party_file(data, only, data.files[only], encoding, seed, leave_out)]
     encoding = _encoding(config, next(iter(data.files.values())))
     if data.one_table is not None:
         test = _test_path(data)
-        rows = _load(data.one_table, encoding, data, test=False)
-        tests = None if test is None else _load(test, encoding, data, test=True)
+        rows = _load(data.one_table, encoding, data, leave_out, test=False)
+        tests = None if test is None else _load(test, encoding, data, leave_out, test=True)
         shares = split_rows(data, rows, tests, seed)
         if [share.party for share in shares] == [ALONE]:
             shares = [Share(next(iter(data.files)), shares[0].train, shares[0].test)]
@@ -137,18 +157,18 @@ def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, 
     for path in data.files.values():
         if not is_image_file(path):
             _encoding(config, path)  # each party's own columns, as it checks them in a process of its own
-    held = [_party_file(data, party, path, encoding, seed) for party, path in data.files.items()]
+    held = [_party_file(data, party, path, encoding, seed, leave_out) for party, path in data.files.items()]
     if isinstance(data.test_file, str):
-        held = _deal_test(held, _load(data.test_file, encoding, data, test=True))
+        held = _deal_test(held, _load(data.test_file, encoding, data, leave_out, test=True))
     return encoding, held
 
 
-def _party_file(data: DataConfig, party: str, path: str, encoding: Encoding, seed: int) -> _Held:
+def _party_file(data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, leave_out: bool) -> _Held:
     """One party with its own file; its test rows are its own too, unless one test file serves everybody."""
-    rows = _load(path, encoding, data, test=False)
+    rows = _load(path, encoding, data, leave_out, test=False)
     everything = np.arange(len(rows))
     if isinstance(data.test_file, dict) and party in data.test_file:
-        test = _load(data.test_file[party], encoding, data, test=True)
+        test = _load(data.test_file[party], encoding, data, leave_out, test=True)
         return _Held(Share(party, everything, np.arange(len(test))), rows, test)
     if data.test_file is not None:
         return _Held(Share(party, everything, everything[:0]), rows, rows)
@@ -179,13 +199,13 @@ def _encoding(config: Config, path: str) -> Encoding:
     return table_encoding(config, header(path), path, shape)
 
 
-def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Rows:
+def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, test: bool) -> Rows:
     if is_image_file(path):
         images = read_images(path, data.label)
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
-        return encode_rows(images.frame, images.pixels, encoding, data, path)
-    return encode_rows(read_table(path), None, encoding, data, path)
+        return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
+    return encode_rows(read_table(path), None, encoding, data, path, leave_out=leave_out)
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
@@ -202,6 +222,8 @@ def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
 
 def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], np.ndarray | None]:
     """Tables of all parties: rows of one source become views of one tensor, users are numbered across parties."""
+    counts = [len(one.share.train) for one in held]
+    held = [_fitting(one) for one in held]
     train_views = _views([(one.rows, one.share.train) for one in held])
     test_views = _views([(one.test, one.share.test) for one in held])
     columns = _common_columns([one.test for one in held])
@@ -220,8 +242,19 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
         within = labels.clamp(-1, 1) if labels.is_floating_point() else labels  # a target, to its public bounds
         train = Table(features, within, None, train_users)
         name = one.share.party
-        parties[name] = PartyData(name, train, test, data.rows.get(name))
-    return parties, user_names[: max(int(pair[0].max()) for pair in users) + 1] if users else None
+        left_out = counts[number] - len(one.share.train)
+        parties[name] = PartyData(name, train, test, data.rows.get(name), left_out, one.rows.misfit or one.test.misfit)
+    return parties, user_names[
+        : 1 + max((int(pair[0].max()) for pair in users if len(pair[0])), default=-1)
+    ] if users else None
+
+
+def _fitting(one: _Held) -> _Held:
+    """The share without the rows that could not be encoded."""
+    rows, test, share = one.rows, one.test, one.share
+    train_part = share.train if rows.fits is None else share.train[rows.fits[share.train]]
+    test_part = share.test if test.fits is None else share.test[test.fits[share.test]]
+    return _Held(Share(share.party, train_part, test_part), rows, test)
 
 
 def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, torch.Tensor]]:

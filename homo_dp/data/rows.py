@@ -50,6 +50,8 @@ class Rows:
     users: np.ndarray | None
     classes: int | None = None
     public: bool = False
+    fits: np.ndarray | None = None  # which rows could be encoded; None: all of them
+    misfit: str | None = None  # what is wrong with the first of the others, for the owner of the table
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -63,15 +65,36 @@ def encode_rows(
     source: str,
     *,
     public: bool = False,
+    leave_out: bool = False,
 ) -> Rows:
-    """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them."""
-    features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
-    labels = encoding.encode_labels(frame, source)
+    """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them.
+
+    With `leave_out` a row that does not fit is marked, not refused: whether it does depends on that row alone.
+    """
+    fits = misfit = None
+    try:
+        features, labels = _encoded(frame, pixels, encoding, source)
+    except DataError as error:
+        absent = [name for name in (*encoding.names, encoding.label.name) if name not in frame.columns]
+        refused = None if absent or not leave_out else encoding.misfits(frame, pixels)
+        if refused is None or not refused.any():
+            raise  # it is not about single rows
+        fits, misfit = ~refused, str(error)
+        some = _encoded(frame[fits], None if pixels is None else pixels[fits], encoding, source)
+        features, labels = (torch.zeros(len(frame), *part.shape[1:], dtype=part.dtype) for part in some)
+        features[torch.from_numpy(fits)], labels[torch.from_numpy(fits)] = some
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
         users = texts(frame, data.user_column, source)
     classes = None if encoding.classes is None else len(encoding.classes)
-    return Rows(source, features, labels, frame, users, classes, public)
+    return Rows(source, features, labels, frame, users, classes, public, fits, misfit)
+
+
+def _encoded(
+    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, source: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
+    return features, encoding.encode_labels(frame, source)
 
 
 def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:

@@ -5,7 +5,7 @@ Text is converted by Arrow, a column at a time; no loop over rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,13 @@ def as_numbers(series: pd.Series, missing_values: Sequence[str], source: str) ->
     >>> as_numbers(pd.Series(["1.5", "", " 2"]), ["", "NA"], "t.csv")
     array([1.5, nan, 2. ])
     """
-    values = _parse(series, missing_values, source)
+    values, wrong = parse_numbers(series, missing_values)
+    if wrong.any():
+        shown = _as_text(series)[int(wrong.argmax())].as_py().strip()
+        raise DataError(
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a number; fix it, "
+            f"or train with it in data.missing_values or with data.columns.{series.name}.levels"
+        )
     infinite = np.isinf(values)
     if infinite.any():
         raise DataError(
@@ -47,7 +53,7 @@ def level_codes(
     encoded = _as_text(series).dictionary_encode()  # each distinct text is looked at once
     texts = encoded.dictionary.to_pylist()
     at = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
-    known = np.array([*(_match(text, levels) for text in texts), -1], dtype=np.int64)
+    known = np.array([*map(_matcher(levels), texts), -1], dtype=np.int64)
     absent = {text.strip() for text in missing_values}
     gaps = np.array([*(text.strip() in absent for text in texts), True])
     return known[at], (gaps & (known < 0))[at]
@@ -96,16 +102,25 @@ def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
     return mask
 
 
-def _match(text: str, levels: Sequence[Level]) -> int:
+def _matcher(levels: Sequence[Level]) -> Callable[[str], int]:
     """A text level matches as written (spaces around it aside), a number as a number: 1, 1.0 and 01 are one level."""
-    for number, level in enumerate(levels):
-        if text == str(level) or text.strip() == str(level):
-            return number
-    try:
-        value = float(text)
-    except ValueError:
-        return -1
-    return next((n for n, level in enumerate(levels) if not isinstance(level, str) and level == value), -1)
+    named: dict[str, int] = {}
+    numbered: dict[float, int] = {}
+    for place, level in enumerate(levels):
+        named.setdefault(str(level), place)
+        if not isinstance(level, str):
+            numbered.setdefault(level, place)
+
+    def match(text: str) -> int:
+        places = [named[form] for form in (text, text.strip()) if form in named]
+        if places:
+            return min(places)
+        try:
+            return numbered.get(float(text), -1)
+        except ValueError:
+            return -1
+
+    return match
 
 
 def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
@@ -117,29 +132,37 @@ def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
     return codes
 
 
-def _parse(series: pd.Series, missing_values: Sequence[str], source: str) -> np.ndarray:
+def parse_numbers(series: pd.Series, missing_values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The column as float64, NaN where a value is missing or is no number, and which ones are no numbers.
+
+    >>> parse_numbers(pd.Series(["1.5", "", "tall"]), [""])
+    (array([1.5, nan, nan]), array([False, False,  True]))
+    """
+    nothing = np.zeros(len(series), dtype=bool)
     if _is_number(series):
-        return series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return series.to_numpy(dtype=np.float64, na_value=np.nan), nothing
     text = _as_text(series)
     try:
-        return _to_float(text)
+        return _to_float(text), nothing
     except pa.ArrowInvalid:  # something is not a plain number: missing markers, spaces, or a mistake
         gaps = _missing(text, missing_values)
         text = pc.utf8_trim_whitespace(text)
         gaps |= _missing(text, missing_values)
-    known = pc.if_else(pa.array(gaps), pa.scalar(None, text.type), text)
+    known = _without(text, gaps)
     try:
-        return _to_float(known)
+        return _to_float(known), nothing
     except pa.ArrowInvalid:
         parsed = pd.to_numeric(pd.Series(known.to_numpy(zero_copy_only=False), dtype=object), errors="coerce")
-        wrong = parsed.isna().to_numpy() & ~gaps & ~_is_nan_text(known)
-        if not wrong.any():
-            return parsed.to_numpy(dtype=np.float64)
-        shown = text[int(wrong.argmax())].as_py()
-        raise DataError(
-            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a number; fix it, "
-            f"or train with it in data.missing_values or with data.columns.{series.name}.levels"
-        ) from None
+        absent = parsed.isna().to_numpy()
+    wrong: np.ndarray = absent & ~gaps & ~_is_nan_text(known)
+    try:
+        return _to_float(_without(text, absent)), wrong  # numbers beside a mistake are read as they are without it
+    except pa.ArrowInvalid:
+        return parsed.to_numpy(dtype=np.float64), wrong
+
+
+def _without(text: pa.Array, gaps: np.ndarray) -> pa.Array:
+    return pc.if_else(pa.array(gaps), pa.scalar(None, text.type), text)
 
 
 def _to_float(text: pa.Array) -> np.ndarray:

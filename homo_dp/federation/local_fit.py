@@ -118,8 +118,8 @@ class LocalFit:
             after_step()
 
     def _add_gradient(self, batch: Tensor) -> None:
-        """The gradient of the batch's mean loss, over at most ``physical_batch_size`` rows at a time."""
-        for rows in torch.split(batch, self.train.physical_batch_size or len(batch)):
+        """The gradient of the batch's mean loss, over at most ``physical_batch_size`` rows at a time; none, of none."""
+        for rows in torch.split(batch, self.train.physical_batch_size or len(batch)) if len(batch) else ():
             losses = per_sample(self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows))
             (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
 
@@ -134,7 +134,7 @@ class LocalFit:
         size = max(1, min(rows, round(self.facts.sample_rate * rows)))
         while True:
             order = torch.randperm(rows, generator=self.generator)
-            for start in range(0, rows, size):
+            for start in range(0, rows, size) if rows else (0,):
                 yield order[start : start + size]
 
 

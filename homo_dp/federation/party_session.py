@@ -19,7 +19,8 @@ from homo_dp.federation.fit_state import FitState
 from homo_dp.federation.mechanism import Weights
 from homo_dp.federation.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.party import Party
-from homo_dp.federation.plan import Plan, PlanRefused, difference, release_names
+from homo_dp.federation.plan import difference, release_names
+from homo_dp.federation.plan_schema import Plan, PlanRefused, check_sizes
 from homo_dp.federation.protocol import Transport
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Ledger
@@ -150,11 +151,11 @@ class PartySession:
         return message.kind == "weights" and self._doubt is not None
 
     def _take_plan(self, message: Message) -> None:
-        plan = message.info["plan"]
+        plan = message.info.get("plan")
         if not isinstance(plan, dict):
             raise MessageError("plan is no object")
         if self._plan is not None:
-            changed = difference(self._plan, plan)
+            changed = _changed(self._plan, plan)
             if changed is not None:
                 self._refuse(self._fitted, "plan_changed")
                 raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
@@ -331,9 +332,21 @@ def _count_of(found: tuple[Weights, dict[str, Any]] | None) -> int:
     return 0 if found is None else int(found[1]["refusals"])
 
 
+def _changed(kept: Plan, plan: Plan) -> str | None:
+    try:
+        check_sizes(plan)
+    except PlanRefused as refusal:
+        return str(refusal)
+    return difference(kept, plan)
+
+
 def _reason(refusal: Exception) -> str:
-    """The word that the aggregator is told; the sentence stays here."""
+    """The word that the aggregator is told; the sentence stays here.
+
+    Guarantees:
+        - it is no function of a row: what the party's rows do to its own config is the word of a bad plan.
+    """
     if isinstance(refusal, PlanRefused):
         return refusal.reason
     kinds = {BudgetExceeded: "budget", LedgerError: "ledger", PrivacyError: "privacy", MessageError: "weights"}
-    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "data")
+    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "plan")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from homo_dp.config.base import is_import_path
@@ -18,29 +18,13 @@ from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.errors import ConfigError, DataError
 from homo_dp.federation.build import mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.plan_schema import DATA_KEYS, OWN_TRAIN_KEYS, PRIVACY_KEYS, VERSION, read_plan
+from homo_dp.federation.plan_schema import Plan as Plan
+from homo_dp.federation.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.statement import OBSERVERS, epsilon_after
-from homo_dp.privacy.errors import BudgetExceeded
 
-Plan = dict[str, Any]
-VERSION = 1
 _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
-
-# What the aggregator decides in `privacy` and `data`; every other key there is the party's own.
-PRIVACY_KEYS = (
-    *("mechanism", "unit", "target_epsilon", "noise_multiplier", "delta", "max_grad_norm", "clip_norm", "clipping"),
-    *("adaptive", "clip_each_step", "sampling", "population", "cohort_size", "sample_rate", "noise_at"),
-    *("tolerated_dropouts", "options"),
-)
-DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
-OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size")
-
-
-class PlanRefused(BudgetExceeded):
-    """A plan that passes what the party's own config allows; ``reason`` is the word that the aggregator is told."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
+_MOST_TURNS = 10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
 
 
 def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> Plan:
@@ -54,18 +38,21 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
         **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
         "data": {name: data[name] for name in DATA_KEYS},
+        "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
     }
 
 
 def difference(old: Plan, new: Plan) -> str | None:
-    """The first key in which two plans differ (declared rows aside), None if they are the same job.
+    """The first key in which two plans differ, None if they are the same job.
+
+    Declared rows aside; and the order of columns, which the digest of the encoding covers.
 
     >>> difference({"train": {"rounds": 2}}, {"train": {"rounds": 3}})
     'train.rounds=2 became 3'
     """
-    for name in sorted((old.keys() | new.keys()) - {"rows"}):
+    for name in sorted((old.keys() | new.keys()) - {"rows", "order"}):
         one, other = old.get(name), new.get(name)
         if one == other:
             continue
@@ -90,14 +77,13 @@ def agree(own: Config, plan: Plan) -> Config:
         - no module is imported that the party's own config does not name, and no mechanism without privacy is taken
           that it does not ask for.
     """
+    plan = read_plan(plan)
     try:
-        if plan.get("version") != VERSION:
-            raise PlanRefused("version", f"plan version={plan.get('version')}, this homo_dp reads {VERSION}")
         _check_code(own, plan)
         _check_protection(own, plan)
         _check_caps(own, plan)
         return config_from(_merged(own, plan))
-    except (ConfigError, KeyError, TypeError, AttributeError) as error:
+    except ConfigError as error:
         raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
 
 
@@ -141,7 +127,7 @@ def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters
 
     The smallest count is then never above the party's own, which is what noise may depend on.
     """
-    counts = {other: rows if count is None else int(count) for other, count in plan["rows"].items()} | {name: rows}
+    counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
     return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
@@ -207,10 +193,64 @@ def _check_caps(own: Config, plan: Plan) -> None:
         )
     if caps.rounds is not None and rounds > caps.rounds:
         raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
+    if rounds * max(1, len(plan["rows"])) > _MOST_TURNS:
+        raise PlanRefused("rounds_cap", f"the plan has {rounds} rounds of {len(plan['rows'])} parties; refused")
+    _check_columns(own, plan)
     names = release_names(mechanism_class(plan["privacy"]["mechanism"]))
     if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
         raise PlanRefused(
             "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+        )
+
+
+def _check_columns(own: Config, plan: Plan) -> None:
+    """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
+    cap, data = own.party.caps.columns, plan["data"]
+    described = data["columns"].values()
+    width = sum(1 if block["levels"] is None else len(block["levels"]) for block in described) + len(data["use"] or ())
+    width = max(width, len(data["classes"] or ()))
+    if cap is not None and width > cap:
+        raise PlanRefused(
+            "columns_cap", f"party.caps.columns={cap}: the plan's columns, levels or classes are {width}; refused"
+        )
+
+
+def check_work(own: Config, agreed: Config, name: str) -> None:
+    """Refuse more work than the party's caps allow; asks for no row count but a declared one.
+
+    Guarantees:
+        - the answer is a function of the plan and of the party's config.
+    """
+    caps, train, rows = own.party.caps, agreed.train, own.data.rows.get(name)
+    epochs = train.rounds * (train.local_epochs or 0)
+    if caps.epochs is not None and epochs > caps.epochs:
+        raise PlanRefused("steps_cap", f"party.caps.epochs={caps.epochs:g}: the plan asks for {epochs:g} passes")
+    if train.local_steps is None and train.sample_rate is None and rows is None:
+        return  # the steps follow from the count, which the epochs bound
+    steps = party_facts(agreed, name, rows or 1).steps_per_round
+    for key, cap, asked in (("steps", caps.steps, steps), ("total_steps", caps.total_steps, steps * train.rounds)):
+        if cap is not None and asked > cap:
+            raise PlanRefused("steps_cap", f"party.caps.{key}={cap}: the plan asks for {asked} local steps; refused")
+
+
+def check_count(own: Config, agreed: Config, name: str) -> None:
+    """Refuse a plan whose price is a function of the row count, where the party keeps that to itself.
+
+    Guarantees:
+        - no answer to a plan of given noise tells the count: with it, the price against a cap would.
+    """
+    if name in own.data.rows:
+        return
+    found, privacy = mechanism_class(agreed.privacy.mechanism), agreed.privacy
+    priced = found.private and found.unit == "record" and found.price_needs_rows and not own.privacy.not_private
+    asked = needs_declared_rows(agreed)
+    if asked is None and priced and privacy.noise_multiplier is not None and agreed.train.batch_size is not None:
+        asked = "privacy.noise_multiplier with train.batch_size"
+    if asked is not None:
+        raise PlanRefused(
+            "rows",
+            f"{asked}: what it costs depends on the rows, and data.rows.{name} is not declared; declare it, or ask the "
+            "aggregator for privacy.target_epsilon or train.sample_rate",
         )
 
 
@@ -228,7 +268,18 @@ def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     asked["delta"] = min(asked["delta"], own.privacy.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
     tree["data"] = {**tree["data"], **_public_data(own.data, plan["data"])}
+    if "order" in plan:
+        tree["data"]["columns"] = _in_order(tree["data"]["columns"], plan["order"])
     return tree
+
+
+def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """The same columns in the aggregator's order, which a message does not keep; others behind them, as they were.
+
+    >>> list(_in_order({"a": 1, "b": 2, "c": 3}, ["b", "a"]))
+    ['b', 'a', 'c']
+    """
+    return {name: columns[name] for name in dict.fromkeys((*order, *columns)) if name in columns}
 
 
 def _public_data(own: DataConfig, asked: Mapping[str, Any]) -> dict[str, Any]:

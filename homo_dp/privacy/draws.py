@@ -31,7 +31,7 @@ class PoissonBatches:
         self._noise = noise
         self._population = sampler.population
         self._steps = max(1, min(64, int(_BLOCK / max(1.0, sampler.expected_size))))
-        self._block = PoissonSampler(sampler.population * self._steps, sampler.sample_rate)
+        self._block = PoissonSampler(sampler.population * self._steps, sampler.sample_rate, sampler.declared)
         self._ready: list[Tensor] = []
         self._forks = forks()
 

@@ -77,6 +77,8 @@ class PoissonSampler(Sampler):
     100.0
     >>> sampler.event(noise_multiplier=1.1, steps=5).event.sampling_probability
     0.01
+
+    With a declared figure there may be no records at all: every draw is then empty, and who sees the steps cannot tell.
     """
 
     population: int
@@ -85,9 +87,10 @@ class PoissonSampler(Sampler):
     relation = ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        _population(self.population)
         if self.declared is not None:
             _population(self.declared)
+        if self.declared is None or self.population != 0:
+            _population(self.population)
         if not 0 < self.sample_rate <= 1:
             raise PrivacyError(f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over population")
 

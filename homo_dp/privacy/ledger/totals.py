@@ -18,6 +18,7 @@ __all__ = ["Totals", "epsilon_after", "epsilon_of", "known_epsilon", "look_ahead
 
 _Counts = Counter[str]  # text of an event -> how many rows hold it
 _CACHED = 100_000
+_AHEAD = 10_000  # rounds: who plans more has the rest looked up when they come, and memory does not grow with a plan
 
 
 class Entry(NamedTuple):
@@ -163,6 +164,7 @@ def epsilon_after(before: Mapping[str, int], event: str, delta: float, ahead: in
 
 def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int) -> None:
     """Find epsilon after each of the next rounds and keep it for when they come; of very many, the first ones now."""
+    rounds = min(rounds, _AHEAD)
     keys = [_key(before, event, done, delta) for done in range(1, rounds + 1)]
     if all(key in _known for key in keys):
         return

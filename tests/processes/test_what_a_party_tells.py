@@ -1,0 +1,105 @@
+"""What an aggregator hears is no function of a row: same messages for neighbouring tables, whatever the plan asks."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.config.schema import Config
+from tests.processes.hostile import Hostile, job
+
+COLUMNS = {"ward": {"levels": ["A", "B", "C"]}, "age": {"bounds": [0, 100], "missing": "middle"}}
+BASE = [f"{n},{'ABC'[n % 3]},{20 + n},{n % 2}" for n in range(1, 41)]
+NEIGHBOURS = {
+    "one on ward D": [*BASE, "41,D,33,1"],
+    "one fewer": BASE[:-1],
+    "no label": [*BASE[:-1], "40,A,60,"],
+    "an unknown class": [*BASE[:-1], "40,A,60,7"],
+    "an age in words": [*BASE[:-1], "40,A,old,0"],
+    "an infinite age": [*BASE[:-1], "40,A,inf,0"],
+    "no age, no ward": [*BASE[:-1], "40,,,0"],
+}
+STRICT = {"ward": {"levels": ["A", "B", "C"], "missing": "error"}, "age": {"bounds": [0, 100], "missing": "error"}}
+QUESTIONS: dict[str, Config] = {
+    "none: a job as any": job(COLUMNS, train__rounds=2),
+    "is anybody on ward D?": job({"age": COLUMNS["age"]}, data__label="ward", data__classes=["A", "B", "C"],
+                                 data__drop=["y"]),
+    "is D missing?": job(STRICT, data__missing_values=["D", ""]),
+    "is anybody 60?": job(STRICT, data__missing_values=["60"]),
+    "is a ward a number?": job({"ward": {"bounds": [0, 1]}}, data__use=["ward"]),
+    "is the label a number?": job({"age": COLUMNS["age"]}, data__label="ward", data__target_bounds=[0, 1],
+                                  data__drop=["y"], model__name="linear_regression"),
+    "is anybody in class 7?": job(COLUMNS, data__classes=[7, 8]),
+    "does a class hold everybody?": job(COLUMNS, data__classes=[0, 7]),
+    "what do 40 rows cost?": job(COLUMNS, privacy__noise_multiplier=1.0, train__batch_size=40),
+    "how many steps are 10**15 epochs?": job(COLUMNS, train__local_epochs=1e15, train__batch_size=40),
+    "is delta above 1 / 40?": job(COLUMNS, privacy__delta=0.0247),
+}  # fmt: skip
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hostile:
+    return Hostile(tmp_path, monkeypatch, capsys)
+
+
+def csv(rows: list[str]) -> str:
+    return "\n".join(["id,ward,age,y", *rows]) + "\n"
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_neighbouring_tables_sound_the_same(hostile: Hostile, question: str) -> None:
+    expected = hostile.hear(csv(BASE), QUESTIONS[question], {})
+    assert expected.messages
+    for name, rows in NEIGHBOURS.items():
+        assert hostile.hear(csv(rows), QUESTIONS[question], {}).messages == expected.messages, name
+
+
+@pytest.mark.parametrize(("rows", "delta"), [(BASE, 0.1), (NEIGHBOURS["one on ward D"], 0.1)], ids=["40", "41"])
+def test_a_delta_of_the_plan_cannot_test_the_count(hostile: Hostile, rows: list[str], delta: float) -> None:
+    """A party that kept its own delta too large is in no run, whatever delta a plan has: it is its operator's error."""
+    heard = hostile.hear(csv(rows), QUESTIONS["is delta above 1 / 40?"], {"privacy.delta": delta})
+    assert (heard.words, len(heard.messages)) == (["plan"], 2)
+    assert "privacy.delta=0.1: must be below 1 / rows" in str(heard.error)
+
+
+@pytest.mark.parametrize("question", ["none: a job as any", "is anybody on ward D?", "what do 40 rows cost?"])
+def test_a_declared_count_stands_for_the_rows(hostile: Hostile, question: str) -> None:
+    own = {"data.rows": {"a": 40}, "party.caps.epsilon": 20.0}
+    expected = hostile.hear(csv(BASE), QUESTIONS[question], own)
+    assert [message[0] for message in expected.messages][:2] == ["join", "update"]
+    for rows in (BASE[:-1], NEIGHBOURS["one on ward D"], NEIGHBOURS["no label"]):
+        assert hostile.hear(csv(rows), QUESTIONS[question], own).messages == expected.messages
+
+
+def test_the_operator_hears_which_row_was_left_out(hostile: Hostile) -> None:
+    heard = hostile.hear(csv(NEIGHBOURS["one on ward D"]), QUESTIONS["is anybody on ward D?"], {})
+    assert "1 of 41 training rows do not fit" in heard.screen
+    assert "row 41: 'D' is not one of classes=['A', 'B', 'C']" in heard.screen
+
+
+def test_a_party_of_whom_no_row_fits_ends_as_any_other(hostile: Hostile) -> None:
+    heard = hostile.hear(csv(BASE), QUESTIONS["is anybody in class 7?"], {}, to_end=True)
+    assert heard.error is None
+    assert "40 of 40 training rows do not fit" in heard.screen
+    assert (hostile.folder / "1" / "out" / "model").exists()
+
+
+@pytest.mark.parametrize("question", ["none: a job as any", "is anybody on ward D?"])
+@pytest.mark.parametrize("neighbour", ["no label", "an unknown class", "an age in words"])
+def test_rows_against_the_partys_own_word_are_its_operators_error(
+    hostile: Hostile, question: str, neighbour: str
+) -> None:
+    """Found before the party says that it is there, so no plan can ask for it."""
+    own = {"data.columns": COLUMNS, "data.classes": [0, 1]}
+    heard = hostile.hear(csv(NEIGHBOURS[neighbour]), QUESTIONS[question], own)
+    assert heard.messages == []
+    assert "row 40" in str(heard.error)
+
+
+def test_columns_in_any_order_are_agreed_to(hostile: Hostile) -> None:
+    """A message sorts keys: the order of the declaration travels beside them, and holds for a party's own columns."""
+    asked = job({"ward": COLUMNS["ward"], "age": COLUMNS["age"]})
+    for own in ({}, {"data.columns": {"age": COLUMNS["age"], "ward": COLUMNS["ward"]}}):
+        heard = hostile.hear(csv(BASE), asked, own)
+        assert [message[0] for message in heard.messages] == ["join", "update"], heard.error
+    other = {"ward": COLUMNS["ward"], "age": {"bounds": [0, 99], "missing": "middle"}}
+    assert hostile.hear(csv(BASE), asked, {"data.columns": other}).words == ["columns"]
