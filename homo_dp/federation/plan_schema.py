@@ -154,8 +154,6 @@ def _privacy(value: Any) -> str | None:
 
 _SHARED_TRAIN = [name for name in TrainConfig.model_fields if name not in OWN_TRAIN_KEYS]
 _Train = _part("Train", TrainConfig.model_fields, _SHARED_TRAIN)
-    "Train", TrainConfig.model_fields, [name for name in TrainConfig.model_fields if name not in OWN_TRAIN_KEYS]
-)
 _Privacy = _part("Privacy", {**EVERY_KEY, "mechanism": PrivacyConfig.model_fields["mechanism"]}, PRIVACY_KEYS)
 _Data = _part("Data", DataConfig.model_fields, DATA_KEYS)
 _FIELDS: dict[str, Any] = {
