@@ -82,7 +82,7 @@ class PrivacyConfig(Section):
     noise_multiplier: Positive | None = key(None, "Noise over clip norm, instead of target_epsilon.")
     delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")
     max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd).")
-    secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator, four-fold sum.")
+    secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
         "auto", "How rows are clipped; auto: fast where every layer allows it."
     )
