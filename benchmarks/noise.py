@@ -1,6 +1,7 @@
-"""Secure normals against torch.randn, one thread, sizes 1e3 to 1e7: one JSON line a size, then one of a Poisson draw.
+"""Noise of releases against torch.randn, one thread, sizes 1e3 to 1e7: one JSON line a size, then a Poisson draw.
 
-`python benchmarks/noise.py`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them. Seconds are CPU
+`python benchmarks/noise.py`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them. `secure` is a sum
+with its noise on the grid, `share` the same with the integers of a sum over parties, `normals` the float64 noise alone. Seconds are CPU
 seconds of the one thread that draws, which neighbours on a busy machine disturb little; `wall_ratio` is by the clock.
 """
 
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import torch
 from arguments import parser_for
 
+from homo_dp.privacy.grid import noised, noised_share
 from homo_dp.privacy.noise import AheadNormals, secure_noise
 from homo_dp.privacy.sampling import PoissonSampler
 
@@ -43,10 +45,11 @@ def timings(*works: Callable[[], object], repeats: int, inner: int) -> list[Timi
 
 
 def normals(size: int) -> dict[str, float | str | None]:
-    """One size: secure float32 and float64 normals, and the CPU seconds of a block that was drawn ahead."""
-    source = secure_noise()
-    secure, double, plain = timings(
-        lambda: source.normal([size], 1.0),
+    """One size: a release, a share of one, normals alone, and the CPU seconds of a block that was drawn ahead."""
+    source, total = secure_noise(), torch.zeros(size, dtype=torch.float64)
+    secure, share, double, plain = timings(
+        lambda: noised(total, 1.0, source),
+        lambda: noised_share(total, 1.0, source),
         lambda: source.normal([size], 1.0, torch.float64),
         lambda: torch.randn(size),
         repeats=15 if size <= 1_000_000 else 5,
@@ -63,7 +66,8 @@ def normals(size: int) -> dict[str, float | str | None]:
         "ratio": secure.cpu / plain.cpu,
         "wall_ratio": secure.wall / plain.wall,
         "bar": BARS.get(size),
-        "float64_ratio_to_float32_randn": double.cpu / plain.cpu,
+        "share_ratio": share.cpu / plain.cpu,
+        "normals_ratio": double.cpu / plain.cpu,
         "ahead_producer_cpu_seconds": ahead.cpu_seconds / 5,
     }
 
@@ -95,7 +99,8 @@ def main() -> int:
     for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
         line = normals(size)
         print(json.dumps(line), flush=True)
-        passed &= float(line["ratio"] or 0) <= BARS.get(size, float("inf"))
+        slowest = max(float(line["ratio"] or 0), float(line["share_ratio"] or 0))
+        passed &= slowest <= BARS.get(size, float("inf"))
     print(json.dumps(poisson(10_000, 256)), flush=True)
     return 0 if passed else 1
 

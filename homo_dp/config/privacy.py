@@ -74,7 +74,7 @@ class PrivacyConfig(Section):
     target_epsilon: Positive | None = key(None, _TARGET)
     noise_multiplier: Positive | None = key(None, _MULTIPLIER)
     delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")
-    secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator, four-fold sum.")
+    secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
         "auto", "How rows are clipped; auto: fast where every layer allows it."
     )

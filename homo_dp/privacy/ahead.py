@@ -38,7 +38,7 @@ class AheadNormals:
     torch.Size([5])
     """
 
-    def __init__(self, source: NoiseSource, size: int, dtype: torch.dtype = torch.float32, depth: int = 2) -> None:
+    def __init__(self, source: NoiseSource, size: int, dtype: torch.dtype = torch.float64, depth: int = 2) -> None:
         if size < 1:
             raise PrivacyError(f"size={size} is below 1; give the number of normals of one step")
         if depth < 1:

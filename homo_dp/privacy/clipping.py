@@ -46,7 +46,8 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
 
 def row_norms(rows: Tensor) -> Tensor:
     """L2 norm of each row of a tensor of any shape; overflow in float32 is avoided by computing in float64."""
-    norms: Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1, dtype=torch.float64)
+    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
     return norms
 
 

@@ -11,11 +11,14 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPe
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
+from homo_dp.privacy.clipping import clip_factors, row_norms
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ghost import clip_in_second_pass
-from homo_dp.privacy.gradients import joint_norms
+from homo_dp.privacy.gradients import joint_norms, scaled_sum
+from homo_dp.privacy.grid import noised
 from homo_dp.privacy.losses import per_sample
 from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.row_sums import BELOW
 from homo_dp.privacy.rows_alone import FIRST_STEPS, compare_losses
 
 
@@ -23,7 +26,8 @@ def add_secure_noise(optimizer: Any) -> None:
     """``p.grad = p.summed_grad + noise`` for every parameter; the sigma that was used is left in ``applied_sigma``.
 
     Guarantees:
-        - noise is independent between parameters and steps, of std ``noise_multiplier * max_grad_norm``.
+        - noise is independent between parameters and steps, of std ``noise_multiplier * max_grad_norm``;
+        - sum and noise are float64, and the gradient lies on the grid of the noise.
     """
     multiplier = getattr(optimizer, "_adjusted_noise_multiplier", optimizer.noise_multiplier)
     sigma = float(multiplier * optimizer.max_grad_norm)
@@ -35,8 +39,7 @@ def add_secure_noise(optimizer: Any) -> None:
             raise PrivacyError(
                 "a clipped sum of gradients is not finite; use grad_sample_mode=hooks, or clean the data"
             )
-        noise = source.normal(tuple(parameter.shape), sigma, dtype=parameter.dtype).to(parameter.device)
-        parameter.grad = parameter.summed_grad.view_as(parameter) + noise
+        parameter.grad = noised(parameter.summed_grad.view_as(parameter), sigma, source).to(parameter.dtype)
         _mark_as_processed(parameter.summed_grad)
     optimizer.applied_sigma = sigma
 
@@ -45,7 +48,8 @@ class SecureDPOptimizer(DPOptimizer):  # type: ignore[misc]
     """DPOptimizer for the hooks, functorch and expanded-weights modes.
 
     Guarantees:
-        - as ``add_secure_noise``; a row whose gradient is not finite adds nothing to the sum.
+        - as ``add_secure_noise``; norms and sums are float64;
+        - a row whose gradient is not finite adds nothing to the sum.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
@@ -53,8 +57,10 @@ class SecureDPOptimizer(DPOptimizer):  # type: ignore[misc]
         _take_source(self, noise)
 
     def clip_and_accumulate(self) -> None:
-        zero_rows_not_finite(self)
-        super().clip_and_accumulate()
+        samples = self.grad_samples
+        factors = clip_factors(joint_norms(samples, len(samples[0])), self.max_grad_norm * BELOW)
+        for parameter, rows in zip(self.params, samples, strict=True):
+            _accumulate(parameter, rows, factors)
 
     def add_noise(self) -> None:
         add_secure_noise(self)
@@ -68,8 +74,10 @@ class SecurePerLayerOptimizer(DPPerLayerOptimizer):  # type: ignore[misc]
         _take_source(self, noise)
 
     def clip_and_accumulate(self) -> None:
-        zero_rows_not_finite(self)
-        super().clip_and_accumulate()
+        samples = self.grad_samples
+        finite = joint_norms(samples, len(samples[0])).isfinite()  # a row counts in all layers or in none
+        for parameter, rows, bound in zip(self.params, samples, self.max_grad_norms, strict=True):
+            _accumulate(parameter, rows, clip_factors(row_norms(rows), bound * BELOW) * finite)
 
     def add_noise(self) -> None:
         add_secure_noise(self)
@@ -102,7 +110,10 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
                 "grad_sample_mode=ghost: these gradients are not clipped; call backward() once, on the loss of the "
                 "criterion that make_private returned, and on nothing else"
             )
-        super().accumulate()
+        for parameter in self.params:
+            if parameter.summed_grad is None:
+                parameter.summed_grad = torch.zeros_like(parameter, dtype=torch.float64)
+            parameter.summed_grad.add_(parameter.grad.detach())
 
     def add_noise(self) -> None:
         add_secure_noise(self)
@@ -157,8 +168,9 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         """Leave the clipped sum in ``p.grad``, as ``clip_in_second_pass`` does."""
         mean = self.loss_reduction == "mean"
         self.optimizer.zero_grad()
+        # The margin that BELOW leaves covers the rounding of the sum.
         norms = clip_in_second_pass(
-            self.module, self.loss_per_sample, self.optimizer.params, self.optimizer.max_grad_norm, mean=mean
+            self.module, self.loss_per_sample, self.optimizer.params, self.optimizer.max_grad_norm * BELOW, mean=mean
         )
         if not bool(norms.isfinite().all()):
             raise PrivacyError("a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data")
@@ -190,20 +202,12 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         return GhostTensor.checked(super().__neg__(), self.rows)
 
 
-def zero_rows_not_finite(optimizer: Any) -> None:
-    """Replace the per-sample gradients of rows that are not finite by zeros, over all parameters."""
-    samples = optimizer.grad_samples
-    if not samples or len(samples[0]) == 0:
-        return
-    finite = joint_norms(samples, len(samples[0])).isfinite()
-    if bool(finite.all()):
-        return
-    for parameter in optimizer.params:
-        rows = parameter.grad_sample if isinstance(parameter.grad_sample, list) else [parameter.grad_sample]
-        start = 0
-        for piece in rows:
-            piece[~finite[start : start + len(piece)]] = 0.0
-            start += len(piece)
+def _accumulate(parameter: Any, rows: torch.Tensor, factors: torch.Tensor) -> None:
+    """Add the rows times their factors to ``summed_grad``, in float64."""
+    _check_processed_flag(parameter.grad_sample)
+    total = scaled_sum(rows, factors)
+    parameter.summed_grad = total if parameter.summed_grad is None else parameter.summed_grad.add_(total)
+    _mark_as_processed(parameter.grad_sample)
 
 
 def _plain(value: Any) -> Any:

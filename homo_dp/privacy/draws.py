@@ -52,21 +52,21 @@ class PoissonBatches:
 
 
 class NoiseVectors:
-    """Vectors of ``size`` standard normals for the steps of one run, each handed out once; close it after the run.
+    """Vectors of ``size`` float64 standard normals for the steps of a run, each handed out once; close it after that.
 
     Long vectors come from a background thread while the trainer computes; short ones are drawn in blocks. A seeded
     source stays in the calling thread, so that a test can be repeated.
     """
 
-    def __init__(self, noise: NoiseSource, size: int, steps: int, dtype: torch.dtype) -> None:
-        self._noise, self._size, self._dtype = noise, size, dtype
+    def __init__(self, noise: NoiseSource, size: int, steps: int) -> None:
+        self._noise, self._size = noise, size
         self._left = steps
         self._ready: list[Tensor] = []
         self._forks = forks()
         self._ahead: AheadNormals | None = None
         if noise.private and size >= _AHEAD and steps > 2:
             self._together = max(1, min(steps // 4, _TOGETHER // size))
-            self._ahead = AheadNormals(noise, size * self._together, dtype=dtype, depth=1 if self._together > 1 else 2)
+            self._ahead = AheadNormals(noise, size * self._together, depth=1 if self._together > 1 else 2)
 
     def next(self) -> Tensor:
         """A fresh vector of independent normals with standard deviation 1."""
@@ -80,7 +80,7 @@ class NoiseVectors:
         if self._ahead is not None:
             return self._ahead.take().view(self._together, self._size)
         count = max(1, min(self._left, _BLOCK // self._size))
-        return self._noise.normal((count, self._size), 1.0, dtype=self._dtype)
+        return self._noise.normal((count, self._size), 1.0, torch.float64)
 
     @property
     def producer_cpu_seconds(self) -> float:

@@ -4,12 +4,15 @@ The gradient of a row is its output gradient (channels x positions) times its pa
 where kernels are small, so it is held where that fits and multiplied again where it does not.
 """
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homo_dp.privacy.fast_layers import FastLayer, row_squares, scale_rows, write_rows
+from homo_dp.privacy.fast_layers import FastLayer
 from homo_dp.privacy.gram_norms import rounding_of_squares
+from homo_dp.privacy.row_sums import row_squares, write_product, write_rows
 
 _PIECE = 1 << 18  # floats of patches made at a time: 1 MiB, the size of a second-level cache
 _HELD = 1 << 23  # floats of per-sample gradients held at most: 32 MiB
@@ -36,7 +39,14 @@ class FastConvolution(FastLayer):
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
         self._gradient = gradient
-        return self._convolution_backward(gradient, 0) if inputs_needed else None
+        if not inputs_needed:
+            return None
+        module = self._module
+        geometry = (module.stride, self._padding, module.dilation, False, [0, 0], 1)
+        result: Tensor = torch.ops.aten.convolution_backward(
+            gradient, self._inputs, module.weight, None, *geometry, [True, False, False]
+        )[0]
+        return result
 
     def squared_norms(self) -> Tensor:
         squares = self._gradient.new_zeros(len(self._gradient))
@@ -51,39 +61,47 @@ class FastConvolution(FastLayer):
         return squares
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
-        if self._weight and self._rows is not None:
-            kernel = self._rows.t().mv(factors).view(self._row_shape()).permute(self._row_order())
-            write_rows(sums[0], kernel, accumulate)
-        elif self._weight:
-            write_rows(sums[0], self._convolution_backward(scale_rows(self._gradient, factors), 1), accumulate)
+        if self._weight:
+            kernel = torch.zeros(self._row_shape(), dtype=torch.float64, device=factors.device)
+            flat = kernel.view(1, -1)
+            if self._rows is not None:
+                write_product(flat, factors.unsqueeze(1), self._rows, accumulate=False)
+            else:
+                for start, rows, _ in self._products():
+                    write_product(flat, factors[start : start + len(rows)].unsqueeze(1), rows, accumulate=True)
+            write_rows(sums[0], kernel.permute(self._row_order()), accumulate)
         if self._bias:
-            write_rows(sums[-1], self._shifts.t().mv(factors), accumulate)
+            write_product(sums[-1].view(1, -1), factors.unsqueeze(1), self._shifts, accumulate)
 
     def forget(self) -> None:
         del self._inputs, self._gradient
         self._rows = None
 
     def _weight_squares(self) -> Tensor:
-        patches = self._patches()
-        gradient = self._gradient.flatten(2)
+        squares = self._gradient.new_empty(len(self._gradient))
+        for start, rows, lengths in self._products():
+            stop = start + len(rows)
+            if self._rows is not None:
+                self._rows[start:stop] = rows
+            squares[start:stop] = row_squares(rows)
+            if lengths is not None:
+                squares[start:stop] += rounding_of_squares(lengths, rows.shape[1], self._gradient.shape[1])
+        return squares
+
+    def _products(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        """The gradients of a piece of rows after the other: where it starts, the gradients, and, where they will be
+        multiplied again and terms that cancel now may stay, the lengths of their terms."""
+        patches, gradient = self._patches(), self._gradient.flatten(2)
         positions = gradient.shape[2]
-        count = len(gradient)
         step = max(1, _PIECE // (positions * (self._module.weight.numel() // self._module.out_channels)))
-        squares = gradient.new_empty(count)
-        for start in range(0, count, step):
-            piece = patches[start : start + step]
+        for start in range(0, len(gradient), step):
+            piece, outputs = patches[start : start + step], gradient[start : start + step]
             last = self._channels_last()
             flat = piece.reshape(len(piece), positions, -1) if last else piece.reshape(len(piece), -1, positions).mT
-            rows = torch.bmm(gradient[start : start + step], flat).flatten(1)
-            if self._rows is not None:
-                self._rows[start : start + step] = rows
-            squares[start : start + step] = row_squares(rows)
-            if self._rows is None:  # another product is what will be summed, and terms that cancel in this may stay
-                lengths = torch.linalg.vector_norm(flat, dim=2) * torch.linalg.vector_norm(
-                    gradient[start : start + step], dim=1
-                )
-                squares[start : start + step] += rounding_of_squares(lengths, flat.shape[2], gradient.shape[1])
-        return squares
+            lengths = None
+            if self._rows is None:
+                lengths = torch.linalg.vector_norm(flat, dim=2) * torch.linalg.vector_norm(outputs, dim=1)
+            yield start, torch.bmm(outputs, flat).flatten(1), lengths
 
     def _patches(self) -> Tensor:
         """A view of the padded inputs with one patch a position; nothing is copied until a piece is multiplied."""
@@ -118,15 +136,6 @@ class FastConvolution(FastLayer):
 
     def _row_order(self) -> tuple[int, ...]:
         return (0, 3, 1, 2) if self._channels_last() else (0, 1, 2, 3)
-
-    def _convolution_backward(self, gradient: Tensor, which: int) -> Tensor:
-        module = self._module
-        mask = [which == 0, which == 1, False]
-        geometry = (module.stride, self._padding, module.dilation, False, [0, 0], 1)
-        result: Tensor = torch.ops.aten.convolution_backward(
-            gradient, self._inputs, module.weight, None, *geometry, mask
-        )[which]
-        return result
 
 
 def is_fast_convolution(module: nn.Module) -> bool:

@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homo_dp.privacy.fast_layers import FastLayer, row_squares, scale_rows
+from homo_dp.privacy.fast_layers import FastLayer, scale_rows
 from homo_dp.privacy.gram_norms import lookup_squares
+from homo_dp.privacy.row_sums import row_squares
 
 
 class FastEmbedding(FastLayer):
@@ -35,7 +36,8 @@ class FastEmbedding(FastLayer):
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         if not accumulate:
             sums[0].zero_()
-        sums[0].index_add_(0, self._indices.flatten(), scale_rows(self._gradient, factors).flatten(0, 1))
+        rows = scale_rows(self._gradient, factors).flatten(0, 1)
+        sums[0].index_add_(0, self._indices.flatten(), rows.to(sums[0].dtype))
 
     def forget(self) -> None:
         del self._indices, self._gradient

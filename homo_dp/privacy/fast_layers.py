@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.gram_norms import LEAST_LENGTH, outer_squares, total_squares
+from homo_dp.privacy.row_sums import row_squares, write_product, write_total
 
 LEAST_SQUARE = LEAST_LENGTH**2
 
@@ -36,7 +37,7 @@ class FastLayer(ABC):
         raise NotImplementedError
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
-        """Write (or add) the sum over rows of factor times gradient, one tensor a trainable parameter."""
+        """Write (or add) the sum over rows of factor times gradient, one float64 tensor a trainable parameter."""
         raise NotImplementedError
 
     def forget(self) -> None:
@@ -81,9 +82,9 @@ class FastLinear(FastLayer):
         return squares + outer_squares(inputs, gradient) if self._weight else squares
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
-        gradient = scale_rows(self._gradient, factors).flatten(0, -2)
+        gradient, inputs = scale_rows(self._gradient, factors).flatten(0, -2), self._inputs.flatten(0, -2)
         if self._weight:
-            write_product(sums[0], gradient.t(), self._inputs.flatten(0, -2), accumulate)
+            write_product(sums[0], gradient, inputs, accumulate, terms=self._inputs.dim() - 1)
         if self._bias:
             write_total(sums[-1], gradient, accumulate)
 
@@ -172,36 +173,6 @@ class FixedFunction(FastLayer):
             del self._leaf, self._outputs
 
 
-def row_squares(rows: Tensor) -> Tensor:
-    """Sum of squares of each row (first dimension)."""
-    norms: Tensor = torch.linalg.vector_norm(rows if rows.dim() == 2 else rows.flatten(1), dim=1)
-    return norms.square_()
-
-
 def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
     """Each row times its factor."""
     return rows * (factors.unsqueeze(1) if rows.dim() == 2 else factors.reshape(-1, *[1] * (rows.dim() - 1)))
-
-
-def write_rows(total: Tensor, value: Tensor, accumulate: bool) -> None:
-    """``total (+)= value``."""
-    if accumulate:
-        total.add_(value)
-    else:
-        total.copy_(value)
-
-
-def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
-    """``total (+)= left @ right`` without a temporary."""
-    if accumulate:
-        total.addmm_(left, right)
-    else:
-        torch.mm(left, right, out=total)
-
-
-def write_total(total: Tensor, rows: Tensor, accumulate: bool) -> None:
-    """``total (+)=`` the sum over the first dimension."""
-    if accumulate:
-        total.add_(rows.sum(0))
-    else:
-        torch.sum(rows, 0, out=total)

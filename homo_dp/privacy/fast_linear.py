@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from homo_dp.privacy.clipping import SAFETY
 from homo_dp.privacy.fast_gradients import FastGradients
-from homo_dp.privacy.fast_layers import write_product, write_total
-from homo_dp.privacy.gram_norms import LEAST_LENGTH
+from homo_dp.privacy.fast_layers import LEAST_SQUARE
 from homo_dp.privacy.losses import Loss, output_gradient
+from homo_dp.privacy.row_sums import BELOW, row_squares, write_product, write_total
 
 
 class OneOutputGradients:
@@ -27,9 +26,9 @@ class OneOutputGradients:
 
     def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
         self._module, self._loss = module, loss
-        self._bound = max_grad_norm * SAFETY
+        self._bound = max_grad_norm * BELOW
         self._bias = module.bias is not None and module.bias.requires_grad
-        self._one = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
+        self._least_square = 1.0 if self._bias else LEAST_SQUARE
         self._general = general
 
     @property
@@ -45,14 +44,14 @@ class OneOutputGradients:
             if inputs.shape[1] != self._module.in_features:  # a sequence, with one output at each position
                 return self._general.clipped_sum(features, labels, sums, accumulate)
             gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
-            lengths: Tensor = torch.linalg.vector_norm(inputs, dim=1, keepdim=True)
-            lengths = torch.hypot(lengths, self._one) if self._bias else lengths.clamp_(min=LEAST_LENGTH)
+            # Infinite for rows that are too long for float32, so that no clipped number below is denormal.
+            lengths = row_squares(inputs).add_(self._least_square).sqrt_().unsqueeze(1)
             signed_norms = gradient * lengths
             clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
             # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
             if not math.isfinite(torch.dot(clipped.view(-1), lengths.view(-1)).item()):
                 return self._general.clipped_sum(features, labels, sums, accumulate)
-            write_product(sums[0], clipped.t(), inputs, accumulate)
+            write_product(sums[0], clipped, inputs, accumulate)
             if self._bias:
                 write_total(sums[1], clipped, accumulate)
         return signed_norms.squeeze_(1).abs

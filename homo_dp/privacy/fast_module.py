@@ -15,6 +15,7 @@ from homo_dp.privacy.dp_optimizer import SecureDPOptimizer, check_trained
 from homo_dp.privacy.draws import NoiseVectors
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_tape import FastTape, all_finite, tape_of
+from homo_dp.privacy.grid import Grid
 from homo_dp.privacy.sgd import step_optimizer, views
 from homo_dp.privacy.validation import check_noise_multiplier
 
@@ -118,7 +119,7 @@ class FastDPOptimizer(SecureDPOptimizer):
         if {id(parameter) for parameter in self._tape_order} != set(self.trained):
             raise PrivacyError("grad_sample_mode=fast trains all trainable parameters; use grad_sample_mode=hooks")
         size = sum(parameter.numel() for parameter in self._tape_order)
-        self._sum = torch.zeros(size, dtype=self._tape_order[0].dtype, device=self._tape_order[0].device)
+        self._sum = torch.zeros(size, dtype=torch.float64, device=self._tape_order[0].device)
         self._sums = views(self._sum, self._tape_order)
         self._released = False
         self._gradient: Tensor | None = None
@@ -147,9 +148,10 @@ class FastDPOptimizer(SecureDPOptimizer):
             raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
         sigma = check_noise_multiplier(float(self.noise_multiplier)) * float(self.max_grad_norm)
         if self._vectors is None:
-            self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS, self._sum.dtype)
+            self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS)
         self._released = True
-        self._gradient = torch.add(self._sum, self._vectors.next().to(self._sum.device), alpha=sigma)
+        noisy = torch.add(self._sum, self._vectors.next().to(self._sum.device), alpha=sigma)
+        self._gradient = Grid.of(sigma).round_(noisy).to(self._tape_order[0].dtype)
         self._gradients = views(self._gradient, self._tape_order)
         for parameter, gradient in zip(self._tape_order, self._gradients, strict=True):
             parameter.grad = gradient

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.fast_layers import FastLayer, row_squares, write_rows
+from homo_dp.privacy.fast_layers import FastLayer
+from homo_dp.privacy.row_sums import row_squares, write_product
 
 
 class _HeldRows(FastLayer):
@@ -29,7 +30,7 @@ class _HeldRows(FastLayer):
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         for total, rows in zip(sums, self._rows, strict=True):
-            write_rows(total, rows.flatten(1).t().mv(factors).view_as(total), accumulate)
+            write_product(total, factors.unsqueeze(1), rows.flatten(1), accumulate)
 
     def forget(self) -> None:
         self._inputs = None

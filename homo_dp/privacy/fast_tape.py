@@ -8,12 +8,12 @@ import math
 
 from torch import Tensor, nn
 
-from homo_dp.privacy.clipping import SAFETY
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_convolution import FastConvolution, is_fast_convolution
 from homo_dp.privacy.fast_embedding import FastEmbedding, is_fast_embedding
 from homo_dp.privacy.fast_layers import FastActivation, FastFlatten, FastLayer, FastLinear, FixedFunction
 from homo_dp.privacy.fast_norms import FastGroupNorm, FastLayerNorm
+from homo_dp.privacy.row_sums import BELOW
 
 FAST = "every trainable layer is supported"
 
@@ -23,7 +23,8 @@ class FastTape:
 
     Guarantees:
         - ``write_clipped_sum`` adds each row's gradient over all trainable parameters together, clipped to the bound;
-        - equal to clipping one row at a time, to float tolerance.
+        - equal to clipping one row at a time to BELOW times the bound, to float tolerance: what is left of the bound
+          covers the rounding of norms and sums, so that one row more or less moves the sum by at most the bound.
     """
 
     def __init__(self, layers: list[FastLayer]) -> None:
@@ -64,7 +65,7 @@ class FastTape:
 
     def write_clipped_sum(self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool) -> None:
         """Write (or add) the clipped sum of the last pass; all norms must be finite."""
-        self.write_layers(squares.rsqrt().mul_(clip_norm * SAFETY).clamp_(max=1.0), sums, accumulate)
+        self.write_layers(squares.rsqrt().mul_(clip_norm * BELOW).clamp_(max=1.0), sums, accumulate)
 
     def write_layers(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         """Write (or add) the sum over rows of factor times gradient."""

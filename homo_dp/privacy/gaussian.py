@@ -1,7 +1,12 @@
-"""Standard normals from a keystream, hardened against floating-point attacks by the four-fold sum."""
+"""Float64 normals from a keystream, by the inverse of the normal distribution function.
+
+One uniform word makes one normal: a monotone map, so that a bound on the error of the map is all there is to know about
+how far the normals are from ideal ones. ``grid.py`` turns that bound into what a release may differ by.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -10,9 +15,16 @@ from numpy.typing import NDArray
 
 from homo_dp.privacy.keystream import SLACK_BYTES, Keystream
 
-SUMMANDS = 4
-# Bytes of keystream worked on at a time: the two work arrays of such a piece stay in the second-level cache.
-PIECE_BYTES = 1 << 19
+# A normal x differs from that of ideal arithmetic and endless uniform bits by at most ERROR * max(1, |x|). Between the
+# tails: rounding the uniform (2**-54, times 12.7, the slope of the inverse at |x| = 2.15) and a few units in the last
+# place of erfinv. In the tails: 53 bits of the tail's own probability, and ndtri. tests/privacy/test_noise.py measures.
+ERROR = 2.0**-49
+# Uniforms beyond +-_CENTRE are tails: there a uniform near 1 resolves the probability that is left too coarsely.
+_CENTRE = 31 / 32
+# Tail words below have fewer than 53 bits: another word goes behind them.
+_FEW_BITS = 1 << 52
+# Bytes of keystream worked on at a time: the work arrays of such a piece stay in the second-level cache.
+PIECE_BYTES = 1 << 18
 # A thread that draws next to a trainer takes longer pieces. Each call ends with taking the interpreter lock, and every
 # time it has to wait for it, the trainer pays for waking it: that costs more than the cache saves.
 BACKGROUND_PIECE_BYTES = 1 << 22
@@ -22,21 +34,16 @@ _PARALLEL = 2048
 _local = threading.local()
 
 
-def fill_normals(stream: Keystream, out: NDArray[np.floating], std: float) -> None:
-    """Overwrite the 1-d array ``out`` (float32 or float64) with secure normals of standard deviation ``std``.
+def fill_normals(stream: Keystream, out: NDArray[np.float64], std: float) -> None:
+    """Overwrite the 1-d array ``out`` with independent normals of standard deviation ``std``.
 
-    Each value is the sum of four independent Box-Muller normals, halved: Holohan & Braghin, "Secure Random Sampling in
-    Differential Privacy" (arXiv:2107.10138), section 5.1 with n = 2. The cosine and sine of one pair go to two
-    different values: in one sum they would be a single normal again. Opacus throws one normal away first, so that no
-    half of an earlier pair is used; here no half is ever kept between draws.
+    Guarantees:
+        - each is a monotone function of uniform bits of its own, within ``ERROR * max(std, |x|)`` of the ideal one;
+        - no number of the keystream serves two values, and none is kept between draws.
     """
-    if out.size == 0:
-        return
-    work = _work(out.dtype)
-    pieces = -(-out.size // work.piece)
-    step = 2 * -(-out.size // (2 * pieces))  # even pieces of one size, but for the last one
-    for start in range(0, out.size, step):
-        work.fill(stream, out[start : start + step], std)
+    work = _work()
+    for start in range(0, out.size, work.piece):
+        work.fill(stream, out[start : start + work.piece], std)
 
 
 def draw_in_background() -> None:
@@ -45,70 +52,47 @@ def draw_in_background() -> None:
 
 
 class _Work:
-    """The arrays of one piece, reused from piece to piece by one thread."""
+    """The bytes of one piece, reused from piece to piece by one thread."""
 
-    def __init__(self, dtype: np.dtype[np.floating], piece_bytes: int) -> None:
-        self.integer = np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
-        self.piece = piece_bytes // (SUMMANDS * dtype.itemsize)
+    def __init__(self, piece_bytes: int) -> None:
+        self.piece = piece_bytes // 8
         # From torch, which aligns memory to cache lines.
         self.random = torch.empty(piece_bytes + SLACK_BYTES, dtype=torch.uint8).numpy()
-        self.floats = torch.empty(piece_bytes, dtype=torch.uint8).numpy().view(dtype)
-        bits = 8 * self.integer.itemsize - 1
-        self.lowest = self.integer.type(-(2**bits))
-        self.units = np.array([[-1.0], [np.pi]], dtype) / dtype.type(2**bits)
-        self.minus_half = dtype.type(-0.5)
 
-    def fill(self, stream: Keystream, out: NDArray[np.floating], std: float) -> None:
-        half = (out.size + 1) // 2
-        pairs = SUMMANDS * half
-        size = 2 * self.integer.itemsize * pairs
-        stream.fill(self.random, size)
-        integers = self.random[:size].view(self.integer)
-        floats = self.floats[: 2 * pairs].reshape(2, pairs)
-        radius, angle = floats
-
-        # With its sign bit set a random integer k is uniform on -2**31 ... -1, so that u = -k / 2**31 is
-        # in (0, 1], finest where the tail of the normal comes from. The angles are signed: [-pi, pi).
-        np.bitwise_or(integers[:pairs], self.lowest, out=integers[:pairs])
-        np.copyto(floats, integers.reshape(2, pairs), casting="unsafe")
-        floats *= self.units
-        # Half of Box-Muller's radius sqrt(-2 ln u), up to 6.5 in float32, so that the halved sum of four is cut at 13
-        # and true far beyond 8. Halving is exact, so it may be done before the sum.
-        np.log(radius, out=radius)
-        radius *= self.minus_half
-        np.sqrt(radius, out=radius)
-
-        circle = integers.view(out.dtype).reshape(2, pairs)  # the integers are used up
-        _cos_and_sin(angle, circle)
-        sums = out if out.size == 2 * half else np.empty(2 * half, out.dtype)
-        np.einsum(
-            "kij,ij->kj",
-            circle.reshape(2, SUMMANDS, half),
-            radius.reshape(SUMMANDS, half),
-            out=sums.reshape(2, half),
-        )
-        if sums is not out:
-            out[:] = sums[: out.size]
-        if std != 1:
-            out *= out.dtype.type(std)
+    def fill(self, stream: Keystream, out: NDArray[np.float64], std: float) -> None:
+        stream.fill(self.random, 8 * out.size)
+        words = self.random[: 8 * out.size].view(np.int64)
+        np.multiply(words, 2.0**-63, out=out, casting="unsafe")
+        tails = np.flatnonzero(np.abs(out) > _CENTRE)
+        probabilities, signs = _tails(stream, words[tails])
+        out[tails] = 0.0  # erfinv is slow close to 1
+        _apply(torch.erfinv, out)
+        out *= math.sqrt(2) * std
+        if tails.size:
+            _apply(torch.special.ndtri, probabilities)
+            out[tails] = probabilities * signs * -std
 
 
-def _cos_and_sin(angle: NDArray[np.floating], out: NDArray[np.floating]) -> None:
-    if angle.itemsize == 4:
-        np.cos(angle, out=out[0])
-        np.sin(angle, out=out[1])
-    else:  # eight times as fast as NumPy's, which has no vector form for float64
-        step = max(1, angle.size) if torch.get_num_threads() == 1 else _PARALLEL - 1
-        pieces = (torch.split(torch.from_numpy(array), step) for array in (angle, out[0], out[1]))
-        for angles, cosines, sines in zip(*pieces, strict=True):
-            torch.cos(angles, out=cosines)
-            torch.sin(angles, out=sines)
+def _tails(stream: Keystream, words: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The probability beyond each word's value, below 1/64 and with 53 bits, and the side it is on."""
+    left = ((1 << 63) - 1) - (words ^ (words >> 63))  # how many magnitudes are farther out
+    probabilities = (left.astype(np.float64) + 0.5) * 2.0**-64
+    few = np.flatnonzero(left < _FEW_BITS)
+    if few.size:
+        behind = (stream.words(few.size).astype(np.float64) + 0.5) * 2.0**-64
+        probabilities[few] = (left[few] + behind) * 2.0**-64
+    return probabilities, np.where(words < 0, -1.0, 1.0)
 
 
-def _work(dtype: np.dtype[np.floating]) -> _Work:
-    name = f"work_{dtype.name}"
-    work: _Work | None = getattr(_local, name, None)
+def _apply(function: object, values: NDArray[np.float64]) -> None:
+    """A function of torch in place: with vector instructions where NumPy and SciPy have none, and without threads."""
+    step = max(1, values.size) if torch.get_num_threads() == 1 else _PARALLEL - 1
+    for piece in torch.split(torch.from_numpy(values), step):
+        function(piece, out=piece)  # type: ignore[operator]
+
+
+def _work() -> _Work:
+    work: _Work | None = getattr(_local, "work", None)
     if work is None:
-        work = _Work(dtype, getattr(_local, "piece_bytes", PIECE_BYTES))
-        setattr(_local, name, work)
+        work = _local.work = _Work(getattr(_local, "piece_bytes", PIECE_BYTES))
     return work

@@ -15,13 +15,16 @@ from opacus.grad_sample.gsm_exp_weights import GradSampleModuleExpandedWeights
 from opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceBias
 from torch import Tensor, nn
 
-from homo_dp.privacy.clipping import clip_factors
+from homo_dp.privacy.clipping import clip_factors, row_norms
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ghost import GHOST_NORMS, check_ghost_layers, clip_in_second_pass
 from homo_dp.privacy.losses import Loss, per_sample
+from homo_dp.privacy.row_sums import BELOW, ghost_rows
 
 # torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
 warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
+
+_PIECE = 64  # rows of gradients taken to float64 at a time: all at once would double the memory they take
 
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 
@@ -41,7 +44,7 @@ class ClippedGradients(Protocol):
     def clipped_sum(
         self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
     ) -> Callable[[], Tensor]:
-        """Write (or add) the clipped sum of these rows to ``sums``; return what gives their norms before clipping."""
+        """Write (or add) the clipped sum of these rows to the float64 ``sums``; return what gives their norms."""
 
     def close(self) -> None:
         """Take every hook off the module."""
@@ -86,7 +89,7 @@ class MaterialisedGradients:
         rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
         norms = joint_norms(rows, len(features))
         self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
-        factors = clip_factors(norms, self._max_grad_norm)
+        factors = clip_factors(norms, self._max_grad_norm * BELOW)  # as all modes of a training
         for total, gradient in zip(sums, rows, strict=True):
             _store(total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate)
         self._clear()
@@ -105,9 +108,14 @@ class MaterialisedGradients:
 class GhostGradients:
     """Opacus' ghost clipping: norms in a first backward pass, the weighted sum in a second one.
 
+    The second pass adds rows up in float32, so it takes few at a time: see ``row_sums.py``.
+
     Guarantees:
         - as ``clip_in_second_pass``; layers whose rounding has no bound are refused.
     """
+
+    batch_rows = 0
+    """Rows of the whole batch that the next rows are a part of; 0: they are all of it."""
 
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True) -> None:
         check_ghost_layers(module)
@@ -123,6 +131,15 @@ class GhostGradients:
     def clipped_sum(
         self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
     ) -> Callable[[], Tensor]:
+        if not accumulate:
+            for total in sums:
+                total.zero_()
+        rows = ghost_rows(max(self.batch_rows, len(features)))
+        pieces = zip(torch.split(features, rows), torch.split(labels, rows), strict=True)
+        norms = torch.cat([self._add(piece, answers, sums) for piece, answers in pieces])
+        return norms.clone
+
+    def _add(self, features: Tensor, labels: Tensor, sums: list[Tensor]) -> Tensor:
         gradients: list[Tensor | None] | None
         norms, gradients = self._weighted(features, labels)
         if not bool(norms.isfinite().all()):
@@ -130,15 +147,18 @@ class GhostGradients:
             finite = norms.isfinite()
             self.rows_not_finite += int((~finite).sum())
             gradients = self._weighted(features[finite], labels[finite])[1] if bool(finite.any()) else None
-        for index, total in enumerate(sums):
-            _store(total, None if gradients is None else gradients[index], accumulate)
-        return norms.clone
+        for total, gradient in zip(sums, gradients or (), strict=gradients is not None):
+            if gradient is not None:
+                total.add_(gradient)
+        return norms
 
     def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         with torch.enable_grad():
             inputs = features if self._batch_first else features.transpose(0, 1)
             losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
-            norms = clip_in_second_pass(self._wrapped, losses, self._parameters, self._max_grad_norm, mean=False)
+            norms = clip_in_second_pass(
+                self._wrapped, losses, self._parameters, self._max_grad_norm * BELOW, mean=False
+            )
         gradients = [parameter.grad for parameter in self._parameters]
         self._clear()
         return norms, gradients
@@ -194,16 +214,20 @@ def rows_first(module: nn.Module) -> None:
 
 
 def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:
-    """Norm of each row over all parameters together; parameters without a gradient count as zeros."""
-    norms = [torch.linalg.vector_norm(row.reshape(count, -1), dim=1) for row in rows if row is not None]
-    return torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(count)
+    """Float64 norm of each row over all parameters together; parameters without a gradient count as zeros."""
+    norms = [row_norms(row) for row in rows if row is not None] if count else []
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(count, dtype=torch.float64)
 
 
 def scaled_sum(rows: Tensor, factors: Tensor) -> Tensor:
-    """Sum of the rows times their factors; a row with factor 0 is left out, whatever it holds."""
+    """Float64 sum of the rows times their factors; a row with factor 0 is left out, whatever it holds."""
     if not bool((factors > 0).all()):
         rows, factors = rows[factors > 0], factors[factors > 0]
-    return torch.einsum("i,i...->...", factors.to(rows.dtype), rows)
+    total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=rows.device)
+    weights, flat = factors.double().unsqueeze(0), rows.reshape(len(rows), total.numel())
+    for start in range(0, len(rows), _PIECE):
+        total.view(1, -1).addmm_(weights[:, start : start + _PIECE], flat[start : start + _PIECE].double())
+    return total
 
 
 def _grad_sample(parameter: nn.Parameter, count: int) -> Tensor | None:

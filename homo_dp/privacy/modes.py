@@ -133,7 +133,8 @@ def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradie
         true = _true_norms(module, rows)
     gradients = make()
     try:
-        sums = [torch.zeros_like(parameter) for parameter in module.parameters() if parameter.requires_grad]
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in trained]
         measured = gradients.clipped_sum(rows, rows, sums, False)()
     finally:
         gradients.close()

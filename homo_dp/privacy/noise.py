@@ -24,10 +24,10 @@ __all__ = ["NOT_PRIVATE", "AheadNormals", "NoiseSource", "SecureNoise", "SeededN
 
 NOT_PRIVATE = "NOT PRIVATE"
 
-# For each type its form in NumPy, and the standard deviations it can hold: below them noise would vanish.
-_TYPES: dict[torch.dtype, tuple[type[np.floating], float, float]] = {
-    torch.float32: (np.float32, torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max / 16),
-    torch.float64: (np.float64, torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).max / 16),
+# For each type the standard deviations it can hold: below them noise would vanish.
+_TYPES = {
+    dtype: (torch.finfo(dtype).tiny, torch.finfo(dtype).max / 64)  # no normal is beyond 14
+    for dtype in (torch.float32, torch.float64)
 }
 # Above this variance a binomial is drawn as the sum of two halves, so that its table stays small.
 _LARGEST_TABLE_VARIANCE = 2.0**20
@@ -38,10 +38,11 @@ class NoiseSource(ABC):
 
     Guarantees:
         - a forked child goes on with a key of its own;
-        - normals carry the four-fold sum of secure mode, in float32 and float64;
+        - normals are float64, within a stated bound of ideal ones (``gaussian.py``), and rounded where another type is
+          asked for; what is released goes through ``grid.noised``, which hides their low bits;
         - integers, choices and binomials are exactly distributed (binomials to a total variation below 2**-100);
         - ``private`` is False unless the keystream is one that nobody can repeat;
-        - ``secure`` is False unless the normals come from that keystream itself, with the four-fold sum.
+        - ``secure`` is False unless the normals come from that keystream itself.
     """
 
     private: bool = False
@@ -64,9 +65,14 @@ class NoiseSource(ABC):
 
     def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
-        out = np.empty(math.prod(shape), _checked_type(std, dtype))
+        _check_type(std, dtype)
+        out = np.empty(math.prod(shape))
         fill_normals(self._stream, out, std)
-        return torch.from_numpy(out).reshape(tuple(shape))
+        return torch.from_numpy(out).to(dtype).reshape(tuple(shape))
+
+    def words(self, size: int) -> NDArray[np.uint64]:
+        """Independent uniform 64-bit words, in memory of their own."""
+        return self._stream.words(_count("size", size))
 
     def uniform(self, size: int) -> Tensor:
         """Independent float64 multiples of 2**-53 in (0, 1]."""
@@ -134,7 +140,7 @@ class SecureNoise(NoiseSource):
 class OrdinaryNoise(NoiseSource):
     """What ``secure_mode: false`` asks for: NumPy's normals, from a fresh key of the operating system for every draw.
 
-    The guarantee then assumes an observer who exploits neither the generator nor the rounding of floating-point noise.
+    The guarantee then assumes an observer who does not exploit the generator. Releases lie on the same grid.
     """
 
     private = True
@@ -145,11 +151,11 @@ class OrdinaryNoise(NoiseSource):
 
     def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
-        numpy_type = _checked_type(std, dtype)
+        _check_type(std, dtype)
         generator = np.random.Generator(np.random.SFC64(int.from_bytes(self._stream.read(SEED_BYTES), "little")))
-        out = generator.standard_normal(math.prod(shape), numpy_type)
-        out *= numpy_type(std)
-        return torch.from_numpy(out).reshape(tuple(shape))
+        out = generator.standard_normal(math.prod(shape))
+        out *= std
+        return torch.from_numpy(out).to(dtype).reshape(tuple(shape))
 
     def _new_seed(self) -> bytes:
         return os.urandom(SEED_BYTES)
@@ -223,13 +229,12 @@ def _binomial_table(n: int, p: float) -> tuple[int, list[int]]:
     return mode - len(below), thresholds
 
 
-def _checked_type(std: float, dtype: torch.dtype) -> type[np.float32] | type[np.float64]:
+def _check_type(std: float, dtype: torch.dtype) -> None:
     if dtype not in _TYPES:
         raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
-    numpy_type, lowest, highest = _TYPES[dtype]
+    lowest, highest = _TYPES[dtype]
     if not lowest <= std <= highest:
         raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
-    return numpy_type
 
 
 def _count(name: str, value: int, lowest: int = 0) -> int:

@@ -16,7 +16,8 @@ from homo_dp.privacy.clipping import check_clip_norm
 from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.fast_tape import all_finite
-from homo_dp.privacy.gradients import ClippedGradients, rows_first
+from homo_dp.privacy.gradients import ClippedGradients, GhostGradients, rows_first
+from homo_dp.privacy.grid import Grid
 from homo_dp.privacy.losses import Loss
 from homo_dp.privacy.masks import secret_masks
 from homo_dp.privacy.modes import choose_gradients
@@ -35,9 +36,10 @@ class PrivateTraining:
     """DP-SGD of one module on one party's rows, over any number of rounds.
 
     Guarantees:
-        - every step samples rows by ``sampler`` and one row moves the summed gradient by at most ``max_grad_norm``;
+        - every step samples rows by ``sampler`` and one row moves the float64 sum of gradients by at most
+          ``max_grad_norm``, rounding included;
         - every step, with an empty batch too, adds normal noise of ``noise_multiplier * max_grad_norm`` per coordinate
-          to the sum and divides by the expected batch size;
+          to the sum, rounds it to the grid of that noise and divides by the expected batch size;
         - a row with a gradient that is not finite contributes nothing and is counted in ``rows_not_finite``; so does a
           whole batch whose clipped sum is not, in ``sums_not_finite``, and no step fails for what the rows hold;
         - ``event(steps)`` is what ``run(steps)`` does: both read the same sampler and the same noise multiplier.
@@ -81,12 +83,14 @@ class PrivateTraining:
         self._batch: Tensor | None = None
         self._last_norms: list[Callable[[], Tensor]] = []
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._sum = torch.zeros(
-            sum(parameter.numel() for parameter in self._parameters),
-            dtype=self._parameters[0].dtype,
-            device=self._parameters[0].device,
-        )
+        first = self._parameters[0]
+        size = sum(parameter.numel() for parameter in self._parameters)
+        self._sum = torch.zeros(size, dtype=torch.float64, device=first.device)
         self._sums = views(self._sum, self._parameters)
+        self._released = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self._released_parts = views(self._released, self._parameters)
+        self._grid = Grid.of(self._noise_multiplier * self._max_grad_norm)
+        self._grid.check(sampler.population * self._max_grad_norm)
         self._batches = PoissonBatches(sampler, self.noise)
         # It copies the module, so it is made before hooks are put on it.
         self._alone = None if keeps_rows_alone(module, loss) else RowsAlone(module, loss)
@@ -96,7 +100,7 @@ class PrivateTraining:
         )
         _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
         if self._alone is not None:
-            size = min(physical_batch_size or math.inf, sampler.expected_size)
+            size = int(min(physical_batch_size or math.inf, max(1, sampler.expected_size)))
             self._alone.compare_made_up(self._features, self._labels, size)
 
     @property
@@ -125,7 +129,7 @@ class PrivateTraining:
             raise PrivacyError(f"steps={steps!r} is not a whole number >= 0; give the number of steps to take")
         self._check_trained()
         self.module.train()
-        with secret_masks(self.noise), NoiseVectors(self.noise, self._sum.numel(), steps, self._sum.dtype) as vectors:
+        with secret_masks(self.noise), NoiseVectors(self.noise, self._sum.numel(), steps) as vectors:
             for _ in range(steps):
                 self._step(vectors)
                 if after_step is not None:
@@ -216,15 +220,15 @@ class PrivateTraining:
 
     def _finish(self, vectors: NoiseVectors) -> None:
         self._add_noise(vectors)
-        self._divide()
-        for parameter, gradient in zip(self._parameters, self._sums, strict=True):
+        self._release()
+        for parameter, gradient in zip(self._parameters, self._released_parts, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
         if self.after_noise is not None:
             self.after_noise()
         if self._on_step is not None:
             self._on_step()
-        step_optimizer(self.optimizer, self._parameters, self._sums)
+        step_optimizer(self.optimizer, self._parameters, self._released_parts)
         self.steps_done += 1
 
     def _draw(self) -> Tensor:
@@ -235,13 +239,14 @@ class PrivateTraining:
         if len(rows) == 0:
             self._sum.zero_()
             return
+        if isinstance(self._gradients, GhostGradients):
+            self._gradients.batch_rows = len(rows)
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
             self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0))
-        if not all_finite(
-            self._sum
-        ):  # depends on rows, so an error would tell of them: a step of noise alone tells less
+        if not all_finite(self._sum):
+            # This depends on rows, so an error would tell of them: a step of noise alone tells less.
             self._sum.zero_()
             self.sums_not_finite += 1
             _log.warning("a clipped sum of gradients is not finite and counts as zeros; lower the learning rate")
@@ -257,8 +262,9 @@ class PrivateTraining:
         self._sum.add_(vectors.next().to(self._sum.device), alpha=sigma)
         self.applied_sigma = sigma
 
-    def _divide(self) -> None:
-        self._sum.mul_(1.0 / self._sampler.expected_size)
+    def _release(self) -> None:
+        """The noisy sum on its grid over the expected batch size; only this is ever seen by anything that follows."""
+        self._released.copy_(self._grid.round_(self._sum)).mul_(1.0 / self._sampler.expected_size)
 
 
 def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:

@@ -21,6 +21,7 @@ from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.party import Party, PartySettings
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.clipping import clip_vector
+from homo_dp.privacy.grid import noised
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise import NoiseSource, SeededNoise
 from homo_dp.privacy.sampling import REPLACE_ONE
@@ -36,20 +37,25 @@ TRUSTED: dict[str, Any] = {**WITH_DOWNLOAD, "nbafl.noise_at_upload": False, "pri
 # --- broken mechanisms -----------------------------------------------------------------------------------------------
 
 
+def noised_weights(mechanism: Nbafl, tensors: Weights) -> Weights:
+    return {name: noised(t, mechanism.upload_sigma, mechanism.noise).to(t.dtype) for name, t in tensors.items()}
+
+
 class NoiseBeforeClip(Nbafl):
     """Broken: the clip takes most of the noise away again."""
 
     def after_fit(self, fit: LocalFit) -> Release:
-        clipped, _ = clip_vector(self._noised(fit.weights(), self.upload_sigma), self.clip_norm)
+        clipped, _ = clip_vector(noised_weights(self, fit.weights()), self.clip_norm)
         return Release(clipped, self.upload_event, self.upload_sigma, REPLACE_ONE)
 
 
 class NoiseDropped(Nbafl):
     """Broken: the noise is computed and not added."""
 
-    def _noised(self, tensors: Weights, sigma: float) -> Weights:
-        super()._noised(tensors, sigma)
-        return tensors
+    def after_fit(self, fit: LocalFit) -> Release:
+        clipped, _ = clip_vector(fit.weights(), self.clip_norm)
+        noised_weights(self, clipped)
+        return Release(clipped, self.upload_event, self.upload_sigma, REPLACE_ONE)
 
 
 class ClipPerTensor(Nbafl):
@@ -57,7 +63,7 @@ class ClipPerTensor(Nbafl):
 
     def after_fit(self, fit: LocalFit) -> Release:
         clipped = {name: clip_vector({name: t}, self.clip_norm)[0][name] for name, t in fit.weights().items()}
-        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+        return Release(noised_weights(self, clipped), self.upload_event, self.upload_sigma, REPLACE_ONE)
 
 
 class DownloadAlwaysZero(Nbafl):

@@ -77,8 +77,8 @@ class DividedByDrawn(PrivateTraining):
         self._drawn = max(1, len(rows))
         return rows
 
-    def _divide(self) -> None:
-        self._sum.div_(self._drawn)
+    def _release(self) -> None:
+        self._released.copy_(self._grid.round_(self._sum)).div_(self._drawn)
 
 
 class RateOfWholeBatches(PrivateTraining):

@@ -92,7 +92,8 @@ def test_empty_batches_step_and_are_accounted(mode: str) -> None:
     for _ in range(5):
         before = module.weight.detach().clone()
         assert one_epoch(wrapped, optimizer, criterion, [(torch.zeros(0, 64), torch.zeros(0))]) == [0]  # type: ignore[arg-type]
-        assert float((module.weight.detach() - before).abs().min()) > 0
+        # Of 64 values on their grid one in 160 is zero: more than half of them never.
+        assert float((module.weight.detach() != before).double().mean()) > 0.5
         assert bool(module.weight.isfinite().all())
     assert engine.accountant.history == [(1.0, 1.0, 5)]
 

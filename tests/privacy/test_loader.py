@@ -43,7 +43,7 @@ def test_noise_vectors_are_fresh_standard_normals(size: int) -> None:
     Whole vectors are compared: two of 6,666 single float32 normals are often the same.
     """
     steps = max(4, 20_000 // size)
-    with NoiseVectors(secure_noise(), size, steps, torch.float32) as vectors:
+    with NoiseVectors(secure_noise(), size, steps) as vectors:
         drawn = torch.stack([vectors.next() for _ in range(steps)])
     assert drawn.shape == (steps, size)
     assert len({tuple(row) for row in drawn.tolist()}) == steps
@@ -51,7 +51,7 @@ def test_noise_vectors_are_fresh_standard_normals(size: int) -> None:
 
 
 def test_seeded_vectors_repeat() -> None:
-    first, again = (NoiseVectors(SeededNoise(1), 20_000, 4, torch.float64) for _ in range(2))
+    first, again = (NoiseVectors(SeededNoise(1), 20_000, 4) for _ in range(2))
     assert all(torch.equal(first.next(), again.next()) for _ in range(4))
 
 
@@ -111,7 +111,7 @@ def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(monkeypatch:
     batches = PoissonBatches(PoissonSampler(1000, 0.1), secure_noise())
     batches.next()
     for size in (100, 20_000):  # drawn in blocks, and several at a time by a thread
-        with NoiseVectors(secure_noise(), size, 50, torch.float64) as vectors:
+        with NoiseVectors(secure_noise(), size, 50) as vectors:
             vectors.next()
             children = [in_forked_child(vectors.next) for _ in range(2)]
             check_independent(vectors.next(), *children)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import combinations
 
+import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gaussian import ERROR, _tails
 from homo_dp.privacy.keystream import SEED_BYTES, Keystream
 from homo_dp.privacy.noise import (
     AheadNormals,
@@ -78,24 +80,31 @@ def test_the_normality_check_sees_another_law() -> None:
         check_normality(UniformNoise().normal([200_000], 1.0), 1.0)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-13)])
-@pytest.mark.parametrize("size", [1, 7, 40])
-def test_each_value_is_the_halved_sum_of_four_independent_box_muller_normals(
-    dtype: torch.dtype, tolerance: float, size: int
-) -> None:
-    source = SeededNoise(3)
-    half, bits = (size + 1) // 2, 32 if dtype == torch.float32 else 64
-    raw = Keystream(source._new_seed).read(8 * half * bits // 8)
-    numbers = np.frombuffer(raw, np.int32 if bits == 32 else np.int64).tolist()
-    scale = 2 ** (bits - 1)
-    cosines, sines = [0.0] * half, [0.0] * half
-    for i in range(4 * half):
-        radius = math.sqrt(-2 * math.log((scale - numbers[i] % scale) / scale))
-        angle = math.pi * numbers[4 * half + i] / scale
-        cosines[i % half] += radius * math.cos(angle) / 2
-        sines[i % half] += radius * math.sin(angle) / 2
-    expected = torch.tensor((cosines + sines)[:size], dtype=torch.float64) * 3
-    torch.testing.assert_close(source.normal([size], 3.0, dtype).double(), expected, atol=tolerance, rtol=tolerance)
+@pytest.mark.parametrize("seed", [3, 4])
+def test_each_value_is_within_its_stated_error_of_the_ideal_normal(seed: int) -> None:
+    """Against 40 digits, with the bits of the stream as they are; 2,000 values, of which some 60 are tails."""
+    source, size = SeededNoise(seed), 2000
+    words = np.frombuffer(Keystream(source._new_seed).read(8 * size), np.int64).tolist()
+    found = source.normal([size], 1.0, torch.float64).tolist()
+    with mpmath.workdps(40):
+        for word, value in zip(words, found, strict=True):
+            ideal = mpmath.sqrt(2) * mpmath.erfinv((mpmath.mpf(word) + mpmath.mpf("0.5")) / 2**63)
+            assert abs(value - ideal) <= ERROR * max(1, abs(value))
+
+
+def test_far_tails_take_more_bits() -> None:
+    """Words next to the ends of their range: 11 to 13 standard deviations away, each with the bits of a word behind."""
+    behind = Keystream(lambda: bytes(SEED_BYTES))
+    words = np.array([2**63 - 1, -(2**63), 2**63 - 1000, -(2**63) + 2**40], np.int64)
+    probabilities, signs = _tails(behind, words)
+    more = (Keystream(lambda: bytes(SEED_BYTES)).words(4).astype(np.float64) + 0.5) / 2**64
+    assert probabilities.tolist() == ((np.array([0, 0, 999, 2**40]) + more) * 2.0**-64).tolist()
+    assert signs.tolist() == [1, -1, 1, -1]
+    with mpmath.workdps(60):
+        for probability in probabilities.tolist():
+            found = float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
+            ideal = -mpmath.sqrt(2) * mpmath.erfinv(1 - 2 * mpmath.mpf(probability))
+            assert abs(found - ideal) <= ERROR * abs(found) / 2
 
 
 @pytest.mark.parametrize(("shape", "count"), [([], 1), ([0], 0), ([3, 0, 2], 0), ([1, 1], 1)])

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.losses import Loss, squared_error
 from homo_dp.privacy.noise import SeededNoise
+from homo_dp.privacy.row_sums import BELOW
 from homo_dp.privacy.sampling import PoissonSampler
 from homo_dp.privacy.training import PrivateTraining
 
@@ -15,13 +16,13 @@ QUIET = 1e-7  # a noise multiplier so small that a step shows its clipped sum
 
 
 def reference_sum(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor, clip_norm: float) -> list[Tensor]:
-    """Clip one row at a time by autograd, add up in float64: slow, and nothing of the package is in it."""
+    """Clip one row at a time by autograd, add up in float64: slow, and nothing of the package but BELOW is in it."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
     for row in range(len(features)):
         gradients = _row_gradients(module, loss, features[row : row + 1], labels[row : row + 1])
         norm = float(flat(gradients).norm())
-        factor = min(1.0, clip_norm / norm) if norm > 0 else 1.0
+        factor = min(1.0, BELOW * clip_norm / norm) if norm > 0 else 1.0
         for sum_so_far, gradient in zip(total, gradients, strict=True):
             sum_so_far += factor * gradient.double()
     return total

@@ -35,6 +35,7 @@ from homo_dp.federation.messages import NUMBER, Field
 from homo_dp.privacy.adaptive_clipping import HALF, QuantileTracker, centred_bits
 from homo_dp.privacy.clipping import check_clip_norm, clip_factors, row_norms
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.grid import noised, noised_share
 from homo_dp.privacy.noise import NoiseSource
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class DpFedAvg(CohortMechanism):
     Guarantees:
         - one user moves the sum by at most the clip norm C of the round, and the sum of bits by 1/2;
         - the noise on the sum has at least the standard deviation z_delta * C, of the C that clipped; it is added
-          once, by the aggregator or in shares by the parties;
+          once, by the aggregator or in shares by the parties, and what carries it lies on the grid of that noise;
         - the sum is divided by a fixed number, so a missing reply lowers the sum and never the noise;
         - who was in a cohort stays with the aggregator: no output of a run says it.
     """
@@ -181,9 +182,9 @@ class DpFedAvg(CohortMechanism):
         bounded = _scaled(rows, norms, clip_norm)
         bits = self.bits((norms <= clip_norm) & within)
         if self.noise_at_parties:
-            bounded += self.noise.normal(bounded.shape, self.numbers.share_sigma(clip_norm), bounded.dtype)
+            bounded = noised_share(bounded, self.numbers.share_sigma(clip_norm), self.noise).to(bounded.dtype)
             if self.adaptive:
-                bits += self.noise.normal(bits.shape, self.numbers.share_of_bit_noise, bits.dtype)
+                bits = noised_share(bits, self.numbers.share_of_bit_noise, self.noise)
         return Contributions(bounded, bits)
 
     def party_sigma(self, clip_norm: float) -> float:
@@ -262,7 +263,7 @@ class DpFedAvg(CohortMechanism):
         if self.noise_at_parties:
             return total.updates
         sigma = self.numbers.sum_sigma(total.clip_norm)
-        return total.updates + self.noise.normal(total.updates.shape, sigma, torch.float64)
+        return noised(total.updates, sigma, self.noise)
 
     def denominator(self, total: CohortSum) -> float:
         """What the sum is divided by: fixed before anyone replied."""
@@ -278,7 +279,9 @@ class DpFedAvg(CohortMechanism):
         """The noisy share of updates within the clip norm; the next round's clip norm follows from it."""
         bits = total.bits
         if not self.noise_at_parties:
-            bits += float(self.noise.normal([1], self.numbers.bit_noise or math.nan, torch.float64))
+            bits = float(
+                noised(torch.tensor(bits, dtype=torch.float64), self.numbers.bit_noise or math.nan, self.noise)
+            )
         adaptive = self.privacy.adaptive
         tracker = QuantileTracker(adaptive.learning_rate, adaptive.target_quantile, self.numbers.cohort_size)
         share = tracker.share(bits)

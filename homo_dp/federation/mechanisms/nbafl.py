@@ -34,6 +34,7 @@ from homo_dp.federation.mechanism import (
 from homo_dp.privacy.accounting import check_delta
 from homo_dp.privacy.clipping import check_clip_norm, clip_vector
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.grid import noised, noised_share
 from homo_dp.privacy.noise import NoiseSource
 from homo_dp.privacy.sampling import REPLACE_ONE
 
@@ -231,10 +232,9 @@ class Nbafl(Mechanism):
             log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
         if self.ledger_keeper == "aggregator":
             return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
-        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
-
-    def _noised(self, tensors: Weights, sigma: float) -> Weights:
-        return {name: t + self.noise.normal(t.shape, sigma, t.dtype) for name, t in tensors.items()}
+        sigma = self.upload_sigma
+        sent = {name: noised_share(t, sigma, self.noise).to(t.dtype) for name, t in clipped.items()}
+        return Release(sent, self.upload_event, sigma, REPLACE_ONE)
 
     # --- at the aggregator ------------------------------------------------------------------------------------------
 
@@ -244,12 +244,14 @@ class Nbafl(Mechanism):
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
         what it saw, sees nothing without it."""
+        updates = [replace(u, tensors={name: t.double() for name, t in u.tensors.items()}) for u in updates]
         if self.ledger_keeper == "aggregator":  # the object that adds the noise bounds what it is added to
             updates = [replace(update, tensors=clip_vector(update.tensors, self.clip_norm)[0]) for update in updates]
         mean = weighted_mean(updates)
         sigma = self._sigma_for(updates, round_number)
         if sigma > 0:
-            mean = self._noised(mean, sigma)
+            mean = {name: noised(tensor, sigma, self.noise) for name, tensor in mean.items()}
+        mean = {name: tensor.to(current[name].dtype) for name, tensor in mean.items()}
         event = None
         if self.ledger_keeper == "aggregator":
             total = sum(update.weight for update in updates)
