@@ -31,10 +31,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from samples import job_config, write_table
 
-import homo_dp.privacy.engine  # noqa: F401 (a run imports it late)
+import homo_dp.privacy.opacus.engine  # noqa: F401 (a run imports it late)
 from homo_dp.config.load import config_from
-from homo_dp.outputs import write_outputs
-from homo_dp.user_simulation import build_simulation
+from homo_dp.runs.outputs import write_outputs
+from homo_dp.runs.user_simulation import build_simulation
 
 BAR = 1.3
 FEATURES, ROUNDS, BATCH = 20, 2, 64

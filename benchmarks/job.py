@@ -38,9 +38,9 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
     from homo_dp import train
 
     if imported:
-        import homo_dp.outputs
-        import homo_dp.privacy.engine
-        import homo_dp.user_simulation  # noqa: F401
+        import homo_dp.privacy.opacus.engine
+        import homo_dp.runs.outputs
+        import homo_dp.runs.user_simulation  # noqa: F401
     phases.leave()
     phases.watch("config", train, "load_from_arguments")
     children: list[float] = []  # CPU seconds of the process that talks to MLflow, at the end and when it lets us go
@@ -50,7 +50,7 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
 
     def prepare() -> None:
         watch_run(phases)
-        from homo_dp.tracking.mlflow_tracker import MlflowTracker
+        from homo_dp.tracking.mlflow.tracker import MlflowTracker
 
         around(MlflowTracker, "finish", look, look)
 

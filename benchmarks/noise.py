@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from arguments import parser_for
 
-from homo_dp.privacy.grid import noised, noised_share
-from homo_dp.privacy.noise import AheadNormals, secure_noise
-from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.noise.grid import noised, noised_share
+from homo_dp.privacy.noise.source import AheadNormals, secure_noise
+from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 BARS = {100_000: 6.0, 1_000_000: 8.0}
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from homo_dp.quick import quick_imports
+from homo_dp.core.heavy_imports import quick_imports
 
 
 class Phases:
@@ -66,12 +66,13 @@ def watch_run(phases: Phases) -> None:
     """Wrap the parts of a training run; imports all of them, which counts as its own phase."""
     phases.enter("imports")
     with quick_imports():
-        import homo_dp.privacy.engine  # noqa: F401 (imported late by a run)
-        from homo_dp import outputs, simulation, train, user_simulation  # noqa: F401 (all that a run imports)
+        import homo_dp.privacy.opacus.engine  # noqa: F401 (imported late by a run)
+        from homo_dp import train
         from homo_dp.federation.mechanisms.dp_sgd import DpSgd
         from homo_dp.privacy.ledger import Ledger
-        from homo_dp.privacy.training import PrivateTraining
-        from homo_dp.tracking.mlflow_tracker import MlflowTracker
+        from homo_dp.privacy.training.private_training import PrivateTraining
+        from homo_dp.runs import outputs, simulation
+        from homo_dp.tracking.mlflow.tracker import MlflowTracker
 
     phases.leave()
     phases.watch("training", PrivateTraining, "run")

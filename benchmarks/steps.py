@@ -32,10 +32,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from homo_dp.privacy.engine import PrivacyEngine
-from homo_dp.privacy.losses import Loss, binary_logistic, softmax_cross_entropy
-from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.training import PrivateTraining
+from homo_dp.privacy.gradients.losses import Loss, binary_logistic, softmax_cross_entropy
+from homo_dp.privacy.opacus.engine import PrivacyEngine
+from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.private_training import PrivateTraining
 
 ROWS, BATCH = 10_000, 256
 NOISE_MULTIPLIER, CLIP_NORM, LEARNING_RATE = 1.0, 1.0, 0.05

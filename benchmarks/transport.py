@@ -36,12 +36,12 @@ import torch
 
 from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.messages import KINDS, Message
-from homo_dp.federation.protocol import Transport
-from homo_dp.processes import aggregator_sealer, open_transport, party_sealer
-from homo_dp.simulation import Simulation
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import KINDS, Message
+from homo_dp.federation.protocol.transport import Transport
+from homo_dp.runs.processes import aggregator_sealer, open_transport, party_sealer
+from homo_dp.runs.simulation import Simulation
 from tests.processes.parts import DATA, PARTIES, RUN, Cluster
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer

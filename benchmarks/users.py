@@ -22,14 +22,14 @@ from arguments import parser_for
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
-from homo_dp.federation.aggregator import Aggregator
-from homo_dp.federation.build import build_aggregator
-from homo_dp.federation.cohorts import CohortTraining, OneAtATime, Together
-from homo_dp.federation.users import Users
+from homo_dp.federation.sessions.aggregator import Aggregator
+from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.federation.users.cohorts import CohortTraining, OneAtATime, Together
+from homo_dp.federation.users.user_rows import Users
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise import secure_noise
-from homo_dp.user_simulation import user_facts, user_mechanism
+from homo_dp.privacy.noise.source import secure_noise
+from homo_dp.runs.user_simulation import user_facts, user_mechanism
 
 ROWS, FEATURES = 30, 100
 SPEED_BAR, MEMORY_BAR = 10.0, 1 << 30

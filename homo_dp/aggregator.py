@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
-from homo_dp.quick import quick_imports
+from homo_dp.console.options import (
+    Parser,
+    add_common_arguments,
+    check_outputs,
+    load_from_arguments,
+    run,
+    screen_from_arguments,
+)
+from homo_dp.core.heavy_imports import quick_imports
 
 EXAMPLES = """examples:
   python -m homo_dp.keys new aggregator --dir keys
@@ -23,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen.notes(loaded.notes)
     check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
     with quick_imports():
-        from homo_dp.aggregator_process import AggregatorProcess
+        from homo_dp.runs.aggregator_process import AggregatorProcess
 
     return AggregatorProcess(loaded.config, screen).run()
 

@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.budget_ledger import add_ledger_commands, ledger_command
-from homo_dp.cli import Parser, Screen, add_screen_arguments, run, screen_from_arguments
-from homo_dp.errors import InputError
+from homo_dp.console.options import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.core.errors import InputError
+from homo_dp.runs.budget_ledger import add_ledger_commands, ledger_command
 
 if TYPE_CHECKING:
-    from homo_dp.budget_plan import Plan
+    from homo_dp.runs.budget_plan import Plan
 
 PLAN_ABOUT = """Epsilon of a training plan, or the noise for a target epsilon. Nothing is read; the numbers are all.
 
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def plan(options: argparse.Namespace, screen: Screen) -> int:
     """Print what a plan costs, or what noise it needs."""
-    from homo_dp.budget_plan import changes
-    from homo_dp.budget_plot import check_plot, draw
+    from homo_dp.runs.budget_plan import changes
+    from homo_dp.runs.budget_plot import check_plot, draw
 
     if options.plot is not None:
         check_plot(options.plot)
@@ -81,7 +81,7 @@ def plan(options: argparse.Namespace, screen: Screen) -> int:
 
 def _plan(options: argparse.Namespace, screen: Screen) -> Plan:
     """The plan that the options describe; each missing or needless one is named."""
-    from homo_dp.budget_plan import ADD_OR_REMOVE_ONE, REPLACE_ONE, Plan
+    from homo_dp.runs.budget_plan import ADD_OR_REMOVE_ONE, REPLACE_ONE, Plan
 
     by_rows = options.rows is not None
     needed = ("rows", "batch_size", "epochs") if by_rows else ("population", "cohort", "rounds")

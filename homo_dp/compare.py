@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.cli import (
+from homo_dp.console.options import (
     Interrupted,
     Parser,
     Screen,
@@ -23,14 +23,14 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import check_writable, write_whole
-from homo_dp.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     from homo_dp.config.schema import Config
-    from homo_dp.sweep import Cell
+    from homo_dp.runs.sweep import Cell
 
 EXAMPLES = """examples:
   python -m homo_dp.compare --vary privacy.max_grad_norm=0.1,0.3,1,3 --vary privacy.noise_multiplier=0.5,1,2
@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compare(cells: Sequence[Cell], folder: Path, jobs: int, config: Config, screen: Screen) -> int:
     """Run the cells that are not finished and show all of them; 2 or 3 if some could not run."""
-    from homo_dp.sweep import finished, run_cells
-    from homo_dp.sweep_log import SweepLog
+    from homo_dp.runs.sweep import finished, run_cells
+    from homo_dp.runs.sweep_log import SweepLog
 
     results = {cell.id: result for cell in cells if (result := finished(cell, folder)) is not None}
     left = [cell for cell in cells if cell.id not in results]
@@ -98,7 +98,7 @@ def compare(cells: Sequence[Cell], folder: Path, jobs: int, config: Config, scre
 
 
 def _cells(options: argparse.Namespace) -> list[Cell]:
-    from homo_dp.sweep import cells_of, parse_vary
+    from homo_dp.runs.sweep import cells_of, parse_vary
 
     if not options.vary:
         raise ConfigError("--vary is missing: name a key and its values, such as privacy.noise_multiplier=0.5,1,2")
@@ -127,7 +127,7 @@ def _write(folder: Path, keys: Mapping[str, Any], done: Sequence[Mapping[str, An
         writer.writerow([*values, result["repeat"], *(result.get(name) for name in (*COLUMNS, "seconds", "run"))])
     files = {"csv": folder / "compare.csv"}
     write_whole(files["csv"], text.getvalue().encode(), "--out")
-    from homo_dp.tracking.sweep_plots import key_picture
+    from homo_dp.tracking.report.sweep_plots import key_picture
 
     for key in keys:
         files[key] = folder / f"compare_{key}.png"
@@ -142,7 +142,7 @@ def _show(
     files: Mapping[str, Path],
     tracked: str | None,
 ) -> None:
-    from homo_dp.sweep_cost import price
+    from homo_dp.runs.sweep_cost import price
 
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for result in done:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.cli import (
+from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
@@ -17,8 +17,8 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
-from homo_dp.errors import ConfigError, DataError
-from homo_dp.quick import quick_imports
+from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.core.heavy_imports import quick_imports
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,12 +60,12 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         import torch
 
         from homo_dp.data.columns import Encoding
-        from homo_dp.evaluation import outputs_of
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
+        from homo_dp.models.scoring import outputs_of
         from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
-        from homo_dp.tracking.model_log import model_file
+        from homo_dp.tracking.mlflow.model_log import model_file
         from homo_dp.tracking.predictions import PredictionWriter
 
     with model_file(config.output.modelFileName, config.tracking.uri) as source:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from homo_dp.cli import Parser, run
+from homo_dp.console.options import Parser, run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from homo_dp.cli import Parser, add_common_arguments, check_outputs, load_from_arguments, run, screen_from_arguments
-from homo_dp.quick import quick_imports
+from homo_dp.console.options import (
+    Parser,
+    add_common_arguments,
+    check_outputs,
+    load_from_arguments,
+    run,
+    screen_from_arguments,
+)
+from homo_dp.core.heavy_imports import quick_imports
 
 EXAMPLES = """examples:
   python -m homo_dp.keys new party_a --dir keys
@@ -24,13 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
     if options.dry_run:
-        from homo_dp.party_planning import show_party_plan
+        from homo_dp.runs.party_dry_run import show_party_plan
 
         show_party_plan(loaded.config, screen)
         return 0
     check_outputs(loaded.config)
     with quick_imports():
-        from homo_dp.party_process import PartyProcess
+        from homo_dp.runs.party_process import PartyProcess
 
     return PartyProcess(loaded.config, screen).run()
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from homo_dp.cli import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.console.options import Parser, Screen, add_screen_arguments, run, screen_from_arguments
+from homo_dp.core.errors import InputError
 from homo_dp.core.files import check_writable, write_whole
-from homo_dp.errors import InputError
 
 if TYPE_CHECKING:
-    from homo_dp.tracking.record import Record
-    from homo_dp.tracking.report import Checks
+    from homo_dp.tracking.report.contents import Checks
+    from homo_dp.tracking.report.record import Record
 
 EXAMPLES = """examples:
   python -m homo_dp.report out -o report.html
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def write_report(record: Record, output: str, ledger: str | None, plots: str | None, screen: Screen) -> int:
     """Verify, draw and write; 1 if something about the ledger is wrong."""
-    from homo_dp.tracking.pictures import plots_of
-    from homo_dp.tracking.report import Checks, report_page
+    from homo_dp.tracking.report.contents import Checks, report_page
+    from homo_dp.tracking.report.pictures import plots_of
 
     checks = Checks(findings(record, ledger), plots_of(record))
     write_whole(output, report_page(record, checks).encode(), "-o")
@@ -65,7 +65,7 @@ def write_report(record: Record, output: str, ledger: str | None, plots: str | N
 
 def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
     """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
-    from homo_dp.tracking.ledger_extract import verify_against, verify_epsilon, verify_extract, verify_statement
+    from homo_dp.tracking.report.ledger_extract import verify_against, verify_epsilon, verify_extract, verify_statement
 
     summary = record.indicators.get("ledger") or {}
     if not record.ledger:
@@ -96,14 +96,14 @@ def _whole_ledger(record: Record, given: str | None) -> Path | None:
     for place in (record.folder.parent / name, record.folder / Path(name).name):
         if place.is_file():
             return place
-    from homo_dp.tracking.ledger_extract import knows_run
+    from homo_dp.tracking.report.ledger_extract import knows_run
 
     return Path(name) if Path(name).is_file() and knows_run(Path(name), record.run) else None
 
 
 @contextlib.contextmanager
 def _record(source: str, uri: str) -> Iterator[Record]:
-    from homo_dp.tracking.record import fetched, find_record
+    from homo_dp.tracking.report.record import fetched, find_record
 
     if os.path.exists(source):
         yield find_record(Path(source))

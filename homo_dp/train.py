@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.cli import (
+from homo_dp.config.addresses import masked
+from homo_dp.console.options import (
     Interrupted,
     Parser,
     Screen,
@@ -15,14 +16,13 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
-from homo_dp.config.addresses import masked
-from homo_dp.quick import quick_imports
+from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
-    from homo_dp.outputs import Written
-    from homo_dp.simulation import Outcome
+    from homo_dp.runs.outputs import Written
+    from homo_dp.runs.simulation import Outcome
 
 EXAMPLES = """examples:
   python -m homo_dp.train
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
     if options.dry_run:
-        from homo_dp.planning import show_plan
+        from homo_dp.runs.dry_run import show_plan
 
         show_plan(loaded.config, screen)
         return 0
@@ -62,12 +62,12 @@ def train(config: Config, screen: Screen) -> int:
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     with quick_imports():
-        from homo_dp.federation.build import mechanism_class
-        from homo_dp.outputs import write_outputs
-        from homo_dp.planning import continuation_note
-        from homo_dp.run_facts import run_params, run_tags
+        from homo_dp.federation.sessions.build import mechanism_class
+        from homo_dp.runs.dry_run import continuation_note
+        from homo_dp.runs.outputs import write_outputs
+        from homo_dp.runs.run_facts import run_params, run_tags
+        from homo_dp.runs.user_simulation import build_simulation
         from homo_dp.tracking.indicators import numbers_of
-        from homo_dp.user_simulation import build_simulation
 
         mechanism_class(config.privacy.mechanism).warm_up()
 
@@ -101,7 +101,7 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
-    from homo_dp.user_simulation import counted
+    from homo_dp.runs.user_simulation import counted
 
     statement, indicators = outcome.statement, written.indicators
     if not statement["private"]:

@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
 def compare() -> None:
     """Train every case once and print one line for each."""
     from homo_dp.config.load import load_config
-    from homo_dp.user_simulation import UserSimulation
+    from homo_dp.runs.user_simulation import UserSimulation
 
     print("accuracy %  epsilon (model reader)  epsilon (aggregator)")
     for name, keys in CASES.items():
@@ -55,6 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from homo_dp.cli import run
+    from homo_dp.console.options import run
 
     run(main)

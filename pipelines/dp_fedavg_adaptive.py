@@ -18,7 +18,7 @@ STARTS = (0.1, 1.0, 10.0)
 def starts() -> None:
     """Train once from every start and print the clip norms."""
     from homo_dp.config.load import load_config
-    from homo_dp.user_simulation import UserSimulation
+    from homo_dp.runs.user_simulation import UserSimulation
 
     for start in STARTS:
         with tempfile.TemporaryDirectory() as folder:  # generated users: their ledger need not outlive the training
@@ -40,6 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from homo_dp.cli import run
+    from homo_dp.console.options import run
 
     run(main)

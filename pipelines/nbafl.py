@@ -52,7 +52,7 @@ def sweep(
 
 def _train(overrides: Mapping[str, Any]) -> Cell:
     from homo_dp.config.load import load_config
-    from homo_dp.simulation import Simulation
+    from homo_dp.runs.simulation import Simulation
 
     with tempfile.TemporaryDirectory() as folder:  # bundled images: their ledger need not outlive the training
         config = load_config(RECIPE, {"privacy.ledger": f"{folder}/ledger.sqlite", **overrides})
@@ -118,6 +118,6 @@ def _line(cell: Cell) -> str:
 
 
 if __name__ == "__main__":
-    from homo_dp.cli import run
+    from homo_dp.console.options import run
 
     run(main)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from homo_dp import cli
+from homo_dp.console import options as cli
 
 
 @dataclass(frozen=True)

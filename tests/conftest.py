@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from homo_dp.tracking.sender import set_defaults
+from homo_dp.tracking.mlflow.sender import set_defaults
 from tests.processes.zygote import Zygote
 
 # The same examples every time: a check that fails must fail again when somebody looks at it.
@@ -38,7 +38,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     set_defaults()
     from mlflow.tracking import MlflowClient
 
-    from homo_dp.tracking.store import quiet
+    from homo_dp.tracking.mlflow.store import quiet
 
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     with quiet():

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from homo_dp.federation.cohort_mechanism import CohortSum
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.base import PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.cohort_mechanism import CohortSum
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 
 
 class Louder(DpFedAvg):

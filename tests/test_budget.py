@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
-from homo_dp import budget, cli
-from homo_dp.budget_plan import Plan, changes
-from homo_dp.privacy.accounting import epsilon
-from homo_dp.privacy.events import to_json
+from homo_dp import budget
+from homo_dp.console import options as cli
+from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
-from homo_dp.privacy.noise import SeededNoise
-from homo_dp.privacy.sampling import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.privacy.noise.source import SeededNoise
+from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.runs.budget_plan import Plan, changes
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
 KEYS = ["epsilon_pld", "epsilon_rdp", "noise_multiplier", "steps", "sample_rate", "delta", "neighbouring_relation"]

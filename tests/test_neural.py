@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from homo_dp import infer, train
 from homo_dp.config.load import load_config
-from homo_dp.evaluation import round_metrics
-from homo_dp.simulation import Simulation
+from homo_dp.models.scoring import round_metrics
+from homo_dp.runs.simulation import Simulation
 from tests.commands import CommandLine, Finished, run_command
 
 ROOT = Path(__file__).parents[1]

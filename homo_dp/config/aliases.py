@@ -5,7 +5,7 @@ from typing import Any
 
 from homo_dp.config.explain import SHORT_NAMES
 from homo_dp.config.layers import drop, get, put
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 ALIASES = {
     **{name: f"output.{name}" for name in SHORT_NAMES},

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from homo_dp.foreign import LARGEST_WHOLE_NUMBER
+from homo_dp.core.foreign import LARGEST_WHOLE_NUMBER
 
 Scalar = str | int | float | bool
 

@@ -21,8 +21,8 @@ from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.schema import Config
 from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
-from homo_dp.errors import ConfigError
-from homo_dp.foreign import Foreign
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.foreign import Foreign
 
 # What conf/homo_lr_dpsgd.yaml says that does not go with its table: tables that nobody describes may have its columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from homo_dp.config.layers import get, put
-from homo_dp.errors import ConfigError
-from homo_dp.foreign import Foreign, Schema
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.foreign import Foreign, Schema
 
 # Parameters of old task commands and common_params of task files that have a counterpart.
 OLD_NAMES = {

@@ -30,7 +30,7 @@ from homo_dp.config.base import (
     mapping,
     section,
 )
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 DEFAULT_TARGET_EPSILON = 4.0
 _SPELLINGS = {"dpsgd": "dp_sgd"}

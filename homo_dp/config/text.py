@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from homo_dp.errors import ConfigError
-from homo_dp.foreign import DEEPEST, Foreign, unfit
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.foreign import DEEPEST, Foreign, unfit
 
 LARGEST_YAML = 4 << 20  # bytes; PyYAML reads about 200 kB a second
 MOST_YAML_VALUES = 500_000  # with everything that aliases repeat

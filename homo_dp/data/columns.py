@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes, parse_numbers
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Column, Encoding, Label, Level, Numeric, missing_columns, short
 from homo_dp.data.embedded import shipped_columns, shipped_label
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     from homo_dp.config.data import ColumnConfig, DataConfig

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from homo_dp.core.errors import DataError
+from homo_dp.core.foreign import printable
 from homo_dp.data.columns import MISSING_VALUES
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import header, read_chunks
 from homo_dp.data.values import as_numbers, level_codes
-from homo_dp.errors import DataError
-from homo_dp.foreign import printable
 
 WARNING = (
     "WARNING: these bounds and levels were read from the rows themselves. Used as they are, they LEAK private data "

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Column, Label, Numeric
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
+from homo_dp.core.errors import DataError
+from homo_dp.core.memory import too_large
 from homo_dp.data.readers import checked, reason
-from homo_dp.errors import DataError
-from homo_dp.memory import too_large
 
 if TYPE_CHECKING:
     from os import PathLike

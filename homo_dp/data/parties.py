@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding, Level, short
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import EmbeddedSet, load_embedded
@@ -17,7 +18,6 @@ from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from homo_dp.errors import DataError
+from homo_dp.core.errors import DataError
 
 _DRAWS = 100  # Dirichlet shares are drawn again while some party would be left without a row
 

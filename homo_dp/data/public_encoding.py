@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import shipped_columns
 from homo_dp.data.rows import Table
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config

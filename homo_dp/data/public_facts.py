@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
+from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Level
 from homo_dp.data.declared import feature_columns, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
 from homo_dp.data.parties import load_federation
-from homo_dp.errors import ConfigError
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config

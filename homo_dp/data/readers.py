@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from homo_dp.errors import DataError
-from homo_dp.foreign import printable
+from homo_dp.core.errors import DataError
+from homo_dp.core.foreign import printable
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
 from homo_dp.data.values import first_row
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from homo_dp.core.errors import DataError
 from homo_dp.data import partition
 from homo_dp.data.places import name_places, row_places
 from homo_dp.data.rows import Rows, test_mask, texts
-from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
     from homo_dp.config.data import DataConfig, PartitionConfig

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from homo_dp.errors import DataError
+from homo_dp.core.errors import DataError
 
 Level = str | int | float
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 
 class TemperedSigmoid(nn.Module):

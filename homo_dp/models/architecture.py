@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.models.activations import ACTIVATIONS
 
 NAMES = ("logistic_regression", "linear_regression", "mlp", "cnn")

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 Kind = Literal["none", "tail", "ema"]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 
 def torch_device(name: str) -> torch.device:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.task import Loss, Task
 
@@ -80,7 +80,9 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
         - the check is the one that private training itself makes (Opacus' validator, and every layer and buffer);
         - with ``fix``, everybody who builds the model gets the same fixed model.
     """
-    from homo_dp.privacy.validation import compatible_module  # imports Opacus, which a built-in model does not need
+    from homo_dp.privacy.gradients.validation import (
+        compatible_module,  # imports Opacus, which a built-in model does not need
+    )
 
     _check_shared(_with_one_name_each(module))
     try:

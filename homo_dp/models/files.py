@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from homo_dp.core.errors import ConfigError, ModelFileError
 from homo_dp.core.files import atomic_write
-from homo_dp.errors import ConfigError, ModelFileError
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.registry import build_module
 from homo_dp.models.task import Task, task_for

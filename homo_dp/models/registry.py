@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from homo_dp.errors import ConfigError
-from homo_dp.memory import too_large
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.memory import too_large
 from homo_dp.models.activations import activation
 from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
 from homo_dp.models.cnn import cnn

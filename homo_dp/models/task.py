@@ -7,8 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from homo_dp.errors import ConfigError
-from homo_dp.privacy.losses import binary_logistic, softmax_cross_entropy, squared_error
+from homo_dp.core.errors import ConfigError
+from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entropy, squared_error
 
 Kind = Literal["binary", "multiclass", "regression"]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from homo_dp.errors import DataError
+from homo_dp.core.errors import DataError
 from homo_dp.tracking.files import compressed_write
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
-from homo_dp.errors import DataError
-from homo_dp.evaluation import outputs_of
 from homo_dp.models.files import load_model
-from homo_dp.tracking.signature import output_columns
+from homo_dp.models.scoring import outputs_of
+from homo_dp.tracking.mlflow.signature import output_columns
 
 TRUST = "HOMO_DP_TRUST_FACTORY"
 

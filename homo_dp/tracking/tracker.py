@@ -72,7 +72,7 @@ def open_tracker(config: Config) -> Tracker:
     """The tracker that a configuration asks for. Open it first: what it needs is then loaded beside our own imports."""
     if not config.tracking.enabled:
         return NoTracker()
-    from homo_dp.tracking.mlflow_tracker import MlflowTracker
+    from homo_dp.tracking.mlflow.tracker import MlflowTracker
 
     return MlflowTracker(
         config.tracking.uri,

@@ -21,11 +21,11 @@ from typing import BinaryIO, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from homo_dp.core.crash import crash_point
+from homo_dp.core.errors import MessageError, TransportError, Undeliverable, UnreadableMessage
 from homo_dp.core.files import sync_directory
-from homo_dp.errors import MessageError, TransportError, Undeliverable, UnreadableMessage
-from homo_dp.federation.messages import Message, check_id
-from homo_dp.federation.protocol import superseded_by
-from homo_dp.federation.refusals import Refusals
+from homo_dp.federation.protocol.messages import Message, check_id
+from homo_dp.federation.protocol.refusals import Refusals
+from homo_dp.federation.protocol.transport import superseded_by
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)

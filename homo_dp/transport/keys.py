@@ -17,8 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from homo_dp.errors import InputError, MessageError
-from homo_dp.federation.ids import check_id
+from homo_dp.core.errors import InputError, MessageError
+from homo_dp.federation.protocol.ids import check_id
 
 PUBLIC_MARK: Final = "homo_dp-key-v1"
 PRIVATE_MARK: Final = "homo_dp-private-key-v1"

@@ -8,8 +8,8 @@ aggregator_end = hub.aggregator()
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from homo_dp.errors import MessageError, TransportError
-from homo_dp.federation.messages import AGGREGATOR, KINDS, Kinds, Message, check, check_id, decode, encode
+from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR, KINDS, Kinds, Message, check, check_id, decode, encode
 
 Handler = Callable[[Message], Message | Iterable[Message] | None]
 

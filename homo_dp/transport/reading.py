@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 
 _DEATHS: Final = 2  # a process may be killed once while it reads for reasons that have nothing to do with the message
 _REMEMBERED: Final = 100
@@ -33,7 +33,7 @@ class ReadingNote:
     ...         pass
     Traceback (most recent call last):
     ...
-    homo_dp.errors.MessageError: this process ended 2 times while reading it: it is not read again
+    homo_dp.core.errors.MessageError: this process ended 2 times while reading it: it is not read again
     """
 
     def __init__(self, path: Path) -> None:

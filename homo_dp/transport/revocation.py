@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from homo_dp.errors import InputError, MessageError, one_line
+from homo_dp.core.errors import InputError, MessageError, one_line
 from homo_dp.transport.keys import PUBLIC_MARK, PublicKey, parse_public_line
 
 log = logging.getLogger(__name__)

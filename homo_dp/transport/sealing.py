@@ -25,9 +25,9 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from homo_dp.errors import MessageError, Undeliverable, UnreadableMessage, one_line
-from homo_dp.federation.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
-from homo_dp.federation.tensor_body import parse_json
+from homo_dp.core.errors import MessageError, Undeliverable, UnreadableMessage, one_line
+from homo_dp.federation.protocol.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
+from homo_dp.federation.protocol.tensors import parse_json
 from homo_dp.transport.keys import KeyPair, PublicKey
 from homo_dp.transport.reading import ReadingNote
 from homo_dp.transport.revocation import RevokedKeys

@@ -8,7 +8,7 @@ import yaml
 
 from homo_dp.config.load import dump_yaml, flatten, load, load_config
 from homo_dp.config.schema import Config
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 RECIPE = Path(__file__).parents[2] / "conf" / "homo_lr_dpsgd.yaml"
 CONFIGS: list[dict[str, Any]] = [

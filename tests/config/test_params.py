@@ -11,7 +11,7 @@ from homo_dp.config.explain import dotted
 from homo_dp.config.layers import split_key
 from homo_dp.config.load import load_config
 from homo_dp.config.params import format_item, parse_pairs, parse_params
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from homo_dp.config.load import load
 from homo_dp.config.privacy import RecordKeys, keys_of
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 # The shape and values of PrimiHub's example/FL/logistic_regression/hfl_binclass_dpsgd.json (Apache-2.0).
 TASK: dict[str, Any] = {

@@ -11,7 +11,7 @@ from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.config.reference import reference
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_shape
-from homo_dp.federation.plan import agree, make_plan
+from homo_dp.federation.sessions.plan import agree, make_plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +83,7 @@ def test_reference_is_up_to_date() -> None:
 
 def test_config_and_cli_import_nothing_heavy() -> None:
     code = (
-        "import sys, homo_dp.cli, homo_dp.config.load, homo_dp.config.params, homo_dp.config.reference\n"
+        "import sys, homo_dp.console.options, homo_dp.config.load, homo_dp.config.params, homo_dp.config.reference\n"
         "heavy = {'torch', 'pandas', 'numpy', 'mlflow', 'opacus', 'dp_accounting', 'sklearn', 'scipy', 'rich',"
         " 'matplotlib', 'pyarrow'}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"

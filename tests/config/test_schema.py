@@ -18,7 +18,7 @@ from homo_dp.config.privacy import (
 )
 from homo_dp.config.schema import Config, ScheduleConfig
 from homo_dp.config.text import parse_yaml
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 
 def test_defaults_are_private_and_embedded() -> None:

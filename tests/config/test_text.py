@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homo_dp.config.text import parse_scalar, parse_yaml, to_yaml
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.core.errors import InputError
 from homo_dp.core.files import (
     atomic_write,
     check_writable,
@@ -17,7 +18,6 @@ from homo_dp.core.files import (
     write_file,
     write_whole,
 )
-from homo_dp.errors import InputError
 
 
 def test_folders_are_made_and_the_file_is_whole(tmp_path: Path) -> None:

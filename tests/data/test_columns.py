@@ -14,8 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Encoding, Label, Numeric
-from homo_dp.errors import DataError
 
 BINARY = Label("y", (0, 1))
 

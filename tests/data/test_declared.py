@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Numeric
 from homo_dp.data.declared import feature_columns, label_of, table_encoding, wants_images
 from homo_dp.data.embedded import shipped_columns
-from homo_dp.errors import DataError
 from tests.data.parts import COLUMNS, config
 
 

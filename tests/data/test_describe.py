@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import DataError
 from homo_dp.data.__main__ import main
 from homo_dp.data.describe import draft, round_out
 from homo_dp.data.parties import load_federation
-from homo_dp.errors import DataError
 from tests.data.parts import people, save
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding, Numeric
 from homo_dp.data.embedded import NAMES, load_embedded, shipped_columns
-from homo_dp.errors import DataError
 
 
 @pytest.mark.parametrize("name", NAMES)

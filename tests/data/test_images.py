@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.errors import DataError
 
 PIXELS = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
 LABELS = np.array([0, 1, 2, 1, 0], dtype=np.uint8)

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from homo_dp.config.load import dump_yaml, load_config
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
 from homo_dp.data.parties import Federation, iter_tables, load_federation
-from homo_dp.errors import DataError
 from tests.data.parts import COLUMNS, config, people, save
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from homo_dp.core.errors import DataError
 from homo_dp.data import partition
-from homo_dp.errors import DataError
 
 CODES = np.repeat([0, 1, 2], [500, 300, 200])
 

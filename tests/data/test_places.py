@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from homo_dp.core.errors import DataError
 from homo_dp.data import partition
 from homo_dp.data.parties import Federation, load_federation
 from homo_dp.data.places import name_places
-from homo_dp.errors import DataError
 from tests.data.parts import config, save
 
 COLUMNS = {"x": {"bounds": [0, 4000]}, "side": {"bounds": [-1, 1]}}

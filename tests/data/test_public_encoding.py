@@ -7,9 +7,9 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import DataError
 from homo_dp.data.parties import load_federation
 from homo_dp.data.public_encoding import public_encoding, public_table
-from homo_dp.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 

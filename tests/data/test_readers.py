@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.readers import header, read_chunks, read_table
-from homo_dp.errors import DataError
 
 GOOD = b"a,b\n1,x\n2,\n3,?\n"
 ROWS = [["1", "x"], ["2", ""], ["3", "?"]]

@@ -4,8 +4,8 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, SampledWithoutReplacementDpEvent
 from torch import Tensor
 
-from homo_dp.federation.cohort_mechanism import CohortSum, Contributions
-from homo_dp.federation.mechanism import Combined, Update, Weights
+from homo_dp.federation.mechanisms.base import Combined, Update, Weights
+from homo_dp.federation.mechanisms.cohort_mechanism import CohortSum, Contributions
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.user_noise import UserNoise
 

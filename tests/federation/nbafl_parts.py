@@ -13,18 +13,18 @@ from scipy import optimize, stats
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.data.rows import Table
-from homo_dp.federation.aggregator import Aggregator
-from homo_dp.federation.build import build_aggregator, build_fit, federation_facts, run_budget
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import FederationFacts, Mechanism, Observer, PartyPlan, Release, Weights
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, Observer, PartyPlan, Release, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
-from homo_dp.federation.party import Party, PartySettings
+from homo_dp.federation.sessions.aggregator import Aggregator
+from homo_dp.federation.sessions.build import build_aggregator, build_fit, federation_facts, run_budget
+from homo_dp.federation.sessions.party import Party, PartySettings
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.clipping import clip_vector
-from homo_dp.privacy.grid import noised
+from homo_dp.privacy.gradients.clipping import clip_vector
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise import NoiseSource, SeededNoise
-from homo_dp.privacy.sampling import REPLACE_ONE
+from homo_dp.privacy.noise.grid import noised
+from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
+from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 FEATURES, ROWS, C = 4000, 20, 2.0
 RUN = "run-1"

@@ -7,20 +7,20 @@ from threading import Thread
 from typing import Any
 
 from homo_dp.config.schema import Config
-from homo_dp.errors import ConfigError
-from homo_dp.federation.aggregator_session import AggregatorSession, RunState
-from homo_dp.federation.build import build_aggregator
-from homo_dp.federation.checkpoint import RunFolder
-from homo_dp.federation.heads import HeadBook
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.lobby import Lobby, SessionRules
-from homo_dp.federation.mechanism import Weights
-from homo_dp.federation.messages import Message, check, decode, encode
-from homo_dp.federation.party import Party
-from homo_dp.federation.party_session import PartyDuty, PartySession
-from homo_dp.federation.plan import Plan, facts_for_aggregator, make_plan
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import Message, check, decode, encode
+from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
+from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.federation.sessions.crash_state import RunFolder
+from homo_dp.federation.sessions.joining import Lobby, SessionRules
+from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.sessions.party_session import PartyDuty, PartySession
+from homo_dp.federation.sessions.plan import Plan, facts_for_aggregator, make_plan
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import Outbox
 from tests.federation.small import FEATURES, RUN, small_mechanism, small_party, zeros
 
 

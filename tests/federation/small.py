@@ -9,14 +9,14 @@ import torch
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.data.rows import Table
-from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, Weights
-from homo_dp.federation.messages import Message
-from homo_dp.federation.party import Party, PartyLimits, PartySettings
+from homo_dp.federation.mechanisms.base import Mechanism, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import Outbox
 
 RUN = "run-1"
 FEATURES = 3

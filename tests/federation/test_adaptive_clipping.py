@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.privacy.adaptive_clipping import (
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.adaptive_clipping import (
     QuantileTracker,
     centred_bits,
     smallest_cohort,
     update_multiplier,
 )
-from homo_dp.privacy.clipping import LEAST, MOST
-from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.clipping import LEAST, MOST
 from tests.federation.broken_dp_fedavg import InvertedBit, NoiseOfTheNextClipNorm, RawBits
 from tests.federation.user_checks import (
     check_event_covers_one_user,

@@ -9,13 +9,13 @@ import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
 
 from homo_dp.config.privacy import UserKeys, keys_of
-from homo_dp.errors import ConfigError
-from homo_dp.federation.build import build_aggregator
+from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.federation.statement import privacy_statement
-from homo_dp.privacy.accounting import epsilon
+from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.federation.sessions.statement import privacy_statement
+from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.noise import secure_noise
+from homo_dp.privacy.noise.source import secure_noise
 from tests.federation.broken_dp_fedavg import (
     DividesByReplies,
     ForgetsFactorTwo,

@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import nn
 
-from homo_dp.federation.aggregator import RoundReport
-from homo_dp.federation.build import build_aggregator, build_fit, build_mechanism, federation_facts, run_budget
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import PartyFacts
+from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.federation.party import Party, PartySettings
-from homo_dp.federation.rounds import RoundRules, run_rounds
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.sessions.aggregator import RoundReport
+from homo_dp.federation.sessions.build import build_aggregator, build_fit, build_mechanism, federation_facts, run_budget
+from homo_dp.federation.sessions.party import Party, PartySettings
+from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.losses import squared_error
-from homo_dp.privacy.noise import secure_noise
+from homo_dp.privacy.noise.source import secure_noise
 from homo_dp.transport.memory import MemoryHub
 from tests.federation.small import FEATURES, RUN, small_table
 from tests.federation.small import zeros as model_zeros

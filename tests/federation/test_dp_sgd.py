@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-from homo_dp.privacy.accounting import epsilon
+from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.events import to_json
-from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.sampling.samplers import PoissonSampler
 from tests.federation.small import small_config, small_mechanism, small_party, small_table, weights_message
 
 

@@ -14,15 +14,21 @@ from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, NoOp
 from safetensors import safe_open
 
 from homo_dp import train
-from homo_dp.errors import ConfigError, MessageError
-from homo_dp.federation.build import MECHANISMS, build_aggregator, build_mechanism, federation_facts, mechanism_class
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Combined, Mechanism, PartyFacts, PartyPlan, Release, Update, Weights
-from homo_dp.federation.messages import NUMBER, Message
+from homo_dp.core.errors import ConfigError, MessageError
+from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyFacts, PartyPlan, Release, Update, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.messages import NUMBER, Message
+from homo_dp.federation.sessions.build import (
+    MECHANISMS,
+    build_aggregator,
+    build_mechanism,
+    federation_facts,
+    mechanism_class,
+)
+from homo_dp.privacy.accounting.events import from_json
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.events import from_json
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise import SeededNoise
+from homo_dp.privacy.noise.source import SeededNoise
 from tests.commands import Finished, run_command
 from tests.federation.small import RUN, small_config, small_party, weights_message, zeros
 
@@ -352,7 +358,7 @@ def test_users_are_not_promised_what_hides_a_record() -> None:
     [
         ("no.such.module:Class", "cannot be loaded"),
         (f"{HERE}:NoSuchClass", "cannot be loaded"),
-        ("collections:OrderedDict", "is not a subclass of homo_dp.federation.mechanism.Mechanism"),
+        ("collections:OrderedDict", "is not a subclass of homo_dp.federation.mechanisms.base.Mechanism"),
         (f"{HERE}:Unfinished", "does not define after_fit, plan"),
     ],
 )

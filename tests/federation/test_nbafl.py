@@ -16,19 +16,19 @@ from dp_accounting import GaussianDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homo_dp.errors import ConfigError
-from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, run_budget
-from homo_dp.federation.mechanism import PartyPlan, Update
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import PartyPlan, Update
 from homo_dp.federation.mechanisms.nbafl import Formula, Nbafl, noise_constant, schedule
-from homo_dp.federation.messages import Message
-from homo_dp.federation.party import Party, PartySettings
-from homo_dp.federation.statement import privacy_statement
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, run_budget
+from homo_dp.federation.sessions.party import Party, PartySettings
+from homo_dp.federation.sessions.statement import privacy_statement
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.clipping import vector_norm
+from homo_dp.privacy.accounting.events import from_json
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
-from homo_dp.privacy.events import from_json
+from homo_dp.privacy.gradients.clipping import vector_norm
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise import SeededNoise, secure_noise
+from homo_dp.privacy.noise.source import SeededNoise, secure_noise
 from tests.federation import small
 from tests.federation.nbafl_parts import (
     PARTIES,

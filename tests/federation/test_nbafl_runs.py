@@ -12,7 +12,7 @@ import pytest
 
 from homo_dp import train
 from homo_dp.config.load import load_config
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant
 from homo_dp.privacy.ledger import Ledger
 from tests.commands import run_command

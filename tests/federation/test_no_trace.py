@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 
 from homo_dp.config.schema import Config
 from homo_dp.core import crash
-from homo_dp.federation import party as party_module
-from homo_dp.federation.build import federation_facts, noise_source
-from homo_dp.federation.checkpoint import RunFolder, read_state
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import FederationFacts, Release, Weights
+from homo_dp.federation.mechanisms.base import FederationFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-from homo_dp.federation.messages import Message, encode
-from homo_dp.federation.party import Party
-from homo_dp.federation.party_session import PartyDuty, PartySession
-from homo_dp.federation.plan import Plan, make_plan
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import Message, encode
+from homo_dp.federation.sessions import party as party_module
+from homo_dp.federation.sessions.build import federation_facts, noise_source
+from homo_dp.federation.sessions.crash_state import RunFolder, read_state
+from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.sessions.party_session import PartyDuty, PartySession
+from homo_dp.federation.sessions.plan import Plan, make_plan
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise import NoiseSource, SeededNoise
-from homo_dp.privacy.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
 from tests.federation.queues import Post
 from tests.federation.small import FEATURES, RUN, small_config, small_party, small_table, zeros
 

@@ -8,15 +8,15 @@ import opacus  # noqa: F401  (takes seconds that no round of these tests should 
 import pytest
 import torch
 
-from homo_dp.errors import TransportError, Undeliverable
-from homo_dp.federation import aggregator, party_session
-from homo_dp.federation.checkpoint import FitStates
-from homo_dp.federation.fit_state import FitState
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Release
+from homo_dp.core.errors import TransportError, Undeliverable
+from homo_dp.federation.mechanisms.base import Release
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-from homo_dp.federation.messages import Message, encode
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import Message, encode
+from homo_dp.federation.sessions import aggregator, party_session
+from homo_dp.federation.sessions.crash_state import FitStates
+from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger
 from tests.federation.queues import SmallRun

@@ -12,9 +12,9 @@ from dp_accounting import DpEvent, GaussianDpEvent
 from torch import Tensor
 
 from homo_dp.config.schema import Config
-from homo_dp.federation.mechanism import Update
+from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.privacy.events import from_json, parts
+from homo_dp.privacy.accounting.events import from_json, parts
 from tests.federation.user_parts import mean_of, sent_by, user_mechanism, zeros
 
 SIZE = 20_000

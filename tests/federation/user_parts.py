@@ -9,9 +9,9 @@ from torch import Tensor
 from homo_dp.config.load import load_config
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
-from homo_dp.federation.mechanism import FederationFacts, PartyFacts, Update, Weights
+from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, Update, Weights
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
-from homo_dp.privacy.noise import NoiseSource, SeededNoise
+from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
 
 Keys = dict[str, Any]
 SERVER: Keys = {"privacy.noise_at": "server", "privacy.trust_aggregator": True}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from homo_dp.federation.checkpoint import write_state
+from homo_dp.federation.sessions.crash_state import write_state
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.files import ModelCard, save_model
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from homo_dp.config.load import load
 from homo_dp.config.params import parse_params
+from homo_dp.core.errors import InputError, MessageError
 from homo_dp.data.describe import draft
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.errors import InputError, MessageError
-from homo_dp.federation.aggregator_session import RunState
-from homo_dp.federation.checkpoint import RowLog, read_state
-from homo_dp.federation.heads import HeadBook
+from homo_dp.federation.sessions.aggregator_session import RunState
+from homo_dp.federation.sessions.crash_state import RowLog, read_state
+from homo_dp.federation.sessions.ledger_heads import HeadBook
 from homo_dp.models.files import load_model
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.report import findings
-from homo_dp.tracking.record import find_record
-from homo_dp.tracking.report import Checks, report_page
+from homo_dp.tracking.report.contents import Checks, report_page
+from homo_dp.tracking.report.record import find_record
 
 OURS = (InputError, MessageError, PrivacyError)
 

@@ -5,9 +5,9 @@ import json
 
 import torch
 
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.messages import KINDS, Limits, Message, decode, encode
-from homo_dp.federation.tensor_body import read_body, write_body
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import KINDS, Limits, Message, decode, encode
+from homo_dp.federation.protocol.tensors import read_body, write_body
 from homo_dp.transport.keys import new_key_pair, parse_public_line
 from homo_dp.transport.sealing import Sealer, seal
 

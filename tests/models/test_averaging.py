@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.models.averaging import Kind, WeightAverage
 
 

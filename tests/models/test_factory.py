@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from homo_dp.config.model import ModelConfig
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.models.factory import load_function, validate_private
 from homo_dp.models.registry import BuiltModel, build_model
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from homo_dp.config.model import ModelConfig
-from homo_dp.errors import InputError, ModelFileError
+from homo_dp.core.errors import InputError, ModelFileError
 from homo_dp.models.files import LARGEST_HEADER, ModelCard, load_model, read_card, save_model
 from homo_dp.models.registry import BuiltModel, build_model
 

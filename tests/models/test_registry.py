@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from homo_dp.config.model import ModelConfig
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.models.registry import build_model, build_module
-from homo_dp.privacy.fast_tape import tape_of
-from homo_dp.privacy.losses import binary_logistic, softmax_cross_entropy, squared_error
-from homo_dp.privacy.validation import check_module
+from homo_dp.privacy.gradients.fast.tape import tape_of
+from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entropy, squared_error
+from homo_dp.privacy.gradients.validation import check_module
 
 TEN = list(range(10))
 

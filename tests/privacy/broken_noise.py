@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.keystream import SEED_BYTES
-from homo_dp.privacy.noise import NoiseSource, SecureNoise
-from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.privacy.noise.keystream import SEED_BYTES
+from homo_dp.privacy.noise.source import NoiseSource, SecureNoise
+from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 
 class HalfNoise(SecureNoise):

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from homo_dp.privacy.draws import NoiseVectors, PoissonBatches
-from homo_dp.privacy.engine import PrivacyEngine
-from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.training import PrivateTraining
+from homo_dp.privacy.opacus.engine import PrivacyEngine
+from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.private_training import PrivateTraining
+from homo_dp.privacy.training.supplies import NoiseVectors, PoissonBatches
 
 
 class NoClip(PrivateTraining):

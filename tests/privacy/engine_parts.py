@@ -8,8 +8,8 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from homo_dp.privacy.engine import PrivacyEngine
-from homo_dp.privacy.losses import squared_error
+from homo_dp.privacy.gradients.losses import squared_error
+from homo_dp.privacy.opacus.engine import PrivacyEngine
 from tests.privacy.training_parts import QUIET, flat
 
 MODES = ("auto", "fast", "hooks", "functorch", "ew", "ghost")

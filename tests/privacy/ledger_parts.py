@@ -16,12 +16,12 @@ from dp_accounting.dp_event import GaussianDpEvent
 
 from homo_dp.core import crash
 from homo_dp.core.crash import crash_point
-from homo_dp.privacy.accounting import epsilon
+from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.events import compose
 from homo_dp.privacy.ledger import Budget, Charge, Ledger, LedgerRow
+from homo_dp.privacy.ledger.outbox import Outbox, recover, release_once
 from homo_dp.privacy.ledger.rows import row_hash
-from homo_dp.privacy.outbox import Outbox, recover, release_once
 
 FREE = Budget()
 DELTA = 1e-5

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from homo_dp.privacy.sampling import Sampler
+from homo_dp.privacy.sampling.samplers import Sampler
 
 FALSE_ALARM = 1e-9
 

@@ -23,7 +23,7 @@ import opacus
 import opacus.privacy_engine
 import torch
 
-from homo_dp.privacy.engine import PrivacyEngine
+from homo_dp.privacy.opacus.engine import PrivacyEngine
 
 MODULES = (
     "privacy_engine_test",

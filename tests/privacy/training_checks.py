@@ -11,10 +11,10 @@ import torch
 from dp_accounting.rdp import RdpAccountant
 from torch import nn
 
-from homo_dp.privacy.engine import PrivacyEngine
-from homo_dp.privacy.losses import squared_error
-from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.training import PrivateTraining
+from homo_dp.privacy.gradients.losses import squared_error
+from homo_dp.privacy.opacus.engine import PrivacyEngine
+from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.privacy.training_parts import counting_layer, flat, rows_of, silent_layer, step_sum, training
 
 Kind = Callable[..., PrivateTraining]

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.losses import Loss, squared_error
-from homo_dp.privacy.noise import SeededNoise
-from homo_dp.privacy.row_sums import BELOW
-from homo_dp.privacy.sampling import PoissonSampler
-from homo_dp.privacy.training import PrivateTraining
+from homo_dp.privacy.gradients.losses import Loss, squared_error
+from homo_dp.privacy.gradients.row_sums import BELOW
+from homo_dp.privacy.noise.source import SeededNoise
+from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.private_training import PrivateTraining
 
 QUIET = 1e-7  # a noise multiplier so small that a step shows its clipped sum
 

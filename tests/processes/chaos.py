@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from tests.processes.parts import PARTIES, Cluster
 
 INTERRUPTED = 130  # how a command ends that was told to by SIGTERM

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from homo_dp import party_process
-from homo_dp.cli import Screen
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
+from homo_dp.console.options import Screen
+from homo_dp.core.errors import InputError
 from homo_dp.data.public_encoding import public_encoding
-from homo_dp.errors import InputError
-from homo_dp.federation.checkpoint import RunFolder
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.messages import KINDS, Message, encode
-from homo_dp.federation.plan import Plan, make_plan
-from homo_dp.federation.protocol import Transport
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import KINDS, Message, encode
+from homo_dp.federation.protocol.transport import Transport
+from homo_dp.federation.sessions.crash_state import RunFolder
+from homo_dp.federation.sessions.plan import Plan, make_plan
 from homo_dp.models.registry import build_model
-from homo_dp.party_process import PartyProcess
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.processes import aggregator_sealer, open_transport
+from homo_dp.runs import party_process
+from homo_dp.runs.party_process import PartyProcess
+from homo_dp.runs.processes import aggregator_sealer, open_transport
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 
 RUN, PARTY = "run-1", "a"

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.privacy.ledger import Ledger, LedgerRow
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.zygote import Forked, Zygote

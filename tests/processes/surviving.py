@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.models.files import load_model
 from homo_dp.privacy.ledger import Ledger
 from tests.processes.parts import PARTIES, Cluster

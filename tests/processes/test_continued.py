@@ -7,12 +7,12 @@ import pytest
 import yaml
 
 from homo_dp import aggregator
-from homo_dp.aggregator_process import AggregatorProcess
-from homo_dp.cli import Screen
 from homo_dp.config.load import load_config
-from homo_dp.errors import ConfigError
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.console.options import Screen
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.models.files import ModelCard, save_model
+from homo_dp.runs.aggregator_process import AggregatorProcess
 from tests.processes.parts import Cluster
 
 FIRST: dict[str, Any] = {"private": True, "epsilon": 2.0, "delta": 1e-5, "data": "breast_cancer"}

@@ -10,14 +10,14 @@ import pytest
 import torch
 import yaml
 
-from homo_dp.aggregator_process import AggregatorProcess
-from homo_dp.cli import Screen
 from homo_dp.config.load import load_config
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.federation.mechanism import Weights
-from homo_dp.federation.messages import KINDS, Message
-from homo_dp.federation.plan import make_plan
-from homo_dp.processes import aggregator_sealer, open_transport
+from homo_dp.console.options import Screen
+from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import KINDS, Message
+from homo_dp.federation.sessions.plan import make_plan
+from homo_dp.runs.aggregator_process import AggregatorProcess
+from homo_dp.runs.processes import aggregator_sealer, open_transport
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from homo_dp.errors import InputError
+from homo_dp.core.errors import InputError
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.outbox import Outbox
-from tests.federation.test_plan_schema import mutate, places
+from homo_dp.privacy.ledger.outbox import Outbox
+from tests.federation.sessions.test_plan_schema import mutate, places
 from tests.processes.hostile import Hostile, job, plan_of
 from tests.processes.test_what_a_party_tells import BASE, COLUMNS, csv
 

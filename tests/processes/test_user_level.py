@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 

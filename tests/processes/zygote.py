@@ -17,11 +17,11 @@ from typing import Any
 from tests.processes.permissions import bound_by_permissions
 
 MODULES = (
-    "homo_dp.aggregator_process",
-    "homo_dp.party_process",
-    "homo_dp.privacy.engine",
+    "homo_dp.runs.aggregator_process",
+    "homo_dp.runs.party_process",
+    "homo_dp.privacy.opacus.engine",
     "homo_dp.transport.directory",
-    "homo_dp.transport.nats_link",
+    "homo_dp.transport.nats.link",
 )
 
 
@@ -128,7 +128,7 @@ def _fork(order: dict[str, Any]) -> int:
 def _child(order: dict[str, Any]) -> int:
     import importlib
 
-    from homo_dp import cli
+    from homo_dp.console import options as cli
     from homo_dp.core import crash
 
     descriptor = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

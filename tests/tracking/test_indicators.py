@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from homo_dp.errors import InputError
+from homo_dp.core.errors import InputError
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.task import task_for
 from homo_dp.tracking.indicators import build_indicators, local_only_names, published, write_indicators

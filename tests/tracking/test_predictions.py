@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homo_dp.errors import DataError, InputError
+from homo_dp.core.errors import DataError, InputError
 from homo_dp.models.task import Task, task_for
 from homo_dp.tracking.predictions import PredictionWriter, prediction_columns
 

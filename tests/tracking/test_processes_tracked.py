@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from tests.processes.parts import PARTIES, Cluster
 from tests.processes.zygote import Zygote
 

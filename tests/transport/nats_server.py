@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from homo_dp.config.federation import NatsConfig
-from homo_dp.federation.ids import AGGREGATOR
-from homo_dp.transport.nats_names import Names
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.transport.nats.names import Names
 
 
 def server_program() -> str:

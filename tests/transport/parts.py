@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from homo_dp.federation.messages import AGGREGATOR, Limits, Message
-from homo_dp.federation.protocol import Transport
+from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message
+from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.keys import KeyPair, new_key_pair
 from homo_dp.transport.sealing import Sealer
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from homo_dp.core import crash
-from homo_dp.errors import MessageError, TransportError
-from homo_dp.federation.messages import AGGREGATOR, Limits, Message
-from homo_dp.federation.protocol import Transport
+from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message
+from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.directory import DirectoryTransport
 from tests.transport.parts import PARTIES, join, sealer, update, weights
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.errors import Undeliverable
-from homo_dp.federation.messages import AGGREGATOR, Limits
+from homo_dp.core.errors import Undeliverable
+from homo_dp.federation.protocol.messages import AGGREGATOR, Limits
 from homo_dp.transport import sealing
 from homo_dp.transport.directory import DirectoryTransport
 from tests.processes.permissions import bound_by_permissions

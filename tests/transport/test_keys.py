@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.errors import InputError, MessageError, Undeliverable
+from homo_dp.core.errors import InputError, MessageError, Undeliverable
 from homo_dp.keys import main
 from homo_dp.transport.directory import DirectoryTransport
 from homo_dp.transport.keys import (

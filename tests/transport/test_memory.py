@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from homo_dp.errors import MessageError, TransportError
-from homo_dp.federation.messages import AGGREGATOR, Message
-from homo_dp.federation.protocol import Transport
+from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.memory import MemoryHub
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from homo_dp.config.federation import NatsConfig
-from homo_dp.errors import InputError, TransportError
-from homo_dp.federation.messages import AGGREGATOR
-from homo_dp.transport import nats_link
-from homo_dp.transport.nats import NatsTransport
+from homo_dp.core.errors import InputError, TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR
+from homo_dp.transport.nats import link as nats_link
+from homo_dp.transport.nats.queue import NatsTransport
+from tests.transport.nats.test_queue import Ends, eventually, stored
 from tests.transport.nats_server import NatsServer
 from tests.transport.parts import got, sealer, update
 from tests.transport.raw_nats import RawPublisher, fake_server
-from tests.transport.test_nats import Ends, eventually, stored
 
 pytestmark = [
     pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
@@ -73,7 +73,7 @@ def test_no_subject_stops_the_receiver_or_reaches_the_log_raw(
     ends: Ends, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of an earlier homo_dp takes every subject below a party's name."""
-    monkeypatch.setattr("homo_dp.transport.nats_names.Names.subjects", lambda names, kinds: [f"{names.base}.>"])
+    monkeypatch.setattr("homo_dp.transport.nats.names.Names.subjects", lambda names, kinds: [f"{names.base}.>"])
     aggregator = ends(AGGREGATOR)
     with RawPublisher(ends.server, "bank_b") as raw:
         for token in LAST_TOKENS.values():

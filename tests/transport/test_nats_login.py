@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from homo_dp.config.federation import NatsConfig
-from homo_dp.errors import InputError, TransportError
-from homo_dp.federation.messages import AGGREGATOR
-from homo_dp.transport.nats import NatsTransport
+from homo_dp.core.errors import InputError, TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR
+from homo_dp.transport.nats.queue import NatsTransport
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
 from tests.transport.parts import PARTIES, got, sealer, update, weights
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.errors import MessageError
-from homo_dp.federation.ids import AGGREGATOR
+from homo_dp.core.errors import MessageError
+from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.transport import sealing
 from homo_dp.transport.reading import ReadingNote
 from tests.transport.parts import sealer, update

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from homo_dp.errors import MessageError
-from homo_dp.federation.messages import AGGREGATOR, Limits, Message, encode
+from homo_dp.core.errors import MessageError
+from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message, encode
 from homo_dp.transport.keys import KeyPair, PublicKey, new_key_pair
 from homo_dp.transport.sealing import _SUITE, _WRAP, CHUNK, Sealer, open_sealed, seal
 

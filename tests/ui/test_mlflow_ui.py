@@ -172,7 +172,7 @@ def test_the_report_in_a_browser(site: Site, browser: Chrome) -> None:
 
 def test_a_run_that_found_no_server_is_sent_when_there_is_one(site: Site, browser: Chrome) -> None:
     assert "late" not in runs(site)
-    command = [sys.executable, "-m", "homo_dp.tracking.sender", "late/i_unsent"]
+    command = [sys.executable, "-m", "homo_dp.tracking.mlflow.sender", "late/i_unsent"]
     sent = subprocess.run(command, cwd=site.folder, capture_output=True, text=True, check=False)
     assert sent.returncode == 0, sent.stdout + sent.stderr
     assert not (site.folder / "late" / "i_unsent").exists()

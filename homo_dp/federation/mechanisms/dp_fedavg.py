@@ -17,11 +17,8 @@ from torch import Tensor
 
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
-from homo_dp.errors import ConfigError
-from homo_dp.federation.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
-from homo_dp.federation.flat import Layout, check_module
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import (
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import (
     Combined,
     FederationFacts,
     PartyFacts,
@@ -30,13 +27,16 @@ from homo_dp.federation.mechanism import (
     Update,
     Weights,
 )
+from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
+from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
-from homo_dp.federation.messages import NUMBER, Field
-from homo_dp.privacy.adaptive_clipping import HALF, QuantileTracker, centred_bits
-from homo_dp.privacy.clipping import check_clip_norm, clip_factors, row_norms
+from homo_dp.federation.protocol.messages import NUMBER, Field
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.grid import noised, noised_share
-from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, centred_bits
+from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms
+from homo_dp.privacy.noise.grid import noised, noised_share
+from homo_dp.privacy.noise.source import NoiseSource
 
 log = logging.getLogger(__name__)
 

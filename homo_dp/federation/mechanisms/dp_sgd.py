@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from homo_dp.config.privacy import RecordKeys, keys_of
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
-from homo_dp.privacy.accounting import calibrate, check_delta
-from homo_dp.privacy.sampling import PoissonSampler
+from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.privacy.accounting.accountants import calibrate, check_delta
+from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 if TYPE_CHECKING:
-    from homo_dp.privacy.training import PrivateTraining
+    from homo_dp.privacy.training.private_training import PrivateTraining
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.engine  # noqa: F401 (Opacus)
+        import homo_dp.privacy.opacus.engine  # noqa: F401 (Opacus)
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = keys_of(self.config.privacy, RecordKeys)
@@ -72,7 +72,7 @@ class DpSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
-            from homo_dp.privacy.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
+            from homo_dp.privacy.opacus.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
 
             privacy = keys_of(self.config.privacy, RecordKeys)
             engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)

@@ -17,9 +17,8 @@ from typing import Literal
 from dp_accounting import GaussianDpEvent
 
 from homo_dp.config.schema import Config
-from homo_dp.errors import ConfigError
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import (
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import (
     Combined,
     FederationFacts,
     Mechanism,
@@ -31,12 +30,13 @@ from homo_dp.federation.mechanism import (
     Weights,
     weighted_mean,
 )
-from homo_dp.privacy.accounting import check_delta
-from homo_dp.privacy.clipping import check_clip_norm, clip_vector
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.grid import noised, noised_share
-from homo_dp.privacy.noise import NoiseSource
-from homo_dp.privacy.sampling import REPLACE_ONE
+from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_vector
+from homo_dp.privacy.noise.grid import noised, noised_share
+from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 log = logging.getLogger(__name__)
 

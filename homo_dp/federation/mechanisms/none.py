@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Release
+from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 
 
 class NoPrivacy(Mechanism):

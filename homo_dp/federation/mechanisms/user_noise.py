@@ -16,12 +16,12 @@ from dp_accounting import DpEvent, GaussianDpEvent
 
 from homo_dp.config.base import Conflict
 from homo_dp.config.privacy import UserKeys
-from homo_dp.errors import ConfigError
-from homo_dp.federation.mechanism import Observer
-from homo_dp.privacy.accounting import calibrate, check_delta
-from homo_dp.privacy.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import Observer
+from homo_dp.privacy.accounting.accountants import calibrate, check_delta
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.sampling import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.privacy.gradients.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
+from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
 
 
 @dataclass(frozen=True)

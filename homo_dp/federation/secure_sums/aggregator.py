@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.masks import Vector, add_mask
 from homo_dp.federation.secure_sums.party import MaskedVector, Opening, commitment, set_statement

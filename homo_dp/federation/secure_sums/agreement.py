@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums.roster import Roster
 
 try:

@@ -11,7 +11,7 @@ from typing import Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.agreement import RunKeys, Sign
 from homo_dp.federation.secure_sums.masks import Vector, add_mask

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 
 ALL_PAIRS_UP_TO: Final = 50  # above, each party masks with some neighbours only (Bell et al. 2020)
 LEAST_NEIGHBOURS: Final = 30

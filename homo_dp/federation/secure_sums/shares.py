@@ -12,7 +12,7 @@ from typing import Final
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33

@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from homo_dp.core.crash import crash_point
-from homo_dp.privacy.accounting import Epsilon
+from homo_dp.privacy.accounting.accountants import Epsilon
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import budget as budgets
 from homo_dp.privacy.ledger.chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from homo_dp.privacy.filters import best_order, epsilon_at_order
+from homo_dp.privacy.accounting.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger.lifetime import Releases, renyi_of
 from homo_dp.privacy.ledger.rows import Budget, Charge, Spend
 from homo_dp.privacy.ledger.totals import Totals, epsilon_of, known_epsilon

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
-from homo_dp.privacy.accounting import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
-from homo_dp.privacy.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
+from homo_dp.privacy.accounting.accountants import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
+from homo_dp.privacy.accounting.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
 from homo_dp.privacy.ledger.rows import Spend
 
 __all__ = ["Lifetime", "Releases", "number_of", "renyi_of"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, NamedTuple
 
+from homo_dp.privacy.accounting.events import DpEvent, check_releases, from_json, to_json
 from homo_dp.privacy.errors import LedgerError, PrivacyError
-from homo_dp.privacy.events import DpEvent, check_releases, from_json, to_json
 
 __all__ = [
     "MARK",

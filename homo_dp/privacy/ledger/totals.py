@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from homo_dp.privacy.accounting import Epsilon, epsilon, epsilon_curve
+from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
+from homo_dp.privacy.accounting.events import event_of, from_json
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.events import event_of, from_json
 from homo_dp.privacy.ledger.lifetime import Lifetime
 from homo_dp.privacy.ledger.rows import Charge, LedgerRow, Spend
 

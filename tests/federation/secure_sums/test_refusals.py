@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums.party import InMemory, SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from tests.federation.secure_sums.parts import Federation, random_values

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homo_dp.errors import ConfigError
+from homo_dp.core.errors import ConfigError
 from homo_dp.federation.secure_sums.roster import Roster
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums.shares import combine, split
 
 SECRET = bytes(range(32))

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from homo_dp.errors import MessageError
+from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums.aggregator import SumDiscarded
 from tests.federation.secure_sums.parts import Federation, plain_sum, random_values
 

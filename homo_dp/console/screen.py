@@ -1,0 +1,273 @@
+"""What a user sees: lines, tables and progress, drawn by rich on a terminal and as plain lines elsewhere.
+
+With `--quiet` only errors are shown; with `--json` the final summary is the only thing on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from homo_dp.core.errors import InputError
+from homo_dp.core.foreign import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+# C0 and C1 controls but for tab and line end, line separators, and marks that turn the direction of writing.
+PLAIN_REPORTS = 10  # lines that a progress of known length prints without a terminal
+
+
+class Progress(Protocol):
+    """Something that counts steps and shows figures beside them."""
+
+    def advance(self, steps: int = 1, **figures: object) -> None:
+        """Count `steps` more and show `figures` (loss=0.31, epsilon=1.2)."""
+
+
+class Screen:
+    """Lines, tables, progress and the final summary of one command."""
+
+    def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
+        self.quiet = quiet
+        self.as_json = as_json
+        self._closed: set[str] = set()
+
+    def line(self, text: str = "") -> None:
+        """Print a line of ordinary output."""
+        if not self.quiet:
+            self._write(sys.stderr if self.as_json else sys.stdout, text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning on stderr."""
+        if not self.quiet:
+            self._write(sys.stderr, f"warning: {' '.join(text.split())}")
+
+    def notes(self, notes: Sequence[str]) -> None:
+        """Print the notes of a translated configuration on stderr."""
+        for note in notes if not self.quiet else ():
+            self._write(sys.stderr, f"note: {note}")
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Print a table; numbers are shown with four digits and set to the right."""
+        if self.quiet:
+            return
+        cells = [[show(cell) for cell in row] for row in rows]
+        right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
+        stream = sys.stderr if self.as_json else sys.stdout
+        if _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
+            return
+        for text in _plain_table(title, header, cells, right):
+            self._write(stream, text)
+
+    @contextmanager
+    def progress(self, total: int | None, label: str = "round") -> Iterator[Progress]:
+        """Show how far the work is: a bar on a terminal, about ten lines elsewhere; None for an unknown total."""
+        if self.quiet:
+            yield _Silent()
+        elif _is_terminal(sys.stderr):
+            with _rich_progress() as bar:
+                yield _Bar(bar, bar.add_task(label, total=total, figures=""))
+        else:
+            yield _Lines(self._to_stderr, total, label)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """With --json, print the final summary as one JSON object on stdout; otherwise nothing."""
+        if not self.as_json or "stdout" in self._closed:
+            return
+        text = json.dumps(values, allow_nan=False, default=str, ensure_ascii=False)
+        try:
+            say(text, sys.stdout, must=True)
+        except BrokenPipeError:
+            silence(sys.stdout)
+        except OSError as error:
+            raise InputError(f"stdout: {error.strerror}; the summary there is not whole, the files are") from error
+
+    def _to_stderr(self, text: str) -> None:
+        self._write(sys.stderr, text)
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        """Print, and go on in silence if the reader has gone away (`| head`) or the disk is full: the work goes on."""
+        name = "stdout" if stream is sys.stdout else "stderr"
+        if name in self._closed:
+            return
+        try:
+            say(text, stream)
+        except BrokenPipeError:
+            self._closed.add(name)
+            silence(stream)
+
+
+def say(text: str, stream: TextIO, *, must: bool = False) -> None:
+    """Print a line that any terminal takes; unless it ``must`` be there, a full disk costs the line and nothing else.
+
+    What did not fit may stay in the stream's buffer and appear with a later line, if there is room again by then.
+    """
+    text = printable(text)
+    try:
+        print(text, file=stream, flush=True)
+    except UnicodeEncodeError:
+        say(text.encode("ascii", "backslashreplace").decode(), stream, must=must)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        if must:
+            raise
+
+
+def silence(stream: TextIO) -> None:
+    """Let what is still said on a stream, and what waits in its buffer, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def hush(quiet: bool) -> None:
+    """Show library warnings as one line each, or not at all."""
+    if quiet:
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        return
+    warnings.formatwarning = _one_line
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Plain())
+    logging.basicConfig(handlers=[handler])  # before a library sets its own
+
+
+def show(value: object) -> str:
+    """A cell or figure as text.
+
+    >>> show(0.123456), show(True), show(None), show(12345.0), show(1e-5)
+    ('0.1235', 'yes', '-', '12345', '1e-05')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+    return printable(" ".join(str(value).split()))
+
+
+def figures_text(figures: Mapping[str, object]) -> str:
+    """Figures as `loss 0.31  epsilon 1.2`; those that are None are left out."""
+    return "  ".join(f"{name.replace('_', ' ')} {show(value)}" for name, value in figures.items() if value is not None)
+
+
+class _Plain(logging.Formatter):
+    """A log record as the screen shows a warning."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return printable(text)
+
+
+class _Silent:
+    def advance(self, steps: int = 1, **figures: object) -> None:
+        """Show nothing."""
+
+
+class _Lines:
+    """Progress as a few lines: about ten for a known total, at every doubling otherwise."""
+
+    def __init__(self, write: Callable[[str], None], total: int | None, label: str) -> None:
+        self._write, self._total, self._label = write, total, label
+        self._done, self._next = 0, 1
+
+    def advance(self, steps: int = 1, **figures: object) -> None:
+        self._done += steps
+        if self._done < self._next and self._done != self._total:
+            return
+        each = -(-self._total // PLAIN_REPORTS) if self._total else self._done
+        self._next = self._done + max(each, 1)
+        of = f"/{self._total}" if self._total is not None else ""
+        self._write(f"{self._label} {self._done}{of}  {figures_text(figures)}".rstrip())
+
+
+class _Bar:
+    """Progress as a bar of rich."""
+
+    def __init__(self, bar: RichProgress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def advance(self, steps: int = 1, **figures: object) -> None:
+        self._bar.update(self._task, advance=steps, figures=figures_text(figures))
+
+
+def _one_line(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
+    return printable(f"warning: {' '.join(str(message).split())}") + "\n"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _plain_table(
+    title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in [header, *cells]) for i in range(len(header))]
+    if title:
+        yield title
+    for row in [header, *cells]:
+        texts = (
+            text.rjust(width) if side else text.ljust(width)
+            for text, width, side in zip(row, widths, right, strict=True)
+        )
+        yield "  ".join(texts).rstrip()
+
+
+def _rich_table(
+    stream: TextIO, title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+) -> bool:
+    """Draw it where it fits, with a header of one word a line, or turned, if need be: rich would cut numbers."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console(file=stream)
+    (*names,), *turned = zip(header, *cells, strict=True)
+    for head, rows, sides in (
+        (header, cells, right),
+        ([name.replace(" ", "\n") for name in header], cells, right),
+        (names, turned, [False, *[True] * len(cells)]),
+    ):
+        columns = zip(head, *rows, strict=True)
+        widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+        if sum(widths) + 3 * len(widths) + 1 > console.width:
+            continue
+        table = Table(title=escape(title) or None, title_justify="left")
+        for name, side in zip(head, sides, strict=True):
+            table.add_column(escape(name), justify="right" if side else "left")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        return True
+    return False
+
+
+def _rich_progress() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=Console(file=sys.stderr),
+    )

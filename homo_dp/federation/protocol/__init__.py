@@ -1,0 +1,1 @@
+"""What is said between aggregator and parties, and the interface of what carries it."""

@@ -1,0 +1,37 @@
+"""Messages that were refused: counted by sender, and logged so that no sender can fill the log."""
+
+import logging
+from collections import Counter
+from collections.abc import Container
+from typing import Final
+
+from homo_dp.core.errors import one_line
+
+log = logging.getLogger(__name__)
+
+_EACH: Final = 10  # so many of a sender get a line of their own; then one line at 100, 1000, ...
+STRANGERS: Final = "strangers"
+
+
+class Refusals:
+    """What one process has refused since it was started.
+
+    Guarantees:
+        - a sender causes at most ten lines and one more for each power of ten, whatever it sends;
+        - names and reasons reach the log as one printable line;
+        - senders that are on no list share one counter, so that made-up names take no memory.
+    """
+
+    def __init__(self, known: Container[str]) -> None:
+        self._known = known
+        self.counts: Counter[str] = Counter()
+
+    def note(self, sender: str, what: object, why: object) -> None:
+        """Count a refused message of `sender`, and log it unless there were many."""
+        key = sender if sender in self._known else STRANGERS
+        self.counts[key] += 1
+        count = self.counts[key]
+        if count <= _EACH:
+            log.warning("refused %s: %s", one_line(what), one_line(why))
+        elif str(count).strip("0") == "1":
+            log.warning("refused %d messages of %s so far, the last: %s", count, one_line(key), one_line(why))

@@ -1,0 +1,242 @@
+"""The aggregator: checks updates, combines them, and moves the global weights; it knows no transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dp_accounting import DpEvent
+
+from homo_dp.core.errors import MessageError
+from homo_dp.federation.mechanisms.base import (
+    Combined,
+    Mechanism,
+    PartyPlan,
+    Update,
+    Weights,
+    check_within_plan,
+    round_charge,
+)
+from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
+from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, signature
+from homo_dp.models.averaging import WeightAverage
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.ledger import Budget, Charge, Ledger
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What happened in a round, for progress, indicators and MLflow."""
+
+    round: int
+    replied: tuple[str, ...]
+    missing: tuple[str, ...]
+    weights: Weights
+    seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AggregatorSettings:
+    """Who takes part, with which public weight, and what an update may look like."""
+
+    run: str
+    party_weights: Mapping[str, float]
+    rounds: int
+    name: str = AGGREGATOR
+    dataset: str = ""
+    budget: Budget = field(default_factory=lambda: Budget(None, None, None))
+    max_update_norm: float | None = None
+    not_private: bool = False
+
+
+class Aggregator:
+    """Holds the global weights and the round number; everything else is the mechanism's.
+
+    Guarantees:
+        - an update is used only if names, shapes, dtypes and finiteness match the model;
+        - one update per party and round: a replay is ignored;
+        - noise that the aggregator adds is charged to its ledger before the weights can be sent;
+        - where the noise is the aggregator's, weights without event or noise are never published, unless the run is
+          marked NOT PRIVATE.
+    """
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        weights: Weights,
+        mechanism: Mechanism,
+        server_optimizer: ServerOptimizer,
+        average: WeightAverage,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.settings = settings
+        self.weights = weights
+        self.mechanism = mechanism
+        self.server_optimizer = server_optimizer
+        self.average = average
+        self.ledger = ledger
+        self.applied_sigma: float | None = None
+        # Where a process keeps (weights, event, sigma) before they are charged, so that a crash loses none of them.
+        self.before_charge: Callable[[Weights, object, float], None] | None = None
+        self.round = 0
+        self.cohort: tuple[str, ...] = ()
+        self._updates: dict[str, Update] = {}
+        self._started = 0.0
+
+    def start_round(self) -> None:
+        """Open the next round; a round that would pass the aggregator's own budget is refused here."""
+        self.check_budget(1)
+        self.round += 1
+        self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights), self.round)
+        self._updates = {}
+        self._started = time.perf_counter()
+
+    def broadcast(self) -> list[Message]:
+        """The current weights, one message for each party of the round."""
+        return [self._message(party, "weights", self.weights, self.mechanism.broadcast_info()) for party in self.cohort]
+
+    def finished(self) -> list[Message]:
+        """The final weights, one message for each party of the run."""
+        return [self._message(party, "finished", self.final_weights, {}) for party in self.settings.party_weights]
+
+    @property
+    def final_weights(self) -> Weights:
+        """The published model: the last weights, or their average over rounds where that is configured."""
+        return self.average.value(self.weights)
+
+    def receive(self, message: Message) -> None:
+        """Take one update in; raises MessageError on anything that is not a proper update of this round."""
+        if message.run != self.settings.run or message.kind != "update":
+            raise MessageError(
+                f"kind={message.kind} run={message.run} from {message.sender}: not an update of this run"
+            )
+        if message.sender not in self.cohort:
+            raise MessageError(f"sender={message.sender}: not a party of round {self.round} of this run")
+        if message.round != self.round:
+            raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
+        if message.sender in self._updates:
+            return
+        check_tensors(message.tensors, signature(self.weights), max_norm=self.settings.max_update_norm)
+        info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+        weight = self.settings.party_weights[message.sender]
+        self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """Parties whose update of this round has not come."""
+        return tuple(party for party in self.cohort if party not in self._updates)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every update of this round has come; cheap to ask after each of many."""
+        return len(self._updates) == len(self.cohort)
+
+    def finish_round(self) -> RoundReport:
+        """Combine what came, charge what the aggregator itself noised, and move the weights."""
+        updates = [self._updates[party] for party in self.cohort if party in self._updates]
+        missing = self.waiting_for
+        combined = Combined(self.weights, discarded=True)
+        if updates or self.mechanism.combines_empty_rounds:
+            combined = self.mechanism.on_receive(updates, self.weights, self.round)
+        return self.apply(combined, tuple(update.party for update in updates), missing)
+
+    def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
+        """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
+        self._check_noise(combined)
+        moved = self.weights
+        if not combined.discarded:
+            moved = self.server_optimizer.step(self.weights, combined.weights)
+            moved = self.mechanism.before_broadcast(moved, self.round)
+        if combined.event is not None:
+            if self.before_charge is not None:
+                self.before_charge(moved, combined.event, combined.sigma)
+            self.charge(combined.event, combined.sigma)
+        if not combined.discarded:
+            self.publish(moved)
+        return RoundReport(
+            round=self.round,
+            replied=replied,
+            missing=missing,
+            weights=self.weights,
+            seconds=time.perf_counter() - self._started,
+            metrics=dict(combined.metrics),
+        )
+
+    def publish(self, weights: Weights) -> None:
+        """Make charged weights the global ones."""
+        self.weights = weights
+        self.average.add(weights)
+
+    def charge(self, event: object, sigma: float) -> None:
+        """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
+        if self.ledger is None:
+            raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
+        for charge in self._charges(self.round, event, sigma):
+            self.ledger.charge(charge, self.settings.budget)
+        self.applied_sigma = sigma
+
+    def planned_charges(self, round_number: int) -> list[Charge]:
+        """What a round will cost on the aggregator's ledger, by the plan."""
+        return self._charges(round_number)
+
+    def check_budget(self, rounds: int) -> None:
+        """Refuse the next rounds if they would pass the aggregator's own budget, before any data is touched."""
+        if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
+            return
+        planned = [self.planned_charges(self.round + number) for number in range(1, rounds + 1)]
+        refusal = self.ledger.would_exceed([charge for charges in planned for charge in charges], self.settings.budget)
+        if refusal:
+            raise BudgetExceeded(refusal)
+
+    def _charges(self, round_number: int, event: DpEvent | None = None, sigma: float | None = None) -> list[Charge]:
+        """One for all where users are protected; for records one for each party of the round."""
+        parties = self.mechanism.facts.parties
+        if self.mechanism.unit == "user":
+            return [self._charge_of(round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma)]
+        plans = {name: self.mechanism.plan(facts) for name, facts in parties.items()}
+        due = {name: plan for name, plan in plans.items() if plan.schedule is None or round_number in plan.schedule}
+        return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
+
+    def _charge_of(
+        self, round_number: int, plan: PartyPlan, event: DpEvent | None, sigma: float | None, party: str | None = None
+    ) -> Charge:
+        if "model_reader" not in plan.events:
+            raise PrivacyError(f"mechanism={self.mechanism.name}: its plan names no event for readers of the model")
+        return round_charge(
+            self.mechanism,
+            plan,
+            "model_reader",
+            plan.events["model_reader"] if event is None else event,
+            plan.sigma if sigma is None else sigma,
+            run=self.settings.run,
+            dataset=self.settings.dataset,
+            party=self.settings.name if party is None else party,
+            round_number=round_number,
+        )
+
+    def _check_noise(self, combined: Combined) -> None:
+        """Refuse weights that the aggregator should have noised and did not, whatever the mechanism."""
+        own = self.mechanism.private and self.mechanism.ledger_keeper == "aggregator"
+        if not own or self.settings.not_private or combined.discarded:
+            return
+        if combined.event is None:
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its round names no event; name one, or set privacy.not_private"
+            )
+        if not combined.sigma > 0:
+            raise PrivacyError(f"sigma={combined.sigma}: a private round needs noise above zero")
+        for planned in self.planned_charges(self.round):
+            check_within_plan(self.mechanism, combined.event, planned.event, planned.delta)
+
+    def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
+        return Message(
+            run=self.settings.run,
+            round=self.round,
+            sender=self.settings.name,
+            recipient=party,
+            kind=kind,
+            tensors=tensors,
+            info=dict(info),
+        )

@@ -1,0 +1,348 @@
+"""The aggregator's side of a run between processes: let parties in, send the plan, run rounds, survive.
+
+On disk after each round and before anything of it is sent: weights, optimiser, mechanism, the rows of all rounds. What
+came from parties is acknowledged only then, so a killed aggregator finds it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, Strict
+
+from homo_dp.core.crash import crash_point
+from homo_dp.core.errors import MessageError, TransportError, one_line
+from homo_dp.core.foreign import Schema
+from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.refusals import Refusals
+from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.crash_state import (
+    Row,
+    RowLog,
+    aggregator_tensors,
+    read_state,
+    restore_aggregator,
+    state_file,
+    write_state,
+)
+from homo_dp.federation.sessions.joining import Lobby, SessionRules
+from homo_dp.federation.sessions.party import SKIPPED
+from homo_dp.federation.sessions.plan import Plan
+from homo_dp.privacy.accounting.events import from_json, to_json
+
+log = logging.getLogger(__name__)
+_ONE_ROUND = (
+    "round_over",
+    "weights",
+    "plan_changed",
+    "skipped",
+)  # refusals after which a party goes on; others need a new join
+
+
+class _Charge(Schema):
+    """A release that was kept and perhaps not charged yet."""
+
+    event: str
+    sigma: Annotated[float, Field(ge=0)]
+    replied: tuple[str, ...]
+    missing: tuple[str, ...]
+    discarded: bool
+
+
+class _KeptFacts(Schema):
+    """What the aggregator keeps beside its tensors."""
+
+    round: Annotated[int, Strict(), Field(ge=0, le=2**53)]
+    applied_sigma: Annotated[float, Field(ge=0)] | None
+    charge: _Charge | None = None
+
+
+class _KeptPlan(Schema):
+    plan: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a killed or stopped aggregator left."""
+
+    plan: Plan
+    tensors: Weights
+    facts: _KeptFacts
+    rows: list[Row]
+
+
+class RunState:
+    """The files from which an aggregator goes on: the plan, its state after the last round, and the rows so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.safetensors"
+        self._plan_path = folder / "plan.safetensors"
+        self._rows = RowLog(folder / "rounds.jsonl")
+
+    def load(self) -> Saved | None:
+        """What was kept; None if the run has not begun."""
+        plan, found = read_state(self._plan_path), read_state(self._path)
+        if found is None or plan is None:
+            return None
+        tensors, facts = found
+        kept = state_file(self._path).check(_KeptFacts, facts)
+        agreed = state_file(self._plan_path).check(_KeptPlan, plan[1]).plan
+        return Saved(agreed, tensors, kept, self._rows.load(kept.round))
+
+    def begin(self, aggregator: Aggregator, plan: Plan) -> None:
+        """Keep the plan of a new run."""
+        write_state(self._plan_path, {}, {"plan": plan}, point="aggregator_plan")
+        self.save(aggregator)
+
+    def add_row(self, row: Row) -> None:
+        """Keep the report of a round, just before its state."""
+        self._rows.append(row)
+
+    def save(self, aggregator: Aggregator, weights: Weights | None = None, **facts: Any) -> None:
+        """Keep everything after a round (or, with ``weights`` that wait for their charge, just before its end)."""
+        facts = {"round": aggregator.round, "applied_sigma": aggregator.applied_sigma, **facts}
+        write_state(self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state")
+
+
+class AggregatorSession:
+    """Runs an aggregator's rounds over a transport and keeps its state.
+
+    Guarantees:
+        - the weights of a round are on disk, and charged where the aggregator noised them, before anybody gets them;
+        - a party that was refused, is late or never came is named in the row of the round;
+        - a bad message costs its sender the round and nobody else anything.
+    """
+
+    def __init__(
+        self,
+        aggregator: Aggregator,
+        plan: Plan,
+        lobby: Lobby,
+        rules: SessionRules,
+        state: RunState,
+        report: Callable[[RoundReport, Row], Row],
+    ) -> None:
+        self.aggregator = aggregator
+        self.plan = plan
+        self.lobby = lobby
+        self.rules = rules
+        self.state = state
+        self.report = report
+        self.rows: list[Row] = []
+        self._absent: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._held: list[Message] = []
+        self.refusals = Refusals(lobby.parties)
+        self._began = time.perf_counter()
+        aggregator.before_charge = self._keep_before_charge
+
+    def begin(self) -> None:
+        """A new run: keep the plan and send it to everybody on the list, so that who comes late finds it."""
+        self._absent = set(self.lobby.parties) - set(self.lobby.rows)
+        crash_point("aggregator.before_plan")
+        self.state.begin(self.aggregator, self.plan)
+        crash_point("aggregator.after_plan")
+        self.lobby.opened()
+
+    def resume(self, saved: Saved) -> None:
+        """Go on from the state of a killed or stopped aggregator."""
+        facts, self.rows = saved.facts, saved.rows
+        restore_aggregator(self.aggregator, saved.tensors, facts.round)
+        self.aggregator.applied_sigma = facts.applied_sigma
+        self._absent = set(self.rows[-1].get("missing", ())) if self.rows else set()
+        waiting = facts.charge
+        if waiting is not None:  # killed between keeping the weights and the end of the round
+            self.rows = [row for row in self.rows if row["round"] < self.aggregator.round]  # it is written once more
+            self.aggregator.charge(from_json(waiting.event), waiting.sigma)
+            weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting.discarded else {}
+            if not waiting.discarded:
+                self.aggregator.publish(weights)
+            report = RoundReport(self.aggregator.round, waiting.replied, waiting.missing, weights, 0.0, metrics)
+            self._close_round(report)
+
+    def run(self) -> None:
+        """The rounds that are left, then the final weights to everybody."""
+        aggregator = self.aggregator
+        for party in self.lobby.parties:
+            self._send_plan(party)
+        self._began = time.perf_counter()
+        while aggregator.round < aggregator.settings.rounds:
+            self._check_agreement()
+            aggregator.start_round()
+            self._refused = dict(self.lobby.refusals)
+            crash_point("aggregator.before_broadcast")
+            for message in aggregator.broadcast():
+                self.lobby.deliver(message)
+                crash_point("aggregator.mid_broadcast")
+            crash_point("aggregator.after_broadcast")
+            self._settle()
+            self._collect()
+            self._finish_round()
+        self._settle()
+        crash_point("aggregator.before_finished")
+        for party in set(self.lobby.parties).difference(*(row["replied"] for row in self.rows)):
+            self._send_plan(party)  # it may have lost it, and the final weights are of no use without
+        for message in aggregator.finished():
+            self.lobby.deliver(message)
+            crash_point("aggregator.mid_finished")
+        crash_point("aggregator.after_finished")
+
+    def _check_agreement(self) -> None:
+        """Do not let parties spend budget on rounds that cannot count, because too many others refused."""
+        refusals = self.lobby.refusals
+        if len(self.lobby.parties) - len(refusals) < self.rules.min_parties:
+            said = ", ".join(f"{party} ({reason})" for party, reason in refusals.items())
+            raise TransportError(
+                f"federation.min_parties={self.rules.min_parties}: cannot be reached, refused by {said}; settle it "
+                "with them or lower it, then start the aggregator again: the run continues"
+            )
+
+    def _collect(self) -> None:
+        deadline = time.monotonic() + self.rules.round_timeout
+        while not self._complete():
+            left = deadline - time.monotonic()
+            message = self.lobby.transport.receive(timeout=left) if left > 0 else None
+            if message is None:
+                break
+            crash_point("aggregator.received")
+            if self._take(message):
+                self._held.append(message)
+            else:
+                self.lobby.transport.done(message)
+
+    def _complete(self) -> bool:
+        missing = set(self.aggregator.waiting_for)
+        replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
+        if missing and all(self._refused.get(party) == SKIPPED for party in missing):
+            return True  # what they charged for this round is that word: no update will follow it
+        if awaited and not replies:
+            return False  # all may have been late once: a round that costs budget is not over before anybody had time
+        return self._enough(replies) and not awaited - self._absent
+
+    def _enough(self, replies: int) -> bool:
+        """Whether a round counts. A sum with a fixed denominator deals with missing replies itself: to skip its round
+        would publish, without noise, that somebody was missing."""
+        if self.aggregator.mechanism.combines_empty_rounds and not self.rules.stop_on_missing:
+            return True
+        return replies >= min(self.rules.min_parties, len(self.aggregator.cohort))
+
+    def _take(self, message: Message) -> bool:
+        """Deal with a message; whether it is an update that must come again after a crash."""
+        party = message.sender
+        self._absent.discard(party)
+        try:
+            if message.kind == "join":
+                self._welcome(message)
+            elif message.kind == "refused":
+                self._note_refusal(message)
+            else:
+                return self._take_update(message)
+        except MessageError as refusal:
+            self.refusals.note(party, f"a message of {party}", refusal)
+        return False
+
+    def _take_update(self, message: Message) -> bool:
+        party, aggregator = message.sender, self.aggregator
+        if message.round < aggregator.round:
+            log.info("update of %s for round %d came late", party, message.round)
+            with contextlib.suppress(MessageError):  # its head may still be news
+                self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+            return False
+        if party in aggregator.cohort and party not in aggregator.waiting_for:
+            return False  # came twice
+        try:
+            self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+            aggregator.receive(message)
+        except Exception as error:  # whatever an update raises costs its sender the round, and never the process
+            self._refused[party] = "bad_update"
+            if isinstance(error, MessageError):
+                raise
+            raise MessageError(f"taking it in raised {type(error).__name__} ({one_line(error, 100)})") from error
+        self._refused.pop(party, None)
+        self.lobby.refusals.pop(party, None)
+        return True
+
+    def _welcome(self, message: Message) -> None:
+        party = message.sender
+        if not self.lobby.join(message):
+            return  # if it is only an old message that came late, the party says so with a new one
+        self._refused.pop(party, None)
+        self._send_plan(party)
+        self.lobby.send(
+            party, self.aggregator.round, "status", {"state": "running", "rounds": self.aggregator.settings.rounds}
+        )
+        if party in self.aggregator.waiting_for:
+            for weights in self.aggregator.broadcast():
+                if weights.recipient == party:
+                    self.lobby.deliver(weights)
+
+    def _note_refusal(self, message: Message) -> None:
+        party, reason = message.sender, str(message.info.get("reason", "unknown"))
+        # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
+        self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+        if message.round in (0, self.aggregator.round):
+            if self._refused.get(party) != reason:
+                log.warning("party %s refused: %s", party, reason)
+            self._refused[party] = reason
+            if reason not in _ONE_ROUND:
+                self.lobby.refusals[party] = reason
+
+    def _send_plan(self, party: str) -> None:
+        self.lobby.send(party, 0, "plan", {"plan": self.plan})
+
+    def _finish_round(self) -> None:
+        aggregator, missing = self.aggregator, self.aggregator.waiting_for
+        replied = tuple(party for party in aggregator.cohort if party not in missing)
+        if self._enough(len(replied)):
+            self._close_round(aggregator.finish_round())
+            return
+        self._check_agreement()  # before the round is over: what others paid for it comes again after a settlement
+        of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
+        text = f"round={aggregator.round}: {of}, missing {', '.join(missing)}"
+        if self.rules.stop_on_missing:
+            raise TransportError(f"{text}; start them, then start the aggregator again: the run continues")
+        log.warning("%s; the round does not count", text)
+        self._close_round(
+            RoundReport(aggregator.round, replied, missing, aggregator.weights, self.rules.round_timeout), counted=False
+        )
+
+    def _close_round(self, report: RoundReport, counted: bool = True) -> None:
+        self._absent |= set(report.missing) - set(self._refused)
+        row = {
+            "round": report.round,
+            "replied": list(report.replied),
+            "missing": list(report.missing),
+            "refused": dict(self._refused),
+            "counted": counted and not report.metrics.get("discarded"),
+            "seconds": time.perf_counter() - self._began,  # everything: sending, waiting, combining, keeping
+            **report.metrics,
+        }
+        self.rows.append(self.report(report, row))
+        crash_point("aggregator.before_save")
+        self.state.add_row(self.rows[-1])
+        self.state.save(self.aggregator)
+        crash_point("aggregator.after_save")
+        self._began = time.perf_counter()
+
+    def _settle(self) -> None:
+        """Keep the newest heads, then let go of the updates that showed them; while parties work, so nobody waits."""
+        self.lobby.heads.save()
+        for message in self._held:
+            self.lobby.transport.done(message)
+        self._held = []
+        crash_point("aggregator.after_done")
+
+    def _keep_before_charge(self, weights: Weights, event: object, sigma: float) -> None:
+        missing = list(self.aggregator.waiting_for)
+        replied = [party for party in self.aggregator.cohort if party not in missing]
+        charge = {"event": to_json(event), "sigma": sigma, "replied": replied, "missing": missing}
+        charge["discarded"] = weights is self.aggregator.weights  # paid for, and moves nothing
+        self.state.save(self.aggregator, weights, charge=charge)
+        crash_point("aggregator.before_charge")

@@ -1,0 +1,156 @@
+"""From a configuration to the objects of a run: facts, mechanism, parties, aggregator."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+import zlib
+from collections.abc import Mapping
+from fractions import Fraction
+
+import torch
+
+from homo_dp.config.schema import Config
+from homo_dp.config.train import TrainConfig
+from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.data.rows import Table
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
+from homo_dp.federation.mechanisms.dp_sgd import DpSgd
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.nbafl import Nbafl
+from homo_dp.federation.mechanisms.none import NoPrivacy
+from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
+from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
+from homo_dp.models.averaging import WeightAverage
+from homo_dp.models.device import torch_device
+from homo_dp.models.registry import BuiltModel
+from homo_dp.privacy.accounting.checks import check_steps, exact_steps
+from homo_dp.privacy.ledger import Budget, Ledger
+from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
+
+log = logging.getLogger(__name__)
+
+MECHANISMS: Mapping[str, type[Mechanism]] = {
+    mechanism.name: mechanism for mechanism in (DpSgd, DpFedAvg, Nbafl, NoPrivacy)
+}
+
+
+def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
+    """A party's sampling rate and steps: q = batch / rows, steps = ceil(epochs / q)."""
+    train = config.train
+    rate = train.sample_rate
+    if rate is None:
+        rate = min(1.0, (train.batch_size or rows) / rows)
+    steps = train.local_steps or _steps_of_epochs(train, rows)
+    check_steps(steps * train.rounds, "train.rounds times the local steps of a round")
+    return PartyFacts(name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate)
+
+
+def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
+    batch = min(train.batch_size or rows, rows)
+    rate = Fraction(str(train.sample_rate)) if train.sample_rate else Fraction(batch, rows)
+    return exact_steps(train.local_epochs or 1, rate)
+
+
+def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:
+    """The public facts of a run, from declared row counts."""
+    parties = {name: party_facts(config, name, count) for name, count in rows.items()}
+    warn_of_full_batches(config, parties)
+    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+
+
+def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
+    """One line where some parties have no more rows than a batch: their steps gain nothing from sampling."""
+    full = [facts for facts in parties.values() if facts.sample_rate >= 1 and config.train.sample_rate is None]
+    if full:
+        batch, others = config.train.batch_size or full[0].rows, len(full) - 1
+        log.warning(
+            "train.batch_size=%d is not below the %d rows of party %s%s: every step takes all rows",
+            batch,
+            full[0].rows,
+            full[0].name,
+            f" (nor of {others} others)" if others else "",
+        )
+
+
+def noise_source(config: Config) -> NoiseSource:
+    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE, or secure mode off."""
+    seed = config.privacy.seeded_noise_for_tests
+    if seed is not None:
+        return SeededNoise(seed)
+    return secure_noise() if config.privacy.secure_mode else OrdinaryNoise()
+
+
+def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> Mechanism:
+    """The mechanism that the config names; ``package.module:Class`` loads the user's own."""
+    found = mechanism_class(config.privacy.mechanism)
+    if not found.private and not config.privacy.not_private and found not in MECHANISMS.values():
+        raise ConfigError(
+            f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write privacy.not_private: true "
+            "to run it all the same, marked NOT PRIVATE"
+        )
+    if found.private and found.unit == "record" and config.privacy.unit == "user" and not config.privacy.not_private:
+        raise ConfigError(
+            f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; write privacy.unit: "
+            "record, or set unit of the class if it hides a user"
+        )
+    return found(config, facts, noise)
+
+
+def mechanism_class(name: str) -> type[Mechanism]:
+    """The class behind ``privacy.mechanism``."""
+    if name in MECHANISMS:
+        return MECHANISMS[name]
+    module_name, _, class_name = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (Exception, SystemExit) as error:  # the module is the user's own code, and may fail in any way
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({why}); give package.module:Class") from error
+    if not (isinstance(found, type) and issubclass(found, Mechanism)):
+        raise ConfigError(
+            f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanisms.base.Mechanism"
+        )
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ConfigError(f"privacy.mechanism={name}: does not define {missing}; see docs/extend.md")
+    return found
+
+
+def build_fit(config: Config, model: BuiltModel, table: Table, facts: PartyFacts) -> LocalFit:
+    """One party's local training; its shuffles come from the seed and its name, its noise never does."""
+    if table.labels is None:
+        raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{config.train.seed}/{facts.name}".encode()))
+    device = torch_device(config.train.device)
+    module, features, labels = model.module.to(device), table.features.to(device), table.labels.to(device)
+    return LocalFit(module, model.task.loss, features, labels, facts, config.train, generator)
+
+
+def run_budget(config: Config) -> Budget:
+    """What the ledger enforces: the target of this run and the lifetime of the data set."""
+    privacy = config.privacy
+    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    return Budget(privacy.target_epsilon, privacy.lifetime_epsilon, lifetime_delta)
+
+
+def build_aggregator(
+    config: Config, run: str, weights: Weights, mechanism: Mechanism, ledger: Ledger | None
+) -> Aggregator:
+    """The aggregator of a run; party weights are uniform or by the public row counts."""
+    by_rows = config.train.weighting == "rows"
+    settings = AggregatorSettings(
+        run=run,
+        party_weights={name: float(facts.rows) if by_rows else 1.0 for name, facts in mechanism.facts.parties.items()},
+        rounds=config.train.rounds,
+        dataset=config.data.dataset,
+        budget=run_budget(config),
+        max_update_norm=config.federation.max_update_norm,
+        not_private=config.privacy.not_private,
+    )
+    optimizer = ServerOptimizer(config.train.server_optimizer)
+    averaging = config.train.averaging
+    average = WeightAverage(averaging.kind, config.train.rounds, averaging.tail, averaging.decay)
+    return Aggregator(settings, weights, mechanism, optimizer, average, ledger)

@@ -1,0 +1,289 @@
+"""The job as the aggregator describes it, and what a party makes of it: the plan never overrides the party's own part.
+
+From the plan: model, training, mechanism and its settings, public column facts. The party's own, always: its table,
+ledger, budgets, delta, caps, trust, noise source, and which code of its own may run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from homo_dp.config.base import is_import_path
+from homo_dp.config.load import config_from
+from homo_dp.config.privacy import BUILT_IN, every_key
+from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
+from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.sessions.build import mechanism_class, party_facts, warn_of_full_batches
+from homo_dp.federation.sessions.plan_schema import DATA_KEYS, OWN_TRAIN_KEYS, PRIVACY_KEYS, VERSION, read_plan
+from homo_dp.federation.sessions.plan_schema import Plan as Plan
+from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
+from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
+
+_SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
+_MOST_TURNS = 10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
+
+
+def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> Plan:
+    """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
+    train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
+    privacy = every_key(config.privacy)
+    return {
+        "version": VERSION,
+        "model": config.model.model_dump(mode="json"),
+        "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
+        "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
+        **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
+        "data": {name: data[name] for name in DATA_KEYS},
+        "order": list(config.data.columns),
+        "encoding": encoding_digest(encoding),
+        "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
+    }
+
+
+def difference(old: Plan, new: Plan) -> str | None:
+    """The first key in which two plans differ, None if they are the same job.
+
+    Declared rows aside; and the order of columns, which the digest of the encoding covers.
+
+    >>> difference({"train": {"rounds": 2}}, {"train": {"rounds": 3}})
+    'train.rounds=2 became 3'
+    """
+    for name in sorted((old.keys() | new.keys()) - {"rows", "order"}):
+        one, other = old.get(name), new.get(name)
+        if one == other:
+            continue
+        if isinstance(one, dict) and isinstance(other, dict):
+            key = next(key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key))
+            return f"{name}.{key}={one.get(key)} became {other.get(key)}"
+        return f"{name} changed"
+    return None
+
+
+def encoding_digest(encoding: Mapping[str, Any]) -> str:
+    """What must be the same at all parties: columns, bounds, levels, label and shape; not the name of the id column."""
+    shared = {name: value for name, value in encoding.items() if name != "id"}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+
+def agree(own: Config, plan: Plan) -> Config:
+    """The config that a party runs with, or PlanRefused; touches no data.
+
+    Guarantees:
+        - epsilon is calibrated to the smaller of the plan's target and the party's own, delta to the smaller delta;
+        - no module is imported that the party's own config does not name, and no mechanism without privacy is taken
+          that it does not ask for.
+    """
+    plan = read_plan(plan)
+    try:
+        _check_code(own, plan)
+        _check_protection(own, plan)
+        _check_caps(own, plan)
+        return config_from(_merged(own, plan))
+    except ConfigError as error:
+        raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
+
+
+def epsilon_cap(own: Config) -> float | None:
+    """The most epsilon that a party spends in a run: its cap, else the target of its own config."""
+    return own.party.caps.epsilon if own.party.caps.epsilon is not None else own.privacy.target_epsilon
+
+
+def release_names(mechanism: Mechanism | type[Mechanism]) -> tuple[str, ...]:
+    """What a party releases each round: the update, and the numbers that a mechanism sends with it."""
+    return ("update", *mechanism.message_fields.get("update", {}))
+
+
+def check_price(own: Config, plan: PartyPlan) -> None:
+    """Refuse a calibrated plan that costs more than the party's cap, towards any observer that it does not trust."""
+    cap = epsilon_cap(own)
+    if cap is None:
+        return
+    for observer in OBSERVERS[1:] if plan.trusts_aggregator else OBSERVERS:
+        spent = epsilon_after(plan, observer, plan.rounds)
+        if spent is not None and spent.quoted > cap * (1 + _SLACK):
+            raise PlanRefused(
+                "epsilon_cap",
+                f"party.caps.epsilon={cap:g}: the plan would cost epsilon {spent.quoted:.4g} at delta {plan.delta:g}; "
+                "raise the cap, or ask the aggregator for more noise or fewer rounds",
+            )
+
+
+def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
+    """Refuse to train on columns that mean something else here than at the aggregator."""
+    if encoding_digest(encoding) != plan["encoding"]:
+        raise PlanRefused(
+            "columns",
+            "data.columns: columns, bounds, levels, classes or label differ from the aggregator's; leave them out here "
+            "to take the aggregator's, or agree on one description",
+        )
+
+
+def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters: int) -> FederationFacts:
+    """The facts as a party knows them: its own rows, and those that others declared (its own count where they did not).
+
+    The smallest count is then never above the party's own, which is what noise may depend on.
+    """
+    counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
+    parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
+    warn_of_full_batches(config, {name: parties[name]})
+    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+
+
+def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
+    """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
+    train, needs_rows = config.train, needs_declared_rows(config)
+    parties = {}
+    for name, rows in sorted(plan["rows"].items()):
+        if rows is not None:
+            parties[name] = party_facts(config, name, rows)
+        elif needs_rows is not None:
+            raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
+        else:
+            parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
+    return FederationFacts(parties=parties, rounds=train.rounds, parameters=parameters)
+
+
+def needs_declared_rows(config: Config) -> str | None:
+    """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
+    if config.train.weighting == "rows":
+        return "train.weighting=rows"
+    return mechanism_class(config.privacy.mechanism).needs_rows(config)
+
+
+def _check_code(own: Config, plan: Plan) -> None:
+    mechanism, factory = plan["privacy"]["mechanism"], plan["model"]["factory"]
+    if mechanism not in BUILT_IN and mechanism != own.privacy.mechanism:
+        raise PlanRefused(
+            "mechanism", f"privacy.mechanism={mechanism}: is code that this party's own config does not name; refused"
+        )
+    if factory is not None and factory != own.model.factory:
+        raise PlanRefused("factory", f"model.factory={factory}: is code that this party's config does not name")
+
+
+def _check_protection(own: Config, plan: Plan) -> None:
+    mechanism = plan["privacy"]["mechanism"]
+    found = mechanism_class(mechanism)
+    if not found.private and own.privacy.mechanism != mechanism:
+        raise PlanRefused(
+            "not_private",
+            f"privacy.mechanism={mechanism}: the aggregator asks for updates without noise; this party sends them "
+            f"only if its own config says privacy.mechanism: {mechanism}",
+        )
+    tree = _merged(own, plan)
+    tree["privacy"]["trust_aggregator"] = True  # without it, a config that asks for trust is not even valid
+    if found.leaves_noise_to_aggregator(config_from(tree)) and not own.privacy.trust_aggregator:
+        raise PlanRefused(
+            "trust",
+            "privacy.trust_aggregator=false: the plan leaves the noise to the aggregator; set it to true in this "
+            "party's own config if you trust it",
+        )
+
+
+def _check_caps(own: Config, plan: Plan) -> None:
+    caps, rounds = own.party.caps, plan["train"]["rounds"]
+    if epsilon_cap(own) is None and own.private and mechanism_class(plan["privacy"]["mechanism"]).private:
+        raise PlanRefused(
+            "epsilon_cap",
+            "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so nothing bounds what "
+            "one run may cost; give a cap",
+        )
+    if caps.rounds is not None and rounds > caps.rounds:
+        raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
+    if rounds * max(1, len(plan["rows"])) > _MOST_TURNS:
+        raise PlanRefused("rounds_cap", f"the plan has {rounds} rounds of {len(plan['rows'])} parties; refused")
+    _check_columns(own, plan)
+    names = release_names(mechanism_class(plan["privacy"]["mechanism"]))
+    if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
+        raise PlanRefused(
+            "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+        )
+
+
+def _check_columns(own: Config, plan: Plan) -> None:
+    """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
+    cap, data = own.party.caps.columns, plan["data"]
+    described = data["columns"].values()
+    width = sum(1 if block["levels"] is None else len(block["levels"]) for block in described) + len(data["use"] or ())
+    width = max(width, len(data["classes"] or ()))
+    if cap is not None and width > cap:
+        raise PlanRefused(
+            "columns_cap", f"party.caps.columns={cap}: the plan's columns, levels or classes are {width}; refused"
+        )
+
+
+def check_work(own: Config, agreed: Config, name: str) -> None:
+    """Refuse more work than the party's caps allow; asks for no row count but a declared one.
+
+    Guarantees:
+        - the answer is a function of the plan and of the party's config.
+    """
+    caps, train, rows = own.party.caps, agreed.train, own.data.rows.get(name)
+    epochs = train.rounds * (train.local_epochs or 0)
+    if caps.epochs is not None and epochs > caps.epochs:
+        raise PlanRefused("steps_cap", f"party.caps.epochs={caps.epochs:g}: the plan asks for {epochs:g} passes")
+    if train.local_steps is None and train.sample_rate is None and rows is None:
+        return  # the steps follow from the count, which the epochs bound
+    steps = party_facts(agreed, name, rows or 1).steps_per_round
+    for key, cap, asked in (("steps", caps.steps, steps), ("total_steps", caps.total_steps, steps * train.rounds)):
+        if cap is not None and asked > cap:
+            raise PlanRefused("steps_cap", f"party.caps.{key}={cap}: the plan asks for {asked} local steps; refused")
+
+
+def check_count(own: Config, agreed: Config, name: str) -> None:
+    """Refuse a plan whose price is a function of the row count, where the party keeps that to itself.
+
+    Guarantees:
+        - no answer to a plan of given noise tells the count: with it, the price against a cap would.
+    """
+    if name in own.data.rows:
+        return
+    found, privacy = mechanism_class(agreed.privacy.mechanism), agreed.privacy
+    priced = found.private and found.unit == "record" and found.price_needs_rows and not own.privacy.not_private
+    asked = needs_declared_rows(agreed)
+    if asked is None and priced and privacy.noise_multiplier is not None and agreed.train.batch_size is not None:
+        asked = "privacy.noise_multiplier with train.batch_size"
+    if asked is not None:
+        raise PlanRefused(
+            "rows",
+            f"{asked}: what it costs depends on the rows, and data.rows.{name} is not declared; declare it, or ask the "
+            "aggregator for privacy.target_epsilon or train.sample_rate",
+        )
+
+
+def _merged(own: Config, plan: Plan) -> dict[str, Any]:
+    tree = own.model_dump(mode="json")
+    tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS)}
+    tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
+    tree["train"]["init_from"] = None
+    asked = {name: plan["privacy"][name] for name in PRIVACY_KEYS}
+    if is_import_path(asked["mechanism"]):
+        asked["options"] = every_key(own.privacy)["options"]
+    cap = epsilon_cap(own)
+    if asked["target_epsilon"] is not None and cap is not None:
+        asked["target_epsilon"] = min(asked["target_epsilon"], cap)
+    asked["delta"] = min(asked["delta"], own.privacy.delta)
+    tree["privacy"] = {**tree["privacy"], **asked}
+    tree["data"] = {**tree["data"], **_public_data(own.data, plan["data"])}
+    if "order" in plan:
+        tree["data"]["columns"] = _in_order(tree["data"]["columns"], plan["order"])
+    return tree
+
+
+def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """The same columns in the aggregator's order, which a message does not keep; others behind them, as they were.
+
+    >>> list(_in_order({"a": 1, "b": 2, "c": 3}, ["b", "a"]))
+    ['b', 'a', 'c']
+    """
+    return {name: columns[name] for name in dict.fromkeys((*order, *columns)) if name in columns}
+
+
+def _public_data(own: DataConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Column facts: the party's own where it states any, else the aggregator's."""
+    fields = DataConfig.model_fields
+    stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
+    return {name: asked[name] for name in DATA_KEYS if name not in stated}

@@ -1,0 +1,1 @@
+"""Users of one table, trained together in cohorts."""

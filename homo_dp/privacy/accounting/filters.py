@@ -1,0 +1,50 @@
+"""A privacy filter: how much may still be spent when every next release is chosen after seeing the earlier ones.
+
+Composition theorems add up losses that were fixed beforehand. Over a lifetime they are not: the next run is chosen
+after looking at the last. Renyi divergence of ONE order, fixed before the first release, still adds up then
+(Feldman & Zrnic, https://arxiv.org/abs/2008.11193). The smallest epsilon over many orders, which is what an accountant
+reports, changes its order on the way, and exact accounting (PLD) is known to fail as a filter
+(https://arxiv.org/abs/2602.15815). So a filter keeps its order.
+"""
+
+import math
+
+import numpy as np
+from dp_accounting.rdp import compute_epsilon
+
+from homo_dp.privacy.accounting.accountants import ORDERS, Renyi
+
+__all__ = ["best_order", "epsilon_at_order"]
+
+
+def best_order(spent: Renyi, plan: Renyi, epsilon: float, delta: float) -> float:
+    """The order at which ``plan`` fits most often into what ``spent`` left of (epsilon, delta).
+
+    For a plan repeated until the budget is used up, this order refuses no repetition that the best of all orders would
+    have allowed.
+
+    >>> from homo_dp.privacy.accounting.accountants import renyi
+    >>> plan = renyi({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 1})
+    >>> best_order(renyi({}), plan, epsilon=3.0, delta=1e-5)
+    7.5
+    """
+    # What epsilon = rdp + log(1 - 1/a) - log(delta a) / (a - 1) leaves for rdp (arXiv 2004.00010, Proposition 12).
+    allowed = epsilon - np.log1p(-1 / ORDERS) + np.log(delta * ORDERS) / (ORDERS - 1)
+    left = allowed - spent
+    cost = np.maximum(plan, 1e-300)
+    repetitions = np.where(left > 0, left / cost, left)
+    return float(ORDERS[int(np.nanargmax(repetitions))])
+
+
+def epsilon_at_order(spent: Renyi, order: float, delta: float) -> float:
+    """Epsilon at delta of all these releases, by their Renyi divergence of this order alone.
+
+    >>> from homo_dp.privacy.accounting.accountants import renyi
+    >>> spent = renyi({'{"noise_multiplier":10.0,"type":"GaussianDpEvent"}': 50})
+    >>> round(epsilon_at_order(spent, 8.7, 1e-5), 3)
+    3.267
+    """
+    rdp = spent[order == ORDERS]
+    if len(rdp) != 1 or math.isnan(rdp[0]):
+        return math.inf  # an order that nobody knows, or no bound at it: nothing fits
+    return float(compute_epsilon([order], rdp, delta)[0])

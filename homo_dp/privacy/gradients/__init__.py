@@ -1,0 +1,1 @@
+"""Sums of clipped per-sample gradients, and what may be trained that way."""

@@ -1,0 +1,75 @@
+"""Clipped sums of one Linear layer with one output, which is logistic and linear regression.
+
+The gradient of a row is one number, the gradient at the output, times the row and its 1 for the bias. Its norm is that
+number times ``sqrt(|a|^2 + 1)``, so a row is clipped by clamping one number, and a batch costs two products.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from homo_dp.privacy.gradients.fast.gradients import FastGradients
+from homo_dp.privacy.gradients.fast.layers import LEAST_SQUARE
+from homo_dp.privacy.gradients.losses import Loss, output_gradient
+from homo_dp.privacy.gradients.row_sums import BELOW, row_squares, write_product, write_total
+
+
+class OneOutputGradients:
+    """ClippedGradients of a Linear layer with one output, weight trainable.
+
+    Guarantees:
+        - as FastGradients, which takes over for a batch that holds a value that is not finite.
+    """
+
+    def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
+        self._module, self._loss = module, loss
+        self._bound = max_grad_norm * BELOW
+        self._bias = module.bias is not None and module.bias.requires_grad
+        self._least_square = 1.0 if self._bias else LEAST_SQUARE
+        self._general = general
+
+    @property
+    def rows_not_finite(self) -> int:
+        """Rows left out so far because their gradient was not finite."""
+        return self._general.rows_not_finite
+
+    def clipped_sum(
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+    ) -> Callable[[], Tensor]:
+        with torch.no_grad():
+            inputs = features if features.dim() == 2 else features.flatten(1)
+            if inputs.shape[1] != self._module.in_features:  # a sequence, with one output at each position
+                return self._general.clipped_sum(features, labels, sums, accumulate)
+            gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
+            # Infinite for rows that are too long for float32, so that no clipped number below is denormal.
+            lengths = row_squares(inputs).add_(self._least_square).sqrt_().unsqueeze(1)
+            signed_norms = gradient * lengths
+            clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
+            # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
+            if not math.isfinite(torch.dot(clipped.view(-1), lengths.view(-1)).item()):
+                return self._general.clipped_sum(features, labels, sums, accumulate)
+            write_product(sums[0], clipped, inputs, accumulate)
+            if self._bias:
+                write_total(sums[1], clipped, accumulate)
+        return signed_norms.squeeze_(1).abs
+
+    def close(self) -> None:
+        """Nothing to take off."""
+
+
+def one_output_layer(module: nn.Module) -> nn.Linear | None:
+    """The Linear layer, if the module is no more than one with one output and a trainable weight.
+
+    >>> one_output_layer(nn.Sequential(nn.Flatten(), nn.Linear(4, 1)))
+    Linear(in_features=4, out_features=1, bias=True)
+    """
+    layers = list(module) if isinstance(module, nn.Sequential) else [module]
+    while layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 and layers[0].end_dim == -1:
+        layers.pop(0)
+    if len(layers) != 1 or type(layers[0]) is not nn.Linear:
+        return None
+    layer: nn.Linear = layers[0]
+    return layer if layer.out_features == 1 and layer.weight.requires_grad else None

@@ -1,0 +1,1 @@
+"""DP-SGD of one module on one party's rows."""

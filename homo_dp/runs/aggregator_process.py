@@ -1,0 +1,262 @@
+"""An aggregator as a process of its own: from its config to rounds over a transport, and to its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from homo_dp import __version__
+from homo_dp.config.addresses import masked
+from homo_dp.config.load import dump_yaml
+from homo_dp.config.schema import Config
+from homo_dp.console.options import Interrupted, Screen
+from homo_dp.core.crash import crash_point
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.files import write_whole
+from homo_dp.data.columns import Encoding
+from homo_dp.data.public_encoding import public_encoding, public_table
+from homo_dp.federation.mechanisms.base import PartyPlan, Weights
+from homo_dp.federation.protocol.messages import KINDS, extended
+from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
+from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, mechanism_class, noise_source
+from homo_dp.federation.sessions.crash_state import Row, RunFolder
+from homo_dp.federation.sessions.joining import Lobby, SessionRules
+from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
+from homo_dp.models.files import ModelCard, save_model
+from homo_dp.models.metrics import evaluate
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.runs.continuation import continued_statement, earlier_model
+from homo_dp.runs.outputs import companion
+from homo_dp.runs.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
+from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
+from homo_dp.tracking.files import write_json
+from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
+from homo_dp.tracking.tracker import open_tracker
+
+_SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
+FOLDER_NOTE = (
+    "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of "
+    "the model who cannot (docs/threat_model.md)"
+)
+WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
+
+
+class AggregatorProcess:
+    """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
+
+    def __init__(self, config: Config, screen: Screen) -> None:
+        self.config = config
+        self.screen = screen
+        self.run_id = run_name(config)
+        self.encoding: Encoding = public_encoding(config)
+        self.test = public_table(config, self.encoding)
+        bounds = config.data.target_bounds
+        shape, classes = self.encoding.input_shape, self.encoding.classes
+        public = config.privacy.public_tensors
+        self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds, public)
+        found = mechanism_class(config.privacy.mechanism)
+        private = config.private and found.private
+        self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
+        fields = found.message_fields
+        self.sealer = aggregator_sealer(config, extended(KINDS, fields))
+        # What a party may make this process hold: its update is as large as the model, not as the largest allowed.
+        needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
+        self.sealer.limits = replace(self.sealer.limits, bytes=min(self.sealer.limits.bytes, needed))
+        self.tracker = open_tracker(config)
+        self.ledger: Ledger | None = None
+
+    def run(self) -> int:
+        """The whole life of the process; the exit code."""
+        config = self.config
+        folder = RunFolder(config.federation.state_dir, self.run_id)
+        state = RunState(folder.path)
+        saved = state.load()
+        plan = None if saved is None else self._same_plan(saved.plan)
+        transport = open_transport(config, self.sealer, folder.path)
+        session = None
+        try:
+            heads = HeadBook(Path(config.federation.state_dir) / "heads.json")
+            lobby = Lobby(self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line)
+            rules = self._rules()
+            if plan is None:
+                lobby.open(rules)
+                plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
+            aggregator = self._aggregator(plan)
+            if aggregator.mechanism.hides_cohort and config.transport.kind == "directory":
+                self.screen.line(FOLDER_NOTE)
+            plans = promised_plans(config, aggregator, plan) or {}
+            with self.screen.progress(config.train.rounds) as progress:
+
+                def report(found: RoundReport, row: Row) -> Row:
+                    row = {**row, **self._measured(aggregator.weights), **self._numbers(aggregator, plans, found)}
+                    replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
+                    progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
+                    numbers = {name: float(value) for name, value in numbers_of(row).items() if name != "round"}
+                    self.tracker.log_round(found.round, numbers, {})
+                    return row
+
+                session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
+                mechanism = aggregator.mechanism
+                private = config.private and mechanism.private
+                start_tracker(self.tracker, config, "aggregator", folder, mechanism, private=private)
+                if saved is None:
+                    session.begin()
+                else:
+                    session.resume(saved)
+                    done = aggregator.round
+                    self.screen.line(f"run {self.run_id}: continues after round {done} of {config.train.rounds}")
+                    progress.advance(done)
+                session.run()
+            self._write(aggregator, session, plan)
+            return 0
+        except KeyboardInterrupt as interrupt:
+            self.tracker.finish("KILLED", {}, {})
+            done = session.aggregator.round if session else 0
+            text = str(interrupt) or "Ctrl-C"
+            raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
+        except BaseException:
+            self.tracker.finish("FAILED", {}, {})
+            raise
+        finally:
+            transport.close()
+            folder.close()
+
+    def _plan(self, joined: Mapping[str, int | None]) -> Plan:
+        declared = self.config.data.rows
+        rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
+        return make_plan(self.config, rows, self.encoding.to_json())
+
+    def _same_plan(self, plan: Plan) -> Plan:
+        changed = difference(plan, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
+        if before != now:
+            changed = f"federation.parties={before} became {now}"
+        if changed is not None:
+            raise ConfigError(
+                f"federation.run={self.run_id}: was started with other settings ({changed}); restore them, or give "
+                "the new job a new name"
+            )
+        return plan
+
+    def _rules(self) -> SessionRules:
+        federation = self.config.federation
+        least = federation.min_parties or len(federation.parties)
+        return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
+
+    def _aggregator(self, plan: Plan) -> Aggregator:
+        parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
+        facts = facts_for_aggregator(self.config, plan, parameters)
+        mechanism = build_mechanism(self.config, facts, noise_source(self.config))
+        if mechanism.private and mechanism.ledger_keeper == "aggregator":
+            self.ledger = Ledger(self.config.privacy.ledger)
+        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger)
+
+    def _first_weights(self) -> Weights:
+        if self.earlier is not None:
+            return self.earlier.weights
+        return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
+
+    def _measured(self, weights: Weights) -> dict[str, float | None]:
+        load_into(self.model.module, weights)
+        return round_metrics(self.model.module, self.model.task, [] if self.test is None else [self.test])
+
+    @staticmethod
+    def _numbers(aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport) -> dict[str, float]:
+        """What the round cost: epsilon by the plan, the noise that was added here, and what travelled."""
+        numbers = promised_numbers(plans, found.round) if plans else {}
+        if aggregator.applied_sigma is not None:
+            numbers["applied_sigma"] = aggregator.applied_sigma
+        if not aggregator.mechanism.hides_cohort:
+            messages = 2 * len(found.replied) + len(found.missing)
+            numbers["bytes"] = float(payload_bytes(found.weights) * messages)
+        return numbers
+
+    def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
+        config, output = self.config, self.config.output
+        promised = promised_statement(config, aggregator, plan, aggregator.round)
+        statement = continued_statement(promised, self.earlier, config.data.dataset)
+        files = {
+            "model": Path(output.modelFileName),
+            "indicators": Path(output.indicatorFileName),
+            "config": companion(output.indicatorFileName, "config.yaml"),
+        }
+        save_model(files["model"], aggregator.final_weights, self._card(statement))
+        write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
+        if self.ledger is not None:
+            files["ledger"] = companion(output.indicatorFileName, "ledger.json")
+            write_json(files["ledger"], self.ledger.extract(self.run_id), "ledger extract")
+        indicators = self._indicators(aggregator, session, statement)
+        write_indicators(files["indicators"], indicators)
+        crash_point("aggregator.written")
+        last = numbers_of(indicators)
+        tracked = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]}, last)
+        self._show(session, statement, files, tracked)
+
+    def _indicators(
+        self, aggregator: Aggregator, session: AggregatorSession, statement: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        task, threshold = self.model.task, self.config.predict.threshold
+        test: Mapping[str, Any] = no_metrics(task, "test_")
+        if self.test is not None:
+            load_into(self.model.module, aggregator.final_weights)
+            test = evaluate(task, *score_tables(self.model.module, [self.test]), "test_", threshold)
+        counted = sum(bool(row["counted"]) for row in session.rows)
+        heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
+        extra = {
+            "run": self.run_id,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": __version__,
+            "data": self.config.data.dataset,
+            "model": self.config.model.factory or self.config.model.name,
+            "rounds_done": aggregator.round,
+            "rounds_counted": counted,
+            "refused": dict(session.lobby.refusals),
+            "ledger_heads": heads,
+        }
+        rows = session.rows
+        if aggregator.mechanism.hides_cohort:  # a head counts the rounds a party was in; who refused had been asked
+            rows = [{key: value for key, value in row.items() if key not in WHO} for row in rows]
+            extra |= {"ledger_heads": {}, "refused": {}}
+        return build_indicators(no_metrics(task, "train_"), test, statement, rows, [], extra)
+
+    def _card(self, statement: Mapping[str, Any]) -> ModelCard:
+        return ModelCard(
+            architecture=self.model.architecture,
+            classes=tuple(self.model.task.classes),
+            label=self.config.data.label,
+            encoding=self.encoding.to_json(),
+            threshold=self.config.predict.threshold,
+            target_bounds=self.config.data.target_bounds,
+            privacy={**statement, "data": self.config.data.dataset},
+        )
+
+    def _show(
+        self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path], tracked: str | None
+    ) -> None:
+        if not session.aggregator.mechanism.hides_cohort:
+            missed = dict.fromkeys(session.lobby.parties, 0)
+            for row in session.rows:
+                for name in row["missing"]:
+                    missed[name] += 1
+            rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
+            self.screen.table("rounds", ["party", "replied", "missed"], rows)
+        self.screen.line(str(statement["statement"]))
+        for name, path in files.items():
+            self.screen.line(f"{name}: {path}")
+        if tracked is not None:
+            self.screen.line(f"MLflow run: {tracked} in {masked(self.config.tracking.uri)}")
+        shown = {
+            "mlflow_run": tracked,
+            "run": self.run_id,
+            "rounds_done": session.aggregator.round,
+            "privacy": statement,
+        }
+        self.screen.summary({**shown, "files": {name: str(path) for name, path in files.items()}})

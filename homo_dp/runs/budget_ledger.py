@@ -1,0 +1,223 @@
+"""The ledger commands of ``homo_dp.budget``: what was spent, by run and observer, and whether the ledger is whole."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from homo_dp.console.options import Screen, add_screen_arguments
+from homo_dp.core.errors import InputError
+from homo_dp.privacy.errors import LedgerError
+
+if TYPE_CHECKING:
+    from homo_dp.privacy.ledger import Ledger, LedgerRow
+
+EXAMPLES = """examples:
+  what did each run tell, and to whom?
+    python -m homo_dp.budget ledger show ledger.sqlite
+  what has one dataset spent in its life? as a picture, too
+    python -m homo_dp.budget ledger show ledger.sqlite --dataset patients --plot spent.png
+  every release of a run
+    python -m homo_dp.budget ledger show ledger.sqlite --run run-7
+  every release there is, as JSON
+    python -m homo_dp.budget ledger show ledger.sqlite --json
+  is it whole?
+    python -m homo_dp.budget ledger verify ledger.sqlite
+
+exit codes:
+  0 the ledger is whole, 1 verify found a bad row, 2 bad input, 3 show met a bad ledger"""
+
+DEFAULT = "ledger.sqlite"
+RUN, DATASET = 26, 14  # characters of a name that fit into 80 columns with the rest
+
+
+def add_ledger_commands(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the ledger commands."""
+    parser.epilog = EXAMPLES
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show | verify")
+    listing = actions.add_parser("show", help="one line a run and observer, or a release", epilog=EXAMPLES)
+    listing.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
+    listing.add_argument("--run", help="every release of this run")
+    listing.add_argument("--party", help="every release of this party")
+    listing.add_argument("--rows", action="store_true", help="every release there is; checks the whole ledger")
+    listing.add_argument("--plot", metavar="FILE.png", help="draw what each run spent against each observer")
+    check = actions.add_parser("verify", help="check every row, their order and the head", epilog=EXAMPLES)
+    for action in (listing, check):
+        action.add_argument("path", metavar="PATH", nargs="?", default=DEFAULT, help=f"the ledger (default {DEFAULT})")
+        add_screen_arguments(action)
+
+
+def ledger_command(options: argparse.Namespace, screen: Screen) -> int:
+    """Do what was asked for; the exit code."""
+    return {"show": show, "verify": verify}[options.action](options, screen)
+
+
+def show(options: argparse.Namespace, screen: Screen) -> int:
+    """Print what each run told to whom and what all together tell about each dataset, or single releases."""
+    from homo_dp.runs.budget_plot import check_plot, draw_spent
+
+    if options.plot is not None:
+        check_plot(options.plot)
+    with _open(options.path) as ledger:
+        listed = options.rows or screen.as_json or options.run is not None or options.party is not None
+        rows = ledger.rows(options.run, options.party) if listed else []
+        rows = [row for row in rows if row.is_release and options.dataset in (None, row.dataset)]
+        last = [row for row in ledger.last_rows() if options.dataset in (None, row.dataset)]
+        runs = ledger.runs()
+        spent = _spent_by_run(last, runs)
+        totals = _totals(ledger, last, runs) if not listed else []
+    if options.dataset is not None and not last:
+        raise InputError(f"--dataset={options.dataset}: nothing was released about it by {options.path}")
+    if options.plot is not None:
+        draw_spent(
+            options.plot, options.dataset or "all datasets", [(each.run, each.observer, each.epsilon) for each in spent]
+        )
+        screen.line(f"picture: {options.plot}")
+    if screen.as_json:
+        print(json.dumps([row.to_dict() for row in rows], allow_nan=False))
+    elif listed:
+        _print_rows(screen, options.path, rows)
+    else:
+        _print_runs(screen, options.path, spent, totals)
+    return 0
+
+
+Runs = dict[str, tuple[str, bool]]  # when each was first charged, and whether all its noise was private
+
+
+@dataclass(frozen=True)
+class RunSpent:
+    """What one run told one observer: the largest epsilon of its parties."""
+
+    run: str
+    dataset: str
+    observer: str
+    started: str
+    parties: int
+    epsilon: float | None  # None: the noise could be repeated, so there is none to quote
+    delta: float
+
+
+def _spent_by_run(last: Sequence[LedgerRow], runs: Runs) -> list[RunSpent]:
+    groups: dict[tuple[str, str, str], list[LedgerRow]] = {}
+    for row in last:
+        groups.setdefault((row.run, row.dataset, row.observer), []).append(row)
+    return [
+        RunSpent(
+            run,
+            dataset,
+            observer,
+            runs[run][0],
+            len({row.party for row in rows}),
+            max(row.epsilon for row in rows) if runs[run][1] else None,
+            max(row.delta for row in rows),
+        )
+        for (run, dataset, observer), rows in groups.items()
+    ]
+
+
+def _print_runs(screen: Screen, path: str, spent: Sequence[RunSpent], totals: list[tuple[object, ...]]) -> None:
+    runs = len({each.run for each in spent})
+    screen.line("told to: the aggregator, or the readers of its model; --rows shows every release")
+    cells = [
+        (
+            *(each.started[:10], _cut(each.run, RUN), _cut(each.dataset, DATASET)),
+            "reader" if each.observer == "model_reader" else each.observer,
+            "NOT PRIVATE" if each.epsilon is None else f"{each.epsilon:.4g}",
+        )
+        for each in spent
+    ]
+    screen.table(
+        f"{path}: {runs} runs, the epsilon of each", ("started", "run", "dataset", "told to", "epsilon"), cells
+    )
+    columns = ("dataset", "about", "runs", "releases", "RDP", "PLD", "delta")
+    screen.table("What all runs together have told about each dataset (epsilon)", columns, totals)
+
+
+def _print_rows(screen: Screen, path: str, rows: Sequence[LedgerRow]) -> None:
+    columns = ("row", "run", "party", "round", "event", "epsilon")
+    screen.table(f"{path}: {len(rows)} releases", columns, [_cells(row) for row in rows])
+
+
+def verify(options: argparse.Namespace, screen: Screen) -> int:
+    """Check every row, their order and the head; 1 and the bad row if something is wrong."""
+    try:
+        with _open(options.path) as ledger:
+            head = ledger.verify()
+    except LedgerError as error:
+        screen.summary({"ok": False, "ledger": str(options.path), "error": str(error)})
+        print(f"bad ledger: {error}", file=sys.stderr)
+        return 1
+    screen.summary({"ok": True, "ledger": str(options.path), "rows": head.count, "head": head.hash})
+    if not screen.as_json:
+        screen.line(f"whole: {options.path} has {head.count} releases, head {head.hash[:16]}")
+    return 0
+
+
+def _open(path: str) -> Ledger:
+    from homo_dp.privacy.ledger import Ledger
+
+    if not Path(path).exists() and not Path(f"{path}.head").exists():
+        raise InputError(f"ledger={path}: there is no such file; give the path of privacy.ledger")
+    return Ledger(path, read_only=True)
+
+
+def _totals(ledger: Ledger, last: Sequence[LedgerRow], runs: Runs) -> list[tuple[object, ...]]:
+    """What all runs together told about each dataset, at the largest delta of its runs."""
+    datasets: dict[str, list[LedgerRow]] = {}
+    for row in last:
+        datasets.setdefault(row.dataset, []).append(row)
+    cells: list[tuple[object, ...]] = []
+    for dataset, own in datasets.items():
+        delta = max(row.delta for row in own)
+        spent = ledger.spent(dataset, delta)
+        values = spent.epsilon.rdp, spent.epsilon.pld
+        shown = values if all(runs[row.run][1] for row in own) else ("NOT PRIVATE", "NOT PRIVATE")
+        about = "one replaced" if spent.mixed else f"{own[0].unit}, {_RELATIONS[own[0].relation]}"
+        cells.append((_cut(dataset, DATASET), about, spent.runs, spent.releases, *shown, delta))
+    return cells
+
+
+_RELATIONS = {"add_or_remove_one": "add or remove", "replace_one": "replace"}
+
+
+def _cells(row: LedgerRow) -> tuple[object, ...]:
+    event = _event_text(json.loads(row.event))
+    epsilon = row.epsilon if row.private else "NOT PRIVATE"
+    shown = event if len(event) <= 31 else event[:30] + "…"
+    return row.row, _cut(row.run, 12), _cut(row.party, 10), row.round, shown, epsilon
+
+
+def _cut(text: str, length: int) -> str:
+    """A name that may be long, from its end, where names of runs differ.
+
+    >>> _cut("run-20260101-120000-abcdef", 10)
+    '…00-abcdef'
+    """
+    return text if len(text) <= length else "…" + text[1 - length :]
+
+
+def _event_text(event: dict[str, Any]) -> str:
+    """An event in a few words.
+
+    >>> _event_text({"type": "SelfComposedDpEvent", "count": 3, "event": {"type": "NoOpDpEvent"}})
+    '3 x nothing'
+    """
+    match event["type"]:
+        case "SelfComposedDpEvent":
+            return f"{event['count']} x {_event_text(event['event'])}"
+        case "ComposedDpEvent":
+            return " + ".join(_event_text(inner) for inner in event["events"]) or "nothing"
+        case "PoissonSampledDpEvent":
+            return f"Poisson({event['sampling_probability']:.4g}) {_event_text(event['event'])}"
+        case "SampledWithoutReplacementDpEvent":
+            return f"{event['sample_size']} of {event['source_dataset_size']} {_event_text(event['event'])}"
+        case "NoOpDpEvent":
+            return "nothing"
+        case name:
+            return f"{name.removesuffix('DpEvent')}({event['noise_multiplier']:.4g})"

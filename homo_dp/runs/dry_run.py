@@ -1,0 +1,111 @@
+"""The dry run: what a training would release, at what price, from public facts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.console.screen import Screen
+from homo_dp.data.public_facts import public_rows, public_shape
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, round_charge
+from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
+from homo_dp.models.registry import build_model
+from homo_dp.privacy.ledger import Charge, Ledger
+from homo_dp.privacy.ledger.budget import refusal
+from homo_dp.privacy.ledger.totals import Totals
+from homo_dp.runs.user_simulation import counted, planned_user_mechanism, simulates_users
+
+
+def show_plan(config: Config, screen: Screen) -> None:
+    """Print each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no table."""
+    mechanism = planned_mechanism(config)
+    plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
+    screen.line("dry run: no data was touched, nothing is charged")
+    left = _remaining(config)
+    rows = [_row(mechanism, name, plan, plans, left) for name, plan in plans.items()]
+    header = [counted(config) if name == "rows" else name for name in rows[0]]
+    screen.table("plan", header, [list(row.values()) for row in rows])
+    for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
+        screen.line(f"released by each party: {text}")
+    for text in dict.fromkeys(note for plan in plans.values() for note in plan.notes):
+        screen.line(text)
+    if config.train.init_from:
+        screen.line(continuation_note(config.train.init_from))
+    refused = _refusal(config, mechanism, plans)
+    if refused is not None:
+        screen.line(f"the run would be refused: {refused}")
+    screen.summary({"parties": dict(zip(plans, rows, strict=True)), "refused": refused})
+
+
+def planned_mechanism(config: Config) -> Mechanism:
+    """The mechanism of a run, calibrated from declared or shipped row counts."""
+    shape, classes = public_shape(config)
+    public = config.privacy.public_tensors
+    module = build_model(config.model, shape, classes, config.train.seed, public_tensors=public).module
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    if simulates_users(config):
+        return planned_user_mechanism(config, parameters)
+    return build_mechanism(config, federation_facts(config, public_rows(config), parameters), noise_source(config))
+
+
+def continuation_note(path: str) -> str:
+    """What somebody who continues a model should know about epsilon."""
+    return (
+        f"continuing {path}: where the data are the same, the epsilon of this run adds to the one in that model's "
+        "privacy statement"
+    )
+
+
+def _row(
+    mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan], remaining: float | None
+) -> dict[str, Any]:
+    party = mechanism.facts.parties[name]
+    spent = epsilon_after(plan, quoted_observer(plans), plan.rounds)
+    return {
+        "party": name,
+        "rows": party.rows,
+        "steps": party.steps_per_round * plan.releases_by(plan.rounds),
+        "sample rate": party.sample_rate,
+        "noise multiplier": plan.noise_multiplier,
+        "sigma": plan.sigma,
+        "epsilon (PLD)": spent.pld if spent else None,
+        "epsilon (RDP)": spent.rdp if spent else None,
+        "delta": plan.delta,
+        "remaining budget": remaining,
+        "noise to signal per step": plan.noise_to_signal,
+    }
+
+
+def _remaining(config: Config) -> float | None:
+    """Lifetime epsilon that is left for these data before this run; None without a lifetime budget."""
+    budget = run_budget(config)
+    if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
+        return None
+    if not Path(config.privacy.ledger).exists():
+        return budget.lifetime_epsilon
+    with Ledger(config.privacy.ledger, read_only=True) as ledger:
+        spent = ledger.spent(config.data.dataset, budget.lifetime_delta)
+    return max(0.0, budget.lifetime_epsilon - spent.epsilon.rdp)
+
+
+def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) -> str | None:
+    """Why training would stop before its first round, None if the ledger has room for all of it."""
+    if not mechanism.private:
+        return None
+    planned = [
+        (_charge(config, mechanism, name, plan), plan.releases_by(plan.rounds))
+        for name, plan in plans.items()
+        if mechanism.paid_against in plan.events
+    ]
+    if not Path(config.privacy.ledger).exists():
+        return refusal(Totals(), planned, run_budget(config))
+    with Ledger(config.privacy.ledger, read_only=True) as ledger:
+        return ledger.would_exceed(planned, run_budget(config))
+
+
+def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> Charge:
+    observer = mechanism.paid_against
+    event, first = plan.events[observer], {"run": "dry-run", "party": name, "dataset": config.data.dataset}
+    return round_charge(mechanism, plan, observer, event, plan.sigma, **first, round_number=1)

@@ -1,0 +1,220 @@
+"""A whole federation in one process: the parties, the aggregator and a transport that is plain calls."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.data.parties import Federation, Table, load_federation
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.build import (
+    build_aggregator,
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+    run_budget,
+)
+from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
+from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
+from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
+from homo_dp.models.device import torch_device
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.models.scoring import load_into, round_metrics
+from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.runs.continuation import continued_statement, earlier_model
+from homo_dp.runs.round_numbers import GradientNorms, party_numbers, summed_up
+from homo_dp.tracking.predictions import prediction_columns
+from homo_dp.transport.memory import MemoryHub
+
+log = logging.getLogger(__name__)
+
+RoundRow = dict[str, Any]
+USERS = "users"  # all users of a run stand under one name: no output says who was in which cohort
+
+
+@dataclass
+class Outcome:
+    """What a simulation ends with, complete or interrupted."""
+
+    run: str
+    config: Config
+    federation: Federation
+    model: BuiltModel
+    weights: Weights
+    statement: dict[str, Any]
+    rounds: list[RoundRow] = field(default_factory=list)
+    interrupted: bool = False
+
+    def load_weights(self) -> None:
+        """Put the final weights into the module, for scoring."""
+        load_into(self.model.module, self.weights)
+
+
+class Simulation:
+    """One in-process run: build, ``run()``, read the outcome.
+
+    Guarantees:
+        - the same Party and Aggregator classes as between machines, so what holds here holds there;
+        - the whole plan is checked against the budgets before the first round.
+    """
+
+    def __init__(self, config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]) -> None:
+        self.config = config
+        self.on_round = on_round
+        self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.federation = load_federation(config)
+        self.model = self._build()
+        self.model.module.to(torch_device(config.train.device))
+        self._check_prediction_columns()
+        self.noise = noise_source(config)
+        self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
+        self.mechanism = self._mechanism()
+        self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
+        encoding = self.federation.encoding.to_json()
+        self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
+        self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.parties = self._parties()
+        self.rounds: list[RoundRow] = []
+        self.gradient_norms = GradientNorms()
+
+    @property
+    def plans(self) -> dict[str, PartyPlan]:
+        return {name: party.plan for name, party in self.parties.items()}
+
+    def run(self) -> Outcome:
+        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished."""
+        self._check_budget()
+        if self.earlier is not None:
+            weights = self.earlier.weights
+        else:
+            weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
+        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
+        interrupted = False
+        try:
+            self._run_rounds(aggregator)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Outcome(
+            run=self.run_id,
+            config=self.config,
+            federation=self.federation,
+            model=self.model,
+            weights=aggregator.final_weights,
+            statement=continued_statement(
+                self.statement(self._rounds_spent(), aggregator.applied_sigma), self.earlier, self.config.data.dataset
+            ),
+            rounds=self.rounds,
+            interrupted=interrupted,
+        )
+
+    def _run_rounds(self, aggregator: Aggregator) -> None:
+        hub = MemoryHub(self.mechanism.kinds)
+        for name, party in self.parties.items():
+            hub.register(name, party.handle)
+        rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
+        together = nullcontext if self.ledger is None else self.ledger.together
+        run_rounds(aggregator, hub.aggregator(), rules, self._report, together)
+
+    def _rounds_spent(self) -> int:
+        """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""
+        return max(len(self.rounds), *(party.rounds_done for party in self.parties.values()))
+
+    @property
+    def test_tables(self) -> list[Table]:
+        """The test rows of all parties that have some."""
+        return [data.test for data in self.federation.parties.values() if data.test is not None and len(data.test)]
+
+    def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
+        """The privacy statement after some rounds."""
+        sigmas = {name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()}
+        return self._statement(rounds_done, sigmas, declared_rows=set(self.config.data.rows) >= set(self.parties))
+
+    def _statement(
+        self, rounds_done: int, sigmas: Mapping[str, float | None], *, declared_rows: bool
+    ) -> dict[str, Any]:
+        return privacy_statement(
+            self.mechanism,
+            self.plans,
+            rounds_done,
+            sigmas,
+            private=self.private,
+            secure_mode=self.noise.secure,
+            declared_rows=declared_rows,
+        )
+
+    def _check_prediction_columns(self) -> None:
+        for table in self.test_tables:
+            if table.frame is not None:
+                prediction_columns([str(name) for name in table.frame.columns], self.model.task, with_party=True)
+
+    def _build(self) -> BuiltModel:
+        config, federation = self.config, self.federation
+        bounds, public = config.data.target_bounds, config.privacy.public_tensors
+        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds, public)
+
+    def _facts(self, parameters: int) -> FederationFacts:
+        declared = self.config.data.rows
+        rows = {name: declared.get(name, len(data.train)) for name, data in self.federation.parties.items()}
+        return federation_facts(self.config, rows, parameters)
+
+    def _mechanism(self) -> Mechanism:
+        return build_mechanism(self.config, self.facts, self.noise)
+
+    def _parties(self) -> dict[str, Party]:
+        return {name: self._party(name) for name in self.federation.parties}
+
+    def _party(self, name: str) -> Party:
+        config, data = self.config, self.federation.parties[name]
+
+        def renew() -> tuple[LocalFit, Mechanism]:
+            return build_fit(config, self._build(), data.train, self.facts.parties[name]), self._mechanism()
+
+        settings = PartySettings(
+            name=name,
+            run=self.run_id,
+            dataset=config.data.dataset,
+            budget=run_budget(config),
+            trust_aggregator=config.privacy.trust_aggregator,
+            not_private=config.privacy.not_private,
+            limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
+        )
+        return Party(settings, *renew(), self.ledger, renew=renew)
+
+    def _check_budget(self) -> None:
+        paying = [party for party in self.parties.values() if party.charges_itself]
+        planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds)) for party in paying]
+        if self.ledger is not None:
+            for charge, rounds in planned:
+                self.ledger.prepare(charge, rounds)
+            refusal = self.ledger.would_exceed(planned, run_budget(self.config))
+            if refusal:
+                raise BudgetExceeded(refusal)
+        build_aggregator(self.config, self.run_id, {}, self.mechanism, self.ledger).check_budget(self.facts.rounds)
+
+    def _report(self, report: RoundReport) -> None:
+        load_into(self.model.module, report.weights)
+        sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
+        numbers = party_numbers(self.plans, sigmas, report, self.private)
+        row: RoundRow = {
+            "round": report.round,
+            "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
+            if self.private
+            else None,
+            **round_metrics(self.model.module, self.model.task, self.test_tables),
+            "seconds": report.seconds,
+            **summed_up(numbers),
+            **report.metrics,
+        }
+        self.gradient_norms.look(self.parties)
+        self.rounds.append(row)
+        self.on_round(row, numbers)

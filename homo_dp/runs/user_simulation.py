@@ -1,0 +1,200 @@
+"""Cross-device simulation in one process: users of a table are drawn in cohorts and trained together.
+
+Where the data have a user column, a user is all rows with one value there; else every party is one user.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from homo_dp.config.privacy import UserKeys, keys_of
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
+from homo_dp.data.parties import load_federation
+from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, PartyPlan, round_charge
+from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
+from homo_dp.federation.protocol.messages import AGGREGATOR
+from homo_dp.federation.sessions.aggregator import Aggregator
+from homo_dp.federation.sessions.build import build_mechanism, mechanism_class, noise_source, run_budget
+from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.users.cohorts import CohortTraining, OneAtATime, cohort_training
+from homo_dp.federation.users.user_rows import Users
+from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
+from homo_dp.privacy.ledger import Charge
+from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.runs.simulation import USERS, RoundRow, Simulation
+
+log = logging.getLogger(__name__)
+
+COUNTED = "counted, and public with this run: noise and sample rate disclose the number; declare privacy.population"
+NOTE = "Epsilon covers all rows of one user; a person who is several users adds their epsilons."
+
+
+class UserSimulation(Simulation):
+    """One in-process run that hides whole users.
+
+    Guarantees:
+        - a round is on the ledger before its weights are used, and refused before it starts if it would not fit;
+        - where parties add the noise, every user is charged as if it took part in every round, so that the ledger's
+          extract tells nobody who did;
+        - cohorts are in no file, metric or message.
+    """
+
+    @functools.cached_property
+    def users(self) -> Users:
+        """The training rows, user by user."""
+        parties, names = self.federation.parties, self.federation.user_names
+        return Users.of_tables([party.train for party in parties.values()], list(parties) if names is None else names)
+
+    @property
+    def user_mechanism(self) -> CohortMechanism:
+        """The mechanism, which works on sums over users."""
+        if not isinstance(self.mechanism, CohortMechanism):
+            raise ConfigError(
+                f"privacy.mechanism={self.mechanism.name}: is no sum over users; they cannot be simulated"
+            )
+        return self.mechanism
+
+    @property
+    def plans(self) -> dict[str, PartyPlan]:
+        return {USERS: self.mechanism.plan(self.facts.parties[USERS])}
+
+    def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
+        """The privacy statement after some rounds, with one entry for all users."""
+        sigma = aggregator_sigma if self._by_aggregator else self._share_sigma
+        declared = keys_of(self.config.privacy, UserKeys).population is not None
+        made = self._statement(rounds_done, {USERS: sigma}, declared_rows=declared)
+        return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
+
+    def _facts(self, parameters: int) -> FederationFacts:
+        self._spent = 0
+        self._share_sigma: float | None = None
+        declared = keys_of(self.config.privacy, UserKeys).population
+        if declared is not None and declared < len(self.users):
+            raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
+        return user_facts(self.config, declared or len(self.users), parameters)
+
+    def _mechanism(self) -> CohortMechanism:
+        made = user_mechanism(self.config, self.facts, self.noise)
+        trusted = self.config.privacy.trust_aggregator or self.config.privacy.not_private
+        if made.ledger_keeper == "aggregator" and not trusted:
+            raise PrivacyError(
+                "privacy.trust_aggregator=false: the aggregator adds the noise; write true, or see noise_at"
+            )
+        if not self.config.privacy.not_private:
+            check_delta(made.plan(self.facts.parties[USERS]).delta, self.facts.parties[USERS].rows)
+        return made
+
+    def _parties(self) -> dict[str, Party]:
+        return {}
+
+    def _run_rounds(self, aggregator: Aggregator) -> None:
+        mechanism, training = self.user_mechanism, self._training()
+        while aggregator.round < self.config.train.rounds:
+            if not self._by_aggregator:
+                self._refuse_over_budget(aggregator.round + 1, 1)
+            aggregator.start_round()
+            total = training.run(mechanism, mechanism.draw(), aggregator.weights, aggregator.round)
+            self._spent = aggregator.round
+            if not self._by_aggregator and self.ledger is not None:
+                self._share_sigma = mechanism.party_sigma(total.clip_norm)
+                self.ledger.charge(self._charge(aggregator.round, self._share_sigma), run_budget(self.config))
+            self._report(aggregator.apply(mechanism.combine(total, aggregator.weights, aggregator.round)))
+
+    def _training(self) -> CohortTraining:
+        model, loss, train = self._build().module, self.model.task.loss, self.config.train
+        if not self.user_mechanism.trains_together:
+            log.info("users are trained one at a time, since %s has hooks of its own", self.mechanism.name)
+            return OneAtATime(model, loss, self.users, train)
+        return cohort_training(model, loss, self.users, train)
+
+    def _rounds_spent(self) -> int:
+        return max(len(self.rounds), self._spent)
+
+    @property
+    def _by_aggregator(self) -> bool:
+        return self.mechanism.ledger_keeper == "aggregator"
+
+    def _check_budget(self) -> None:
+        if self.ledger is not None:
+            self.ledger.prepare(self._charge(1, self.plans[USERS].sigma), self.config.train.rounds)
+        self._refuse_over_budget(1, self.config.train.rounds)
+
+    def _refuse_over_budget(self, round_number: int, rounds: int) -> None:
+        if self.ledger is None:
+            return
+        planned = self._charge(round_number, self.plans[USERS].sigma)
+        refusal = self.ledger.would_exceed([(planned, rounds)], run_budget(self.config))
+        if refusal:
+            raise BudgetExceeded(refusal)
+
+    def _charge(self, round_number: int, sigma: float) -> Charge:
+        """A round on the ledger of the aggregator, or on the one that stands for all users' own."""
+        plan, observer = self.plans[USERS], self.mechanism.paid_against
+        return round_charge(
+            self.mechanism,
+            plan,
+            observer,
+            plan.events[observer],
+            sigma,
+            run=self.run_id,
+            dataset=self.config.data.dataset,
+            party=AGGREGATOR if self._by_aggregator else USERS,
+            round_number=round_number,
+        )
+
+
+def build_simulation(
+    config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]
+) -> Simulation:
+    """The simulation that a config asks for: over users for a sum over a cohort, else over parties."""
+    return UserSimulation(config, on_round) if simulates_users(config) else Simulation(config, on_round)
+
+
+def simulates_users(config: Config) -> bool:
+    """Whether the mechanism works on sums over users, who are then trained together."""
+    return issubclass(mechanism_class(config.privacy.mechanism), CohortMechanism)
+
+
+def counted(config: Config) -> str:
+    """What the number of rows of a party is of: all users stand under one name, and are counted themselves."""
+    return "users" if simulates_users(config) else "rows"
+
+
+def user_facts(config: Config, population: int, parameters: int) -> FederationFacts:
+    """The public facts of a run over users: how many there are, and the probability of being in a round."""
+    privacy = keys_of(config.privacy, UserKeys)
+    rate = 1.0
+    if privacy.sampling != "everyone":
+        rate = privacy.sample_rate or (privacy.cohort_size or population) / population
+    facts = PartyFacts(USERS, population, config.train.rounds, steps_per_round=1, sample_rate=rate)
+    return FederationFacts({USERS: facts}, config.train.rounds, parameters)
+
+
+def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> CohortMechanism:
+    """The mechanism of a run over users, with the population of the facts."""
+    privacy = keys_of(config.privacy, UserKeys).model_copy(update={"population": facts.parties[USERS].rows})
+    made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
+    if not isinstance(made, CohortMechanism):
+        raise ConfigError(f"privacy.mechanism={made.name}: is no sum over users; they cannot be simulated with it")
+    return made
+
+
+def planned_user_mechanism(config: Config, parameters: int) -> CohortMechanism:
+    """The mechanism for a dry run: from the declared population, or that of a bundled set."""
+    population = keys_of(config.privacy, UserKeys).population or _public_population(config)
+    return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
+
+
+def _public_population(config: Config) -> int:
+    data = config.data
+    if data.embedded is not None and not data.files:
+        federation = load_federation(config)
+        return federation.users or len(federation.parties)
+    if data.one_table is not None or data.user_column is not None:
+        raise ConfigError("privacy.population: is not declared; a dry run reads no table, so declare the users")
+    return len(data.files)

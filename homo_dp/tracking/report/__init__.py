@@ -1,0 +1,1 @@
+"""Plots and the privacy report of a run, made of its own files."""

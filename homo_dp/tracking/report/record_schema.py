@@ -1,0 +1,176 @@
+"""What the files of a run must hold for a report to be made of them; whatever else stands in them is shown as it is.
+
+The checks are strict (a number is no text), so that the report can read the files as they were after them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, model_validator
+
+from homo_dp.core.foreign import Schema
+from homo_dp.privacy.accounting.events import from_json
+from homo_dp.privacy.errors import PrivacyError
+
+Number = float | None
+Whole = Annotated[int, Strict(), Field(ge=0, le=2**63)]
+Delta = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Part(Schema):
+    """A part of a file of ours: known keys have their types, others may be anything."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class Party(Part):
+    """What the statement says about one party."""
+
+    rows: Number = None
+    steps: Number = None
+    sample_rate: Number = None
+    noise_multiplier: Number = None
+    applied_sigma: Number = None
+    epsilon_pld: Number = None
+    epsilon_rdp: Number = None
+    delta: Number = None
+
+
+class Observer(Part):
+    """What holds towards one observer."""
+
+    epsilon: Number = None
+
+
+class Statement(Part):
+    """The privacy statement."""
+
+    mechanism: str
+    private: bool = False
+    statement: str = ""
+    unit: str | None = None
+    neighbouring_relation: str | None = None
+    epsilon: Number = None
+    delta: Delta | None = None
+    quoted_observer: str | None = None
+    observers: dict[str, Observer] | None = None
+    parties: dict[str, Party] | None = None
+    releases: list[str] | None = None
+    notes: list[str] | None = None
+
+
+class Round(Part):
+    """The row of a round; every metric in it is a number."""
+
+    round: Whole
+    replied: list[str] = Field(default_factory=list)
+    epsilon: Number = None
+
+    @model_validator(mode="after")
+    def _metrics_are_numbers(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if name.startswith(("train_", "test_")) and not isinstance(value, int | float | None):
+                raise ValueError(f"{name} must be a number")
+        return self
+
+
+class Dataset(Part):
+    """What all runs on a dataset have cost."""
+
+    dataset: str
+    epsilon_sum: float
+    epsilon_this_run: float
+    runs: Whole = 1
+    epsilon_together: Number = None
+    lifetime_epsilon: Number = None
+
+
+class Summary(Part):
+    """Where the ledger ended."""
+
+    head: str | None = None
+    releases: Whole | None = None
+    datasets: list[Dataset] | None = None
+
+
+class Head(Part):
+    """The head of a party's ledger, as the aggregator was shown it."""
+
+    count: Whole
+    hash: str
+
+
+class Indicators(Part):
+    """The indicators of a training."""
+
+    run: str
+    privacy: Statement
+    rounds: list[Round]
+    ledger: Summary | None = None
+    ledger_heads: dict[str, Head | None] | None = None
+    local_only: list[str] = Field(default_factory=list)
+
+
+class ExtractRow(Part):
+    """A row of the ledger, with its event as a tree."""
+
+    row: Whole
+    run: str
+    party: str
+    round: Whole
+    kind: str
+    event: dict[str, Any]
+    delta: Delta
+    epsilon: Number = None
+    epsilon_pld: Number = None
+    epsilon_rdp: Number = None
+    sigma: Number = None
+    previous_hash: str
+    hash: str
+
+    @model_validator(mode="after")
+    def _event_is_one(self) -> Self:
+        try:
+            from_json(json.dumps(self.event))
+        except PrivacyError as error:
+            raise ValueError(f"its event cannot be read ({error})") from None
+        if self.epsilon is not None and self.epsilon_rdp is None:
+            raise ValueError("epsilon is given without epsilon_rdp")
+        return self
+
+
+class PartyNorms(Part):
+    """The histogram of one party's gradient norms."""
+
+    counts: list[Whole]
+    fraction_clipped: Annotated[float, Field(ge=0, le=1)]
+
+
+class Norms(Part):
+    """Histograms of gradient norms."""
+
+    edges: Annotated[list[float], Field(min_length=2, max_length=10_000)]
+    clip_norm: Annotated[float, Field(gt=0)]
+    parties: dict[str, PartyNorms]
+
+    @model_validator(mode="after")
+    def _as_many_counts_as_bins(self) -> Self:
+        if any(len(party.counts) != len(self.edges) - 1 for party in self.parties.values()):
+            raise ValueError("each party needs one count for each bin between the edges")
+        return self
+
+
+class ConfigFacts(Part):
+    """What a report reads of the resolved configuration."""
+
+    class Privacy(Part):
+        """Its `privacy` section."""
+
+        ledger: str | None = None
+
+    privacy: Privacy = Field(default_factory=Privacy)
+
+
+EXTRACT = TypeAdapter(list[ExtractRow])

@@ -1,0 +1,1 @@
+"""Messages through a NATS JetStream queue."""

@@ -1,0 +1,111 @@
+"""The aggregator: checks every update, counts each party once, moves the weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
+from homo_dp.transport.memory import MemoryHub
+from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
+
+
+def make(rows: dict[str, int] | None = None, **overrides: object) -> Aggregator:
+    config = small_config(**overrides)
+    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, rows or {"a": 20, "b": 60}), None)
+    aggregator.start_round()
+    return aggregator
+
+
+def update(party: str, value: float, number: int = 1, tensors: Weights | None = None) -> Message:
+    filled = {name: torch.full_like(tensor, value) for name, tensor in zeros().items()}
+    return Message(RUN, number, party, "aggregator", "update", tensors or filled)
+
+
+def test_uniform_mean_is_the_default() -> None:
+    aggregator = make()
+    aggregator.receive(update("a", 1.0))
+    aggregator.receive(update("b", 3.0))
+    assert aggregator.finish_round().replied == ("a", "b")
+    assert torch.allclose(aggregator.weights["linear.bias"], torch.tensor([2.0]))
+
+
+def test_weighting_by_rows() -> None:
+    aggregator = make(train__weighting="rows")
+    aggregator.receive(update("a", 1.0))
+    aggregator.receive(update("b", 3.0))
+    aggregator.finish_round()
+    assert torch.allclose(aggregator.weights["linear.bias"], torch.tensor([2.5]))
+
+
+def test_a_replay_counts_once() -> None:
+    aggregator = make()
+    aggregator.receive(update("a", 1.0))
+    aggregator.receive(update("a", 100.0))
+    report = aggregator.finish_round()
+    assert torch.allclose(aggregator.weights["linear.bias"], torch.tensor([1.0]))
+    assert report.missing == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (update("a", float("nan")), "NaN"),
+        (update("a", float("inf")), "NaN or infinity"),
+        (update("a", 1e30), "norm"),
+        (update("mallory", 1.0), "not a party"),
+        (update("a", 1.0, number=7), "round 1"),
+        (update("a", 1.0, tensors={"linear.weight": torch.zeros(1, 3)}), "missing"),
+        (update("a", 1.0, tensors={"linear.weight": torch.zeros(9, 3), "linear.bias": torch.zeros(1)}), "shape"),
+    ],
+)
+def test_a_bad_update_is_refused_and_changes_nothing(message: Message, words: str) -> None:
+    aggregator = make(federation__max_update_norm=1e6)
+    with pytest.raises(MessageError, match=words):
+        aggregator.receive(message)
+    assert aggregator.waiting_for == ("a", "b")
+
+
+def test_the_round_loop_runs_through_bytes(tmp_path: Path) -> None:
+    config = small_config()
+    mechanism = small_mechanism(config, {"a": 20, "b": 20})
+    aggregator = build_aggregator(config, RUN, zeros(), mechanism, None)
+    hub = MemoryHub(mechanism.kinds, through_bytes=True)
+    parties = {}
+    for seed, name in enumerate(("a", "b")):
+        own = small_mechanism(config, {"a": 20, "b": 20})
+        parties[name] = small_party(config, tmp_path, name, mechanism=own, table=small_table(seed=seed))
+        hub.register(name, parties[name].handle)
+    reports: list[RoundReport] = []
+    run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=2, min_parties=2), reports.append)
+    hub.aggregator().receive(0.0)
+    assert [report.round for report in reports] == [1, 2]
+    assert aggregator.weights["linear.weight"].any()
+    for party in parties.values():
+        assert party.final_weights is not None
+        assert torch.equal(party.final_weights["linear.weight"], aggregator.final_weights["linear.weight"])
+
+
+def test_too_few_replies_stop_the_run() -> None:
+    config = small_config()
+    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20, "b": 20}), None)
+    hub = MemoryHub()
+    for name in ("a", "b"):
+        hub.register(name, lambda message: None)
+    with pytest.raises(TransportError, match="0 of at least 2"):
+        run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1, min_parties=2), lambda report: None)
+
+
+def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
+    config = small_config()
+    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20}), None)
+    hub = MemoryHub()
+    bad = {name: torch.full_like(tensor, torch.nan) for name, tensor in zeros().items()}
+    hub.register("a", lambda message: Message(RUN, message.round, "a", "aggregator", "update", bad))
+    with pytest.raises(TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"):
+        run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1), lambda report: None)

@@ -1,0 +1,48 @@
+"""What an aggregator finds again that was killed between keeping a round and charging for it."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
+from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.privacy.accounting.events import from_json
+from homo_dp.privacy.ledger import Ledger
+from tests.federation.queues import SmallRun
+from tests.federation.small import RUN, small_config, small_mechanism, zeros
+
+EVENT = from_json('{"noise_multiplier":1.0,"type":"GaussianDpEvent"}')
+
+
+@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("discarded", [True, False])
+def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(
+    tmp_path: Path, discarded: bool, reported: bool
+) -> None:
+    users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 20, "privacy__sample_rate": 0.5}
+    config = small_config(**users, privacy__delta=0.01, privacy__trust_aggregator=True)
+    run = SmallRun(tmp_path, config, "ab")
+
+    def session() -> AggregatorSession:
+        mechanism = small_mechanism(config, {"a": 20, "b": 20})
+        aggregator = build_aggregator(config, RUN, zeros(), mechanism, Ledger(tmp_path / "ledger.sqlite"))
+        return AggregatorSession(
+            aggregator, run.plan(), run.lobby, run.rules, RunState(tmp_path), lambda report, row: row
+        )
+
+    killed = session()
+    killed.begin()
+    killed.aggregator.start_round()
+    weights = killed.aggregator.weights if discarded else {name: t + 1 for name, t in zeros().items()}
+    killed._keep_before_charge(weights, EVENT, 1.0)
+    if reported:  # killed later: the row was written, and the state after the round was not
+        killed.state.add_row({"round": 1, "counted": not discarded, "missing": []})
+    for _ in range(2):  # the second one finds the round closed
+        saved = RunState(tmp_path).load()
+        assert saved is not None
+        again = session()
+        again.resume(saved)
+        assert [(row["round"], row["counted"]) for row in again.rows] == [(1, not discarded)]
+        assert all(tensor.equal(weights[name]) for name, tensor in again.aggregator.weights.items())
+        with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
+            assert {row.round for row in ledger.rows(RUN)} == {1}

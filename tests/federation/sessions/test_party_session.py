@@ -1,0 +1,37 @@
+"""What a party tells its operator while it waits, and that old news is not told."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.core.errors import TransportError
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions import party_session
+from tests.federation.queues import SmallRun
+from tests.federation.small import RUN, small_config
+
+
+def test_a_party_that_nobody_answers_says_what_to_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(party_session, "JOIN_AGAIN", 0.02)
+    said: list[str] = []
+    session = SmallRun(tmp_path, small_config(), "a").party_session("a")
+    session.duty.say, session.duty.patience = said.append, 0.2
+    with pytest.raises(TransportError, match="start the same command again"):
+        session.run()
+    assert ["waits for the aggregator" in text for text in said] == [True, False]
+    assert "federation.parties" in said[1]
+
+
+def test_a_party_that_has_the_plan_is_not_told_that_others_are_awaited(tmp_path: Path) -> None:
+    said: list[str] = []
+    run = SmallRun(tmp_path, small_config(), "a")
+    session = run.party_session("a")
+    session.duty.say, session.duty.patience = said.append, 0.0
+    aggregator = run.post.end(AGGREGATOR)
+    waiting = Message(RUN, 0, AGGREGATOR, "a", "status", {}, {"state": "waiting"})
+    for message in (waiting, Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": run.plan()}), waiting):
+        aggregator.send(message)
+    while (found := session.transport.receive(0.01)) is not None:
+        session._take(found)
+    assert [text for text in said if "awaited" in text] == [f"run {RUN}: waiting, the others are awaited"]

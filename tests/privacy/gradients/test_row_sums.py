@@ -1,0 +1,108 @@
+"""Rounding of norms and sums cannot carry one record past the clip norm: the attacks that it once did."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from homo_dp.privacy.gradients.by_opacus import MaterialisedGradients, joint_norms
+from homo_dp.privacy.gradients.fast.gradients import FastGradients
+from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
+from homo_dp.privacy.gradients.fast.tape import tape_of
+from homo_dp.privacy.gradients.row_sums import ROUNDING, row_squares, rows_in_piece, write_product
+
+
+class Slope:
+    """A loss whose gradient at the output is the label."""
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs.reshape(-1) * labels.reshape(-1)
+
+    def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return labels.reshape(outputs.shape).to(outputs.dtype)
+
+
+def made(kind: str, layer: nn.Linear, clip_norm: float = 1.0) -> Any:
+    if kind == "hooks":
+        return MaterialisedGradients(layer, Slope(), clip_norm, "hooks")
+    tape, _ = tape_of(layer)
+    assert tape is not None
+    general = FastGradients(tape, Slope(), clip_norm)
+    return general if kind == "fast" else OneOutputGradients(layer, Slope(), clip_norm, general)
+
+
+def clipped(kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0) -> Tensor:
+    """The clipped sum of a layer with one output, in physical batches of ``piece`` rows."""
+    gradients = made(kind, nn.Linear(features.shape[1], 1, bias=False), clip_norm)
+    sums = [torch.zeros(1, features.shape[1], dtype=torch.float64)]
+    for start in range(0, len(features), piece or len(features)):
+        rows = slice(start, start + (piece or len(features)))
+        gradients.clipped_sum(features[rows], labels[rows], sums, start > 0)
+    gradients.close()
+    return sums[0]
+
+
+@pytest.mark.parametrize("kind", ["fast", "one output", "hooks"])
+@pytest.mark.parametrize("piece", [None, 20_000, 256])
+def test_one_row_more_of_151_489_moves_the_sum_by_at_most_c(kind: str, piece: int | None) -> None:
+    """Rate 1: a float32 sum of so many rows is off by more than C, and one row more once moved it by 31 C."""
+    count = 151_489
+    labels = 0.5 + 0.4 * torch.rand(count, generator=torch.Generator().manual_seed(4))
+    labels[0] = 0.9
+    features = torch.ones(count, 1)
+    if kind == "hooks" and piece == 256:
+        features, labels = features[:30_000], labels[:30_000]
+    sums = clipped(kind, features, labels, piece), clipped(kind, features[1:], labels[1:], piece)
+    for found, exact in zip(sums, (labels.double().sum(), labels[1:].double().sum()), strict=True):
+        assert abs(float(found) - float(exact)) <= ROUNDING / 2
+    assert float((sums[0] - sums[1]).norm()) <= 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 255, 256, 400, 512, 800, 1024, 1025, 5000])
+def test_rounding_of_products_is_within_its_bound(rows: int) -> None:
+    """Rows of norm 1 that all point one way, the worst case of the bound, against float64."""
+    torch.manual_seed(rows)
+    left, right = torch.rand(rows, 1) + 0.5, torch.rand(rows, 20) + 0.5
+    right /= (left.double() * right.double()).norm(dim=1, keepdim=True).float()
+    total = torch.zeros(1, 20, dtype=torch.float64)
+    write_product(total, left, right, accumulate=False)
+    exact = left.double().t() @ right.double()
+    assert float((total - exact).norm()) <= ROUNDING / 2
+    write_product(total, left, right, accumulate=True)
+    assert float((total - 2 * exact).norm()) <= ROUNDING / 2
+    piece = rows_in_piece(rows)
+    assert piece == 0 or (piece + math.ceil(rows / piece)) * rows / 2**24 <= ROUNDING / 2
+
+
+@pytest.mark.parametrize("size", [100, 4096, 4097, 100_000, 5_000_000])
+def test_norms_of_long_rows(size: int) -> None:
+    """Float32 accumulation let 1.00007 C through at 100,000 values a row and 1.0035 C at 5,000,000."""
+    rows = torch.rand(2, size, generator=torch.Generator().manual_seed(1)) + 0.1
+    true = rows.double().square().sum(1)
+    assert bool((row_squares(rows).double() >= true * (1 - 2.0**-12)).all())
+    if size > 4096:
+        assert bool((row_squares(rows).double() >= true).all())
+    torch.testing.assert_close(joint_norms([rows], 2), true.sqrt(), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("kind", ["fast", "one output", "hooks"])
+@pytest.mark.parametrize("size", [1, 100_000, 1_000_000])
+def test_one_long_row_adds_at_most_c(kind: str, size: int) -> None:
+    features = torch.rand(1, size, generator=torch.Generator().manual_seed(2)) + 0.1
+    assert float(clipped(kind, features, torch.tensor([1e6])).norm()) <= 1.0
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 1e18, 1e30, 1e36, 1e37])
+def test_one_output_at_the_ends_of_float32(size: float, bias: bool) -> None:
+    """A clipped factor that is denormal has few bits: rounded up, it once let 1.54 C through."""
+    for clip_norm in (1e-12, 1e-7, 1.0):
+        gradients = made("one output", nn.Linear(1, 1, bias=bias), clip_norm)
+        for value in (1.0, 0.77, 0.51):
+            sums = [torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)][: 2 if bias else 1]
+            gradients.clipped_sum(torch.tensor([[size * value]]), torch.tensor([1e30]), sums, False)
+            assert math.sqrt(sum(float(total.square().sum()) for total in sums)) <= clip_norm

@@ -1,0 +1,365 @@
+"""The report: complete, readable from the folder alone, escaped, and honest about a ledger that was touched."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from homo_dp import report, train
+from homo_dp.core.errors import InputError
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.tracking.report.contents import Checks, report_page
+from homo_dp.tracking.report.pictures import checked_by_the_run, plots_of
+from homo_dp.tracking.report.record import find_record
+from homo_dp.tracking.report.text import event_words, guarantee, limits, released_words, weakness
+from tests.commands import Finished, run_command
+from tests.tracking.conftest import ROUNDS, Trained
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+
+class Shell:
+    """Runs the command in a folder of the test's own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        monkeypatch.chdir(folder)
+
+    def report(self, *arguments: str) -> Finished:
+        return run_command(report.main, [*arguments, "-o", "report.html"], self.monkeypatch, self.capsys)
+
+    @property
+    def text(self) -> str:
+        """What a reader sees."""
+        page = (self.folder / "report.html").read_text()
+        return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<style>.*</style>", "", page)))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def folder(trained: Trained, tmp_path: Path) -> Path:
+    """A copy of the outputs alone, without the ledger."""
+    copied = tmp_path / "archive"
+    shutil.copytree(trained.out, copied)
+    config = copied / "numbers_config.yaml"
+    config.write_text(config.read_text().replace(str(trained.folder / "ledger.sqlite"), "elsewhere.sqlite"))
+    return copied
+
+
+def change(path: Path, edit: Any) -> None:
+    value = json.loads(path.read_text())
+    edit(value)
+    path.write_text(json.dumps(value))
+
+
+def failed(folder: Path) -> str:
+    """What is found to be wrong, a line each; without the plots, which take a second."""
+    return "\n".join(text for good, text in report.findings(find_record(folder), None) if not good)
+
+
+def test_it_says_everything_from_the_folder_alone(shell: Shell, folder: Path) -> None:
+    for index, path in enumerate(sorted(folder.iterdir())):  # names do not matter, only content
+        path.rename(folder / f"file{index}")
+    (folder / "notes.txt").write_text("not ours")
+    assert shell.report(str(folder)).code == 0
+    assert "Do not rely" not in shell.text
+    for part in (
+        "Adding or removing one record",
+        "logistic_regression",
+        "3: party_1, party_2, party_3",
+        "one record (one row of one party's table)",
+        "the aggregator, who sees every message",
+        "epsilon (PLD)",
+        "epsilon (RDP)",
+        f"1 to {ROUNDS}",
+        "each unit drawn with probability",
+        f"{3 * ROUNDS} rows match their own hashes",
+        "added up from the ledger",
+        "the whole ledger is not at hand",
+        "Limits of the guarantee",
+        "only if every person is in one party",
+        "Resolved configuration",
+        "Row counts were not declared",
+    ):
+        assert part in shell.text, part
+
+
+def test_it_is_one_file_that_loads_and_runs_nothing(shell: Shell, folder: Path) -> None:
+    shell.report(str(folder), "--plots", "png")
+    page = (shell.folder / "report.html").read_text()
+    seen: list[tuple[str, dict[str, str | None]]] = []
+
+    class Walker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            seen.append((tag, dict(attrs)))
+
+    Walker().feed(page)
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in seen}
+    images = [attributes for tag, attributes in seen if tag == "img"]
+    assert len(images) == 5
+    assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images)
+    assert not re.search(r"https?://", page)
+    assert len(list((shell.folder / "png").glob("*.png"))) == 5
+
+
+def test_with_the_ledger_the_whole_chain_is_checked(shell: Shell, trained: Trained) -> None:
+    done = shell.report(str(trained.out))
+    assert done.code == 0
+    assert "the whole ledger ledger.sqlite is intact" in done.out
+    assert shell.report(str(trained.out), "--ledger", "nowhere").code == 2
+
+
+def test_an_edited_row_is_found(shell: Shell, folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows[4].update(sigma=9.0))
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "BAD: row 5 does not match its own hash" in done.out
+    assert "BAD" in shell.text
+    assert "ok: party_1: epsilon by PLD" in done.out  # each finding stands for itself
+    first = shell.text.split("What was trained")[0]
+    assert "NOT VERIFIED" in first
+    assert "Do not rely on this report" in first
+
+
+def test_an_edited_epsilon_so_far_is_found(folder: Path) -> None:
+    assert failed(folder) == ""
+    change(folder / "numbers_ledger.json", lambda rows: rows[4].update(epsilon=0.01))
+    assert "row 5 shows another epsilon" in failed(folder)
+
+
+def test_many_edited_rows_are_counted(folder: Path) -> None:
+    def edit(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [{**row, "sigma": 9.0} for row in 4 * rows]
+
+    change(folder / "numbers_ledger.json", edit)
+    assert "more rows are not as they were written" in failed(folder)
+
+
+@pytest.mark.parametrize("edit", [{"epsilon": 0.5}, {"statement": "Nothing can be seen: epsilon 0.5 at delta 1e-05."}])
+def test_an_edited_headline_is_found(folder: Path, edit: dict[str, Any]) -> None:
+    change(folder / "numbers.dat", lambda value: value["privacy"].update(edit))
+    assert "epsilon" in failed(folder)
+
+
+def test_a_missing_extract_is_found(shell: Shell, folder: Path) -> None:
+    (folder / "numbers_ledger.json").unlink()
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "BAD" in shell.text
+    assert "cannot be checked" in shell.text
+
+
+def test_seeded_noise_is_not_private_whatever_the_indicators_say(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = "privacy.seeded_noise_for_tests=1,train.rounds=1,tracking.enabled=false"
+    assert run_command(train.main, ["--quiet", "--params", keys], monkeypatch, capsys).code == 0
+    done = shell.report("out")
+    assert done.code == 0, done.out
+    assert "NOT PRIVATE: no epsilon is claimed" in shell.text
+    assert "no epsilon holds for it" in shell.text
+    assert "taken off again" in shell.text
+    assert "the whole ledger ledger.sqlite is intact" in shell.text
+    change(shell.folder / "out" / "indicator.json", lambda value: value["privacy"].update(private=True))
+    done = shell.report("out")
+    assert done.code == 1
+    assert "BAD: row 1 says that its noise was NOT PRIVATE" in done.out
+
+
+def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(shell: Shell, folder: Path) -> None:
+    config = folder / "numbers_config.yaml"
+    config.write_text(config.read_text().replace("elsewhere.sqlite", "ledger.sqlite"))
+    Ledger(shell.folder / "here" / "ledger.sqlite").close()
+    shell.monkeypatch.chdir(shell.folder / "here")
+    done = shell.report(str(folder))
+    assert done.code == 0
+    assert "the whole ledger is not at hand" in done.out
+
+
+def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
+    assert "is no store" in shell.report("0" * 32).error_lines[0]
+    assert not list(shell.folder.iterdir())
+
+
+def test_a_missing_row_is_found_by_its_epsilon(folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows.pop(4))
+    assert "was stated" in failed(folder)
+
+
+def test_a_party_without_any_row_is_found(folder: Path) -> None:
+    def edit(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["party"] != "party_3"]
+
+    change(folder / "numbers_ledger.json", edit)
+    assert "party_3: has no row" in failed(folder)
+
+
+def test_a_round_that_was_interrupted_counts_for_all_parties(folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows.pop())
+    change(folder / "numbers.dat", lambda value: value.update(interrupted=True))
+    assert failed(folder) == ""
+    found = [text for _, text in report.findings(find_record(folder), None)]
+    assert any("party_3: had not answered the round that was interrupted" in text for text in found)
+    change(folder / "numbers_ledger.json", lambda rows: rows.pop(2))
+    assert "party_3" in failed(folder)  # two of its rows are missing
+
+
+def test_swapped_and_replaced_rows_are_found(folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows.insert(0, rows.pop(1)))
+    assert "reordered" in failed(folder)
+    change(folder / "numbers_ledger.json", lambda rows: rows.reverse())
+    assert "reordered" in failed(folder)
+
+
+def test_an_epsilon_that_was_made_smaller_is_found(shell: Shell, folder: Path) -> None:
+    change(folder / "numbers.dat", lambda value: value["privacy"]["parties"]["party_1"].update(epsilon_pld=1.0))
+    done = shell.report(str(folder))
+    assert done.code == 1
+    assert "but 1.0 was stated" in done.out
+
+
+def test_another_ledger_is_not_taken_for_the_own(shell: Shell, trained: Trained, folder: Path) -> None:
+    change(folder / "numbers_ledger.json", lambda rows: rows[-1].update(hash="0" * 64))
+    assert shell.report(str(folder), "--ledger", str(trained.folder / "ledger.sqlite")).code == 1
+
+
+def test_values_are_escaped(shell: Shell, folder: Path) -> None:
+    bad = '<script>alert("x")</script>'
+    change(folder / "numbers.dat", lambda value: value.update(data=bad, model=bad))
+    (folder / "numbers_config.yaml").write_text(f"model: {{name: '{bad}'}}\ndata: {{}}\nprivacy: {{}}\ntrain: {{}}\n")
+    assert shell.report(str(folder)).code == 0
+    assert "<script" not in (shell.folder / "report.html").read_text()
+    assert shell.text.count(bad) == 3
+
+
+def test_the_published_report_has_nothing_local(shell: Shell, folder: Path) -> None:
+    assert shell.report(str(folder), "--published").code == 0
+    indicators = json.loads((folder / "numbers.dat").read_text())
+    assert "LOCAL" not in shell.text
+    assert "Quality" not in shell.text
+    assert "gradient norms against" not in shell.text
+    for name in ("train_acc", "test_acc", "test_auc", "train_loss"):
+        assert f"{indicators[name]:.4g}" not in shell.text.split("Limits")[0]
+
+
+def test_a_run_in_mlflow(shell: Shell, trained: Trained, client: MlflowClient) -> None:
+    experiment = client.get_experiment_by_name("trained").experiment_id
+    runs = client.search_runs([experiment], "tags.privacy = 'private'")
+    parent = next(run for run in runs if "party" not in run.data.tags)
+    assert shell.report(parent.info.run_id, "--uri", trained.uri).code == 0
+    assert "what was released" in shell.text.lower()
+    assert shell.report("0" * 32, "--uri", trained.uri).code == 2
+    assert shell.report("no/such/folder").code == 2
+
+
+def test_a_folder_without_or_with_two_trainings(shell: Shell, folder: Path) -> None:
+    (shell.folder / "empty").mkdir()
+    assert "no indicators" in shell.report("empty").error_lines[0]
+    shutil.copy(folder / "numbers.dat", folder / "second.dat")
+    change(folder / "second.dat", lambda value: value.update(run="another"))
+    assert "several trainings" in shell.report(str(folder)).error_lines[0]
+    assert shell.report(str(folder / "numbers.dat")).code == 0
+    with pytest.raises(InputError):
+        find_record(folder)
+
+
+def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
+    record = find_record(folder)
+    privacy = {**record.privacy, "nominal_epsilon": 50.0, "nominal_epsilon_is": "the paper's"}
+    page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+    assert "<th>nominal epsilon</th><td>50</td>" in page
+    assert "the paper&#x27;s" in page
+
+
+def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
+    record = find_record(folder)
+    users = {"users": {**record.privacy["parties"]["party_1"], "rows": 400}}
+    for unit, said, not_said in (
+        ("user", "training users", "training rows"),
+        ("record", "training rows", "users</th>"),
+    ):
+        privacy = {**record.privacy, "unit": unit, "parties": users if unit == "user" else record.privacy["parties"]}
+        page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+        assert f"<th>{said}</th>" in page
+        assert not_said not in page
+
+
+def test_everything_that_a_release_holds_is_said(folder: Path) -> None:
+    """The ledger has one row for the weights and what is told with them, as the share of clipped updates."""
+    record = find_record(folder)
+    assert "model weights after" in report_page(record, Checks())
+    privacy = {**record.privacy, "releases": ["noisy weights and a noisy share, every round"]}
+    adaptive = dataclasses.replace(record, indicators={**record.indicators, "privacy": privacy})
+    assert "noisy weights and a noisy share, every round" in report_page(adaptive, Checks())
+
+
+def test_a_run_without_privacy_says_so(folder: Path) -> None:
+    record = find_record(folder)
+    indicators = {**record.indicators, "privacy": {**record.privacy, "private": False, "epsilon": None}, "ledger": None}
+    bare = type(record)(indicators, folder=folder)
+    page = report_page(bare, Checks(checked_by_the_run(bare), plots_of(bare)))
+    assert "NOT PRIVATE" in page
+    assert "NO differential-privacy guarantee" in page
+    assert "There is no guarantee whose limits" in page
+
+
+def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shell) -> None:
+    privacy = {
+        "private": True,
+        "statement": "Each party promised epsilon 4 at delta 1e-05.",
+        "mechanism": "mine",
+        "unit": "record",
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "quoted_observer": "aggregator",
+        "parties": {"a": {"epsilon_pld": 4.0, "epsilon_rdp": None, "rows": None, "delta": 1e-5}},
+        "basis": "an upper bound from the plan",
+    }
+    rounds = [{"round": 1, "replied": ["a"]}, {"round": 2, "replied": []}]
+    heads = {"a": {"count": 7, "hash": "f" * 64}}
+    indicators = {"run": "r", "train_acc": None, "privacy": privacy, "rounds": rounds, "ledger_heads": heads}
+    (shell.folder / "out").mkdir()
+    (shell.folder / "out" / "i.json").write_text(json.dumps(indicators))
+    assert shell.report("out").code == 0
+    for part in ("upper bound from the plan", "on that party's own ledger", "f" * 16, "each party's own statement"):
+        assert part in shell.text, part
+    assert "None" not in shell.text
+    assert "nothing stops further runs" not in shell.text
+    assert "Quality" not in shell.text
+
+
+def test_words() -> None:
+    private = {"private": True, "epsilon": 3.0, "delta": 1e-5, "quoted_observer": "aggregator", "secure_mode": True}
+    assert weakness(private) is None
+    assert "above 10" in (weakness({**private, "epsilon": 1e6}) or "")
+    assert "no finite epsilon" in (weakness({**private, "epsilon": None}) or "")
+    trusted = {**private, "quoted_observer": "model_reader"}
+    assert "NOT covered" in guarantee(trusted)
+    assert "NOT covered" not in guarantee(private)
+    assert "trusted" in released_words(trusted)
+    assert "trusted" in limits(trusted, None)[0]
+    shared = {**trusted, "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}}}
+    for said in (guarantee(shared), limits(shared, None)[0]):  # parties noised what they sent, if not enough
+        assert "towards it epsilon is 240" in said
+        assert "before noise" not in said
+        assert "no guarantee" not in said
+    assert "nominal" in limits({**private, "notes": ["a nominal figure"]}, 1.0)[1]
+    assert "Secure mode was off" in limits({**private, "secure_mode": False}, 1.0)[0]
+    assert not [text for text in limits(private, 1.0) if "lifetime" in text]
+    gaussian = {"type": "GaussianDpEvent", "noise_multiplier": 2.0}
+    drawn = {"type": "SampledWithoutReplacementDpEvent", "sample_size": 5, "source_dataset_size": 9, "event": gaussian}
+    both = event_words({"type": "ComposedDpEvent", "events": [drawn, {"type": "NoOpDpEvent"}]})
+    assert both == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
