@@ -245,7 +245,7 @@ def _draws(run: Run, features: Tensor) -> bool:
 
 def _parts(count: int, device: torch.device) -> list[Tensor]:
     places = torch.arange(count, device=device)
-    alone = list(places[:_MOST_ALONE].split(1))
+    alone = list(torch.split(places[:_MOST_ALONE], 1))
     rest = places[_MOST_ALONE:]
     return alone + (list(rest.chunk(_PARTS)) if len(rest) else [])
 

@@ -118,7 +118,7 @@ def _stand_in_for_torchvision() -> None:
         def skip(*_: Any, **__: Any) -> None:
             raise unittest.SkipTest("torchvision is not installed")
 
-        names = {
+        names: dict[str, dict[str, Any]] = {
             "torchvision": {},
             "torchvision.models": {"resnet18": skip, "densenet121": skip},
             "torchvision.transforms": dict.fromkeys(("Compose", "ToTensor", "Normalize"), lambda *_: None),
