@@ -35,7 +35,7 @@ def secret_masks(noise: NoiseSource) -> Iterator[None]:
         return
     outside = torch.get_rng_state()
     torch.set_rng_state(secret_state())
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available():
         torch.cuda.manual_seed_all(secrets.randbits(63))
     try:
         yield

@@ -116,11 +116,11 @@ def test_only_first_steps_with_rows_are_compared(monkeypatch: pytest.MonkeyPatch
     seen: list[int] = []
     plain = RowsAlone._compare
 
-    def noting(self: RowsAlone, rows: torch.Tensor, targets: torch.Tensor) -> None:
+    def noted(self: RowsAlone, rows: Tensor, targets: Tensor) -> None:
         seen.append(len(rows))
         plain(self, rows, targets)
 
-    monkeypatch.setattr(RowsAlone, "_compare", noting)
+    monkeypatch.setattr(RowsAlone, "_compare", noted)
     training(_Meeting("never"), squared_error, features, labels).run(5)
     assert seen == [40] * (1 + FIRST_STEPS)
     seen.clear()
