@@ -2,8 +2,8 @@
 
 `python benchmarks/noise.py`; bars: ratio <= 6 at 100,000 and <= 8 at 1,000,000; exits 1 above them. `secure` is a sum
 with its noise on the grid, `share` the same with the integers of a sum over parties, `normals` the float64 noise alone.
-Seconds are CPU seconds of the one thread that draws, which neighbours on a busy machine disturb little;
-`wall_ratio` is by the clock.
+Seconds are CPU seconds of the one thread that draws, which neighbours on a busy machine disturb little; `wall_ratio` is
+by the clock.
 """
 
 from __future__ import annotations

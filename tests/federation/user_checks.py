@@ -19,6 +19,7 @@ from tests.federation.user_parts import mean_of, sent_by, user_mechanism, zeros
 
 SIZE = 20_000
 TOLERANCE = 0.03
+SEEDS = 25  # over which a move is averaged: rounding to the grid is then below 0.2 % of C
 
 
 def gaussian_of(event: DpEvent) -> float:
@@ -49,17 +50,28 @@ def check_noise_on_the_mean(kind: type[DpFedAvg], config: Config, replies: int) 
 def moved_by_one(
     kind: type[DpFedAvg], config: Config, before: Tensor | None, after: Tensor, rows: float = 1.0
 ) -> float:
-    """How far the sum moves when the last of three users changes (None: was absent); noise cancels by its seed."""
+    """How far the sum moves when the last of three users changes (None: was absent); noise cancels by its seed.
+
+    Along the user's own direction, as a mean over seeds: what is released lies on a grid, which hides a single move.
+    """
+    seeds = [_moved(kind, config, before, after, rows, seed) for seed in range(SEEDS)]
+    along = torch.stack(seeds).mean(0) @ after.double() / after.double().norm()
+    return abs(float(along)) * user_mechanism(config).numbers.cohort_size
+
+
+def _moved(
+    kind: type[DpFedAvg], config: Config, before: Tensor | None, after: Tensor, rows: float, seed: int
+) -> Tensor:
     others = torch.zeros(2, len(after))
     means = []
     for last in (before, after):
-        mechanism = user_mechanism(config, kind)
+        mechanism = user_mechanism(config, kind, seed)
         users = others if last is None else torch.cat([others, last.unsqueeze(0)])
         sent = sent_by(mechanism, users)
         if last is not None:
             sent[-1] = Update(sent[-1].party, sent[-1].tensors, rows, sent[-1].info)
         means.append(mean_of(mechanism, sent, len(after)).double())
-    return float((means[1] - means[0]).norm()) * user_mechanism(config).numbers.cohort_size
+    return means[1] - means[0]
 
 
 def check_event_covers_one_user(kind: type[DpFedAvg], config: Config) -> None:
@@ -78,7 +90,7 @@ def check_event_covers_one_user(kind: type[DpFedAvg], config: Config) -> None:
     if numbers.bit_noise is not None:
         bit_share = check_bits(mechanism) / numbers.bit_noise
     cost = math.hypot(sensitivity / sigma, bit_share)
-    assert gaussian_of(mechanism.numbers.event) <= (1 + 1e-3) / cost
+    assert gaussian_of(mechanism.numbers.event) <= (1 + 1e-2) / cost
 
 
 def check_bits(mechanism: DpFedAvg) -> float:

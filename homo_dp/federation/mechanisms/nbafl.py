@@ -34,7 +34,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_vector
-from homo_dp.privacy.noise.grid import noised, noised_share
+from homo_dp.privacy.noise.grid import noised_share
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
@@ -232,9 +232,11 @@ class Nbafl(Mechanism):
             log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
         if self.ledger_keeper == "aggregator":
             return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
-        sigma = self.upload_sigma
-        sent = {name: noised_share(t, sigma, self.noise).to(t.dtype) for name, t in clipped.items()}
-        return Release(sent, self.upload_event, sigma, REPLACE_ONE)
+        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+
+    def _noised(self, tensors: Weights, sigma: float) -> Weights:
+        """With noise that adds up over parties, on its grid."""
+        return {name: noised_share(tensor, sigma, self.noise).to(tensor.dtype) for name, tensor in tensors.items()}
 
     # --- at the aggregator ------------------------------------------------------------------------------------------
 
@@ -250,7 +252,7 @@ class Nbafl(Mechanism):
         mean = weighted_mean(updates)
         sigma = self._sigma_for(updates, round_number)
         if sigma > 0:
-            mean = {name: noised(tensor, sigma, self.noise) for name, tensor in mean.items()}
+            mean = self._noised(mean, sigma)
         mean = {name: tensor.to(current[name].dtype) for name, tensor in mean.items()}
         event = None
         if self.ledger_keeper == "aggregator":

@@ -26,7 +26,7 @@ WIDTH = 2.0  # eta, in steps
 FRACTIONS = 256  # centres between two integers
 _SLOTS = 64  # integers in a table: nearly 16 widths to each side of the centre
 _BITS = 58  # of a 64-bit word, 6 choose a slot and the others decide between it and its alias
-_LARGEST = 2.0**52  # steps; times FRACTIONS they still are 64-bit integers
+_LARGEST = 2.0**52 * FRACTIONS  # which still are 64-bit integers
 _PIECE = 1 << 14  # numbers at a time, so that the arrays stay in the cache
 
 
@@ -42,10 +42,6 @@ def draw_around(centres: NDArray[np.float64], words: Callable[[int], NDArray[np.
     >>> drawn.mean().round(1), drawn.std().round(1)
     (np.float64(7.3), np.float64(2.0))
     """
-    if centres.size and not float(np.abs(centres).max()) < _LARGEST:
-        raise ValueError(
-            "a sum with noise is not finite, or beyond 2**52 steps of its grid; raise the noise multiplier"
-        )
     drawn = np.empty(centres.size, np.int64)
     for start in range(0, centres.size, _PIECE):
         _fill(drawn[start : start + _PIECE], centres[start : start + _PIECE], words)
@@ -53,7 +49,10 @@ def draw_around(centres: NDArray[np.float64], words: Callable[[int], NDArray[np.
 
 
 def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: Callable[[int], NDArray[np.uint64]]) -> None:
-    fine = np.rint(centres * FRACTIONS).astype(np.int64)
+    scaled = centres * FRACTIONS
+    if not -_LARGEST < scaled.min() <= scaled.max() < _LARGEST:
+        raise ValueError("a sum with noise is not finite, or too large for its grid; raise the noise multiplier")
+    fine = np.rint(scaled, out=scaled).astype(np.int64)
     random = words(centres.size)
     # The slot of an alias table (Walker 1977) in the top bits of the word, the coin in the bits below them.
     slots = (random >> np.uint64(_BITS)).view(np.int64)

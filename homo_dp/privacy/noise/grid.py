@@ -127,7 +127,7 @@ def noised(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
 def noised_share(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
     """The same for a party whose noise is a part of that of a sum over parties, which is accounted as one Gaussian."""
     grid = Grid.of(sigma)
-    return grid.share(summed_with_noise(total, sigma, noise), noise).to(torch.float64).mul_(grid.step)
+    return grid.share(summed_with_noise(total, sigma, noise), noise) * torch.tensor(grid.step, dtype=torch.float64)
 
 
 def summed_with_noise(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
