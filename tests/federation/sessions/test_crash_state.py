@@ -102,3 +102,12 @@ def test_an_aggregator_goes_on_with_its_moments_and_averages() -> None:
         aggregator.publish(aggregator.server_optimizer.step(aggregator.weights, mean))
     assert second.round == 1
     assert all(first.final_weights[name].equal(second.final_weights[name]) for name in mean)
+
+
+def test_a_state_that_others_can_write_is_refused_until_it_is_mended(tmp_path: Path) -> None:
+    RunFolder(tmp_path, RUN).close()
+    (tmp_path / RUN).chmod(0o777)
+    with pytest.raises(InputError, match=rf"state=.*chmod go-w .*{RUN}`"):
+        RunFolder(tmp_path, RUN)
+    (tmp_path / RUN).chmod(0o700)
+    RunFolder(tmp_path, RUN).close()

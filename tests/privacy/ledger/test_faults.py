@@ -341,3 +341,16 @@ def test_the_environment_names_the_crash_point(tmp_path: Path) -> None:
             [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout) == (code_wanted, output)
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", "ledger.sqlite.head"])
+def test_a_ledger_that_others_can_write_is_refused_until_it_is_mended(tmp_path: Path, name: str) -> None:
+    path = ledger_of(tmp_path, 1)
+    path.with_name(name).chmod(0o620)
+    with pytest.raises(LedgerError, match=rf"has mode 0620.*chmod go-w .*{name}`"):
+        Ledger(path)
+    with Ledger(path, read_only=True) as ledger:  # a copy may be looked at: its chain is checked
+        assert ledger.verify().count == 1
+    path.with_name(name).chmod(0o600)
+    with Ledger(path) as ledger:
+        assert ledger.verify().count == 1
