@@ -49,7 +49,7 @@ def test_a_command_that_only_helps_imports_nothing_heavy() -> None:
 
 
 def test_growth() -> None:
-    rows, parties = lines_of("growth.py", "--rows", "40", "--parties", "1", "--shared", "500", "--repeats", "1")
+    rows, parties = lines_of("growth.py", "--rows", "40", "--parties", "1", "--shared", "3000", "--repeats", "1")
     assert list(rows["cpu_seconds"]) == ["120", "480", "1920"]
     assert list(parties["cpu_seconds"]) == ["1", "10", "100"]
 

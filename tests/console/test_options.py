@@ -283,7 +283,7 @@ def test_a_result_that_stdout_did_not_take_is_an_error_at_the_end(command: Path)
 
 def test_a_missing_module_is_answered_with_the_command_that_brings_it(command: Path) -> None:
     """As with a Python whose virtual environment is not active; -S leaves out what was installed."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-S", "-m", "homo_dp.train"], capture_output=True, text=True, cwd=root, check=False
     )

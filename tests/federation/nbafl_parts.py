@@ -22,7 +22,6 @@ from homo_dp.federation.sessions.party import Party, PartySettings
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.gradients.clipping import clip_vector
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.noise.grid import noised
 from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
@@ -37,25 +36,20 @@ TRUSTED: dict[str, Any] = {**WITH_DOWNLOAD, "nbafl.noise_at_upload": False, "pri
 # --- broken mechanisms -----------------------------------------------------------------------------------------------
 
 
-def noised_weights(mechanism: Nbafl, tensors: Weights) -> Weights:
-    return {name: noised(t, mechanism.upload_sigma, mechanism.noise).to(t.dtype) for name, t in tensors.items()}
-
-
 class NoiseBeforeClip(Nbafl):
     """Broken: the clip takes most of the noise away again."""
 
     def after_fit(self, fit: LocalFit) -> Release:
-        clipped, _ = clip_vector(noised_weights(self, fit.weights()), self.clip_norm)
+        clipped, _ = clip_vector(self._noised(fit.weights(), self.upload_sigma), self.clip_norm)
         return Release(clipped, self.upload_event, self.upload_sigma, REPLACE_ONE)
 
 
 class NoiseDropped(Nbafl):
     """Broken: the noise is computed and not added."""
 
-    def after_fit(self, fit: LocalFit) -> Release:
-        clipped, _ = clip_vector(fit.weights(), self.clip_norm)
-        noised_weights(self, clipped)
-        return Release(clipped, self.upload_event, self.upload_sigma, REPLACE_ONE)
+    def _noised(self, tensors: Weights, sigma: float) -> Weights:
+        super()._noised(tensors, sigma)
+        return tensors
 
 
 class ClipPerTensor(Nbafl):
@@ -63,7 +57,7 @@ class ClipPerTensor(Nbafl):
 
     def after_fit(self, fit: LocalFit) -> Release:
         clipped = {name: clip_vector({name: t}, self.clip_norm)[0][name] for name, t in fit.weights().items()}
-        return Release(noised_weights(self, clipped), self.upload_event, self.upload_sigma, REPLACE_ONE)
+        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
 
 
 class DownloadAlwaysZero(Nbafl):

@@ -409,7 +409,7 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 # --- nothing private to our own mechanisms ---------------------------------------------------------------------------
 
 # Where mechanisms are named on purpose: their own files, the schema of their settings, the table of built-in ones.
-NAMED = ("federation/mechanisms/", "config/", "federation/build.py")
+NAMED = ("federation/mechanisms/", "config/", "federation/sessions/build.py")
 
 
 def test_no_other_code_knows_a_mechanism_by_name() -> None:

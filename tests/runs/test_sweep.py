@@ -66,8 +66,9 @@ def test_only_a_finished_cell_is_finished(tmp_path: Path) -> None:
     assert finished(cell, tmp_path) is None
     result.write_text('{"status": "finished"')
     assert finished(cell, tmp_path) is None
-    result.write_text('{"status": "finished"}')
-    assert finished(cell, tmp_path) == {"status": "finished"}
+    whole = {"status": "finished", "values": {}, "repeat": 0}
+    result.write_text(json.dumps(whole))
+    assert finished(cell, tmp_path) == whole
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def read_plan(plan: object) -> Plan:
     >>> read_plan({"version": 1, "privacy": {"trust_aggregator": True}})
     Traceback (most recent call last):
     ...
-    homo_dp.federation.sessions.plan_schema.PlanRefused: plan.privacy.trust_aggregator: Extra inputs are not permitted
+    homo_dp.federation.sessions.plan_schema.PlanRefused: plan.model: Field required
     """
     check_sizes(plan)
     if not isinstance(plan, dict) or plan.get("version") != VERSION:

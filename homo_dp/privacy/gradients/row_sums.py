@@ -51,7 +51,7 @@ def ghost_rows(rows: int) -> int:
     """How many rows float32 may add up at a time where ``rows`` are summed in all, and the pieces in float64.
 
     >>> [ghost_rows(rows) for rows in (32, 256, 1000, 100_000)]
-    [1024, 128, 32, 1]
+    [1024, 256, 65, 1]
     """
     return max(1, int(ROUNDING / 2 / _UNIT / max(rows, 64)))
 
