@@ -15,7 +15,7 @@ from homo_dp.config.addresses import masked
 from homo_dp.config.base import Conflict, Section
 from homo_dp.config.privacy import never_set
 from homo_dp.config.text import parse_scalar
-from homo_dp.core.foreign import printable
+from homo_dp.core.errors import printable
 
 SHORT_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")
 

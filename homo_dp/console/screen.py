@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from homo_dp.core.errors import InputError
-from homo_dp.core.foreign import printable
+from homo_dp.core.errors import InputError, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

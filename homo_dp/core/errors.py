@@ -43,3 +43,18 @@ def one_line(text: object, limit: int = 500) -> str:
     if shown.isprintable():
         return shown
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+
+
+def printable(text: str) -> str:
+    """Text that a terminal and a log can show: control characters, among them escapes, are written out.
+
+    >>> printable("age\\x1b[31m"), printable("größe")
+    ('age\\\\x1b[31m', 'größe')
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else _written(letter) for letter in text)
+
+
+def _written(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from homo_dp.core.errors import InputError
+from homo_dp.core.errors import InputError, printable
 
 Checked = TypeVar("Checked")
 
@@ -134,21 +134,6 @@ def unfit(value: object) -> str | None:
     if isinstance(value, int) and abs(value) > LARGEST_WHOLE_NUMBER:
         return "a whole number has more than 38 digits"
     return None
-
-
-def printable(text: str) -> str:
-    """Text that a terminal and a log can show: control characters, among them escapes, are written out.
-
-    >>> printable("age\\x1b[31m"), printable("größe")
-    ('age\\\\x1b[31m', 'größe')
-    """
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else _written(letter) for letter in text)
-
-
-def _written(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
 
 
 def _has_surrogate(text: str) -> bool:

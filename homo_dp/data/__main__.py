@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from homo_dp.core.errors import InputError
-from homo_dp.core.foreign import printable
+from homo_dp.core.errors import InputError, printable
 
 _EXAMPLES = """examples:
   python -m homo_dp.data describe hospital.csv

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from homo_dp.core.errors import DataError
-from homo_dp.core.foreign import printable
+from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import MISSING_VALUES
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import header, read_chunks

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from homo_dp.core.errors import DataError
-from homo_dp.core.foreign import printable
+from homo_dp.core.errors import DataError, printable
 
 if TYPE_CHECKING:
     from os import PathLike
