@@ -1,4 +1,4 @@
-"""Low bits of what DP-FedAvg and NbAFL release tell no attack anything: see tests/privacy/low_bits.py for the verdict."""
+"""Low bits of what DP-FedAvg and NbAFL release tell no attack anything; the verdict is that of privacy/low_bits.py."""
 
 from __future__ import annotations
 
