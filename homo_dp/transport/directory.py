@@ -181,12 +181,16 @@ class DirectoryTransport:
         return kept
 
     def _remove(self, files: list[_File], why: str) -> None:
-        until = time.monotonic() + _TIDYING
+        until, folder, removed = time.monotonic() + _TIDYING, f"{self._own}{os.sep}", 0
         for file in files:
-            if time.monotonic() > until:
+            try:
+                os.unlink(folder + file.name)
+            except OSError:
+                self._skip.add(file.name)
+            removed += 1
+            if removed % 256 == 0 and time.monotonic() > until:
                 break
-            self._drop(file.name)
-            self.refusals.note(file.sender, self._own / file.name, why)
+        self.refusals.note(files[0].sender, self._own / files[0].name, why, count=removed)
 
     def _try(self, file: _File) -> Message | None:
         path = self._own / file.name

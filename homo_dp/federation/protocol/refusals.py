@@ -26,12 +26,14 @@ class Refusals:
         self._known = known
         self.counts: Counter[str] = Counter()
 
-    def note(self, sender: str, what: object, why: object) -> None:
-        """Count a refused message of `sender`, and log it unless there were many."""
+    def note(self, sender: str, what: object, why: object, count: int = 1) -> None:
+        """Count refused messages of `sender`, of which `what` is the first, and log it unless there were many."""
         key = sender if sender in self._known else STRANGERS
-        self.counts[key] += 1
-        count = self.counts[key]
-        if count <= _EACH:
-            log.warning("refused %s: %s", one_line(what), one_line(why))
-        elif str(count).strip("0") == "1":
-            log.warning("refused %d messages of %s so far, the last: %s", count, one_line(key), one_line(why))
+        before = self.counts[key]
+        self.counts[key] = now = before + count
+        if before < _EACH:
+            log.warning(
+                "refused %s%s: %s", one_line(what), f" and {count - 1} more" if count > 1 else "", one_line(why)
+            )
+        elif len(str(now)) > len(str(before)):  # another power of ten
+            log.warning("refused %d messages of %s so far, the last: %s", now, one_line(key), one_line(why))
