@@ -20,6 +20,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.report import findings
 from homo_dp.tracking.report.contents import Checks, report_page
 from homo_dp.tracking.report.record import find_record
+from tests.fuzz.seeds import seeds
 
 OURS = (InputError, MessageError, PrivacyError)
 
@@ -118,6 +119,7 @@ def fuzz_csv(data: bytes) -> None:
         draft(path)
 
 
+SEEDS = {f"fuzz_{name}": [seed] for name, seed in seeds().items()}
 TARGETS: dict[str, Callable[[bytes], None]] = {
     name.removeprefix("fuzz_"): value for name, value in list(globals().items()) if name.startswith("fuzz_")
 }
