@@ -231,7 +231,7 @@ class Nbafl(Mechanism):
         if not math.isfinite(norm):
             log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
         if self.ledger_keeper == "aggregator":
-            return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
+            return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE)
         sigma = self.upload_sigma
         sent = {name: noised_share(t, sigma, self.noise).to(t.dtype) for name, t in clipped.items()}
         return Release(sent, self.upload_event, sigma, REPLACE_ONE)
