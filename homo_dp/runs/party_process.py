@@ -21,9 +21,9 @@ from homo_dp.data.readers import checked
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, mechanism_class, noise_source
-from homo_dp.federation.sessions.crash_state import RunFolder
-from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
-from homo_dp.federation.sessions.party_session import PartyDuty, PartySession
+from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
+from homo_dp.federation.sessions.party import Mistrusted, PartyLimits, PartySettings
+from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
     Plan,
     PlanRefused,
@@ -42,7 +42,7 @@ from homo_dp.models.registry import BuiltModel, build_model, size_of
 from homo_dp.models.scoring import load_into, round_metrics
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger
-from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.outputs import Written, write_outputs
 from homo_dp.runs.processes import GO_ON, discreet, open_transport, party_sealer, run_name, start_tracker
 from homo_dp.runs.round_numbers import GradientNorms, payload_bytes, promised_numbers
@@ -91,7 +91,7 @@ class PartyProcess:
             patience=self.own.party.patience,
             max_refusals=self.own.party.caps.max_refusals,
         )
-        session = PartySession(duty, transport, folder)
+        session = PartySession(duty, transport, PartyFiles(folder.path))
         try:
             with self.screen.progress(None) as self._progress:
                 weights = session.run()
@@ -109,7 +109,7 @@ class PartyProcess:
             transport.close()
             folder.close()
 
-    def _build(self, plan: Plan, outbox: Outbox) -> Party:
+    def _build(self, plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
         """First all that plan and config decide, then the rows, which can only be left out: no answer tells of one."""
         plan = read_plan(plan)
         config = self.agreed = agree(self.own, plan)
@@ -135,7 +135,7 @@ class PartyProcess:
             try:
                 party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew)
             except PrivacyError as error:
-                raise PlanRefused("trust" if "trust_aggregator" in str(error) else "privacy", str(error)) from error
+                raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
             check_price(self.own, party.plan)
         if party.charges_itself:
             planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds))]

@@ -9,7 +9,7 @@ import torch
 
 from homo_dp.federation.mechanisms.base import PartyPlan
 from homo_dp.federation.sessions.aggregator import RoundReport
-from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
 
 NORM_BINS = 30

@@ -1,7 +1,8 @@
-"""A whole federation in one process: the parties, the aggregator and a transport that is plain calls."""
+"""A whole federation in one process: the sessions of the aggregator and of all parties, over queues in memory."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 import time
@@ -14,7 +15,9 @@ from homo_dp.config.schema import Config
 from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory
 from homo_dp.federation.sessions.build import (
     build_aggregator,
     build_fit,
@@ -23,20 +26,29 @@ from homo_dp.federation.sessions.build import (
     noise_source,
     run_budget,
 )
-from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
-from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
+from homo_dp.federation.sessions.crash_state import PartyMemory, Row
+from homo_dp.federation.sessions.joining import Lobby, SessionRules
+from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
+from homo_dp.federation.sessions.party import PartyLimits, PartySettings
+from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
+from homo_dp.federation.sessions.plan import Plan, agree, difference, make_plan
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.models.scoring import load_into, round_metrics
-from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.round_numbers import GradientNorms, party_numbers, summed_up
 from homo_dp.tracking.predictions import prediction_columns
-from homo_dp.transport.memory import MemoryHub
+from homo_dp.transport.memory import MemoryEnd, MemoryHub
 
 log = logging.getLogger(__name__)
+
+_FOREVER = 1e9  # seconds: within one process nobody is late
+_NO_CAP = 1e9  # epsilon
+_CAPS = ("rounds", "steps", "total_steps", "epochs", "parameters", "columns", "releases")
 
 RoundRow = dict[str, Any]
 USERS = "users"  # all users of a run stand under one name: no output says who was in which cohort
@@ -64,7 +76,7 @@ class Simulation:
     """One in-process run: build, ``run()``, read the outcome.
 
     Guarantees:
-        - the same Party and Aggregator classes as between machines, so what holds here holds there;
+        - the same sessions of aggregator and parties as between machines, so what holds here holds there;
         - the whole plan is checked against the budgets before the first round.
     """
 
@@ -84,6 +96,7 @@ class Simulation:
         self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.parties = self._parties()
+        self._agreed_to: Plan | None = None
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
 
@@ -92,16 +105,38 @@ class Simulation:
         return {name: party.plan for name, party in self.parties.items()}
 
     def run(self) -> Outcome:
-        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished."""
-        self._check_budget()
+        """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished.
+
+        The aggregator's session runs until it waits; then the parties take what was written to them, and their charges
+        become one commit before the aggregator sees an answer.
+        """
         if self.earlier is not None:
             weights = self.earlier.weights
         else:
             weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
         aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
+        self._check_budget(aggregator)
+        together = nullcontext if self.ledger is None else self.ledger.together
+        hub = MemoryHub(self.mechanism.kinds)
+        sessions = {name: self._session(name, hub.end(name)) for name in self.parties}
+        conversation = self._aggregate(aggregator, hub.aggregator())
         interrupted = False
         try:
-            self._run_rounds(aggregator)
+            for session in sessions.values():
+                session.join()
+            next(conversation)
+            while True:
+                if not hub.to_aggregator:
+                    with together():
+                        while hub.to_parties:
+                            message = hub.to_parties.popleft()
+                            sessions[message.recipient].take(message)
+                            if (failure := self.parties[message.recipient].failure) is not None:
+                                raise failure
+                conversation.send(hub.to_aggregator.popleft() if hub.to_aggregator else None)
+        except StopIteration:
+            for message in hub.to_parties:  # the final weights
+                sessions[message.recipient].take(message)
         except KeyboardInterrupt:
             interrupted = True
         return Outcome(
@@ -117,13 +152,47 @@ class Simulation:
             interrupted=interrupted,
         )
 
-    def _run_rounds(self, aggregator: Aggregator) -> None:
-        hub = MemoryHub(self.mechanism.kinds)
-        for name, party in self.parties.items():
-            hub.register(name, party.handle)
-        rules = RoundRules(self.config.train.rounds, min_parties=len(self.parties))
-        together = nullcontext if self.ledger is None else self.ledger.together
-        run_rounds(aggregator, hub.aggregator(), rules, self._report, together)
+    def _aggregate(self, aggregator: Aggregator, transport: MemoryEnd) -> Waiting[None]:
+        """The aggregator's side, from the first party that joins to the final weights."""
+        rules = SessionRules(min_parties=len(self.parties), round_timeout=_FOREVER, stop_on_missing=True)
+        lobby = Lobby(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
+        yield from lobby.opening(rules)
+        session = AggregatorSession(aggregator, self._plan, lobby, rules, RunMemory(), self._report)
+        session.begin()
+        yield from session.rounds()
+
+    def _session(self, name: str, transport: MemoryEnd) -> PartySession:
+        """The party's side; the party was built at the start, so that what its config cannot do is said then."""
+
+        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+            self._check_plan(plan)
+            self.parties[name].outbox = outbox
+            return self.parties[name]
+
+        rows = self.facts.parties[name].rows
+        duty = PartyDuty(name, self.run_id, self.ledger, rows, build, measure=None, say=log.debug)
+        return PartySession(duty, transport, PartyMemory())
+
+    @functools.cached_property
+    def _plan(self) -> Plan:
+        """The job as an aggregator would describe it to these parties."""
+        rows = {name: facts.rows for name, facts in self.facts.parties.items()}
+        return make_plan(self.config, rows, self.federation.encoding.to_json())
+
+    def _check_plan(self, plan: Plan) -> None:
+        """Agree to the plan as a party between machines does; once, since all parties have one config here.
+
+        Caps are a party's defence against a config that is not its own, so here they are off.
+        """
+        if self._agreed_to is plan:
+            return
+        caps = self.config.party.caps.model_copy(update=dict.fromkeys(_CAPS) | {"epsilon": _NO_CAP})
+        own = self.config.model_copy(update={"party": self.config.party.model_copy(update={"caps": caps})})
+        agreed = agree(own, plan)
+        changed = difference(plan, make_plan(agreed, plan["rows"], self.federation.encoding.to_json()))
+        if changed is not None:
+            raise PrivacyError(f"the plan of this run does not give its own config back: {changed}; report it")
+        self._agreed_to = plan
 
     def _rounds_spent(self) -> int:
         """Rounds that count for epsilon: an interrupted one too, as soon as one party has answered it."""
@@ -190,21 +259,25 @@ class Simulation:
         )
         return Party(settings, *renew(), self.ledger, renew=renew)
 
-    def _check_budget(self) -> None:
+    def _check_budget(self, aggregator: Aggregator) -> None:
+        if self.ledger is None:
+            return
         paying = [party for party in self.parties.values() if party.charges_itself]
         planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds)) for party in paying]
-        if self.ledger is not None:
-            for charge, rounds in planned:
-                self.ledger.prepare(charge, rounds)
-            refusal = self.ledger.would_exceed(planned, run_budget(self.config))
-            if refusal:
-                raise BudgetExceeded(refusal)
-        build_aggregator(self.config, self.run_id, {}, self.mechanism, self.ledger).check_budget(self.facts.rounds)
+        for charge, rounds in planned:
+            self.ledger.prepare(charge, rounds)
+        refusal = self.ledger.would_exceed(planned, run_budget(self.config))
+        if refusal:
+            raise BudgetExceeded(refusal)
+        aggregator.check_budget(self.facts.rounds)
 
-    def _report(self, report: RoundReport) -> None:
+    def _sigmas(self) -> dict[str, float | None]:
+        """The noise that each party has added itself."""
+        return {name: party.applied_sigma for name, party in self.parties.items()}
+
+    def _report(self, report: RoundReport, kept: Row) -> Row:
         load_into(self.model.module, report.weights)
-        sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
-        numbers = party_numbers(self.plans, sigmas, report, self.private)
+        numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
         row: RoundRow = {
             "round": report.round,
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
@@ -218,3 +291,4 @@ class Simulation:
         self.gradient_norms.look(self.parties)
         self.rounds.append(row)
         self.on_round(row, numbers)
+        return kept

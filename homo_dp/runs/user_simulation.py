@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import load_federation
-from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, PartyPlan, round_charge
+from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
-from homo_dp.federation.protocol.messages import AGGREGATOR
-from homo_dp.federation.sessions.aggregator import Aggregator
+from homo_dp.federation.sessions.aggregator import RoundReport
 from homo_dp.federation.sessions.build import build_mechanism, mechanism_class, noise_source, run_budget
-from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.sessions.crash_state import Row
+from homo_dp.federation.sessions.party import PartyLimits, PartySettings
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.users.cohorts import CohortTraining, OneAtATime, cohort_training
 from homo_dp.federation.users.user_rows import Users
+from homo_dp.federation.users.users_fit import UsersFit
 from homo_dp.privacy.accounting.accountants import check_delta
-from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
-from homo_dp.privacy.ledger import Charge
+from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.runs.simulation import USERS, RoundRow, Simulation
 
@@ -59,20 +62,15 @@ class UserSimulation(Simulation):
             )
         return self.mechanism
 
-    @property
-    def plans(self) -> dict[str, PartyPlan]:
-        return {USERS: self.mechanism.plan(self.facts.parties[USERS])}
-
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds, with one entry for all users."""
-        sigma = aggregator_sigma if self._by_aggregator else self._share_sigma
+        by_aggregator = self.mechanism.ledger_keeper == "aggregator"
+        sigma = aggregator_sigma if by_aggregator else self.parties[USERS].applied_sigma
         declared = keys_of(self.config.privacy, UserKeys).population is not None
         made = self._statement(rounds_done, {USERS: sigma}, declared_rows=declared)
         return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
 
     def _facts(self, parameters: int) -> FederationFacts:
-        self._spent = 0
-        self._share_sigma: float | None = None
         declared = keys_of(self.config.privacy, UserKeys).population
         if declared is not None and declared < len(self.users):
             raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
@@ -90,20 +88,18 @@ class UserSimulation(Simulation):
         return made
 
     def _parties(self) -> dict[str, Party]:
-        return {}
-
-    def _run_rounds(self, aggregator: Aggregator) -> None:
-        mechanism, training = self.user_mechanism, self._training()
-        while aggregator.round < self.config.train.rounds:
-            if not self._by_aggregator:
-                self._refuse_over_budget(aggregator.round + 1, 1)
-            aggregator.start_round()
-            total = training.run(mechanism, mechanism.draw(), aggregator.weights, aggregator.round)
-            self._spent = aggregator.round
-            if not self._by_aggregator and self.ledger is not None:
-                self._share_sigma = mechanism.party_sigma(total.clip_norm)
-                self.ledger.charge(self._charge(aggregator.round, self._share_sigma), run_budget(self.config))
-            self._report(aggregator.apply(mechanism.combine(total, aggregator.weights, aggregator.round)))
+        """One party that holds all users; it shares the mechanism of the aggregator, whose clip norm moves."""
+        config, facts = self.config, self.facts.parties[USERS]
+        settings = PartySettings(
+            name=USERS,
+            run=self.run_id,
+            dataset=config.data.dataset,
+            budget=run_budget(config),
+            trust_aggregator=config.privacy.trust_aggregator,
+            not_private=config.privacy.not_private,
+            limits=PartyLimits(math.inf, math.inf),
+        )
+        return {USERS: Party(settings, UsersFit(self._training(), facts, config.train), self.mechanism, self.ledger)}
 
     def _training(self) -> CohortTraining:
         model, loss, train = self._build().module, self.model.task.loss, self.config.train
@@ -112,40 +108,11 @@ class UserSimulation(Simulation):
             return OneAtATime(model, loss, self.users, train)
         return cohort_training(model, loss, self.users, train)
 
-    def _rounds_spent(self) -> int:
-        return max(len(self.rounds), self._spent)
+    def _sigmas(self) -> dict[str, float | None]:
+        return {}  # the noise of a round is among its metrics
 
-    @property
-    def _by_aggregator(self) -> bool:
-        return self.mechanism.ledger_keeper == "aggregator"
-
-    def _check_budget(self) -> None:
-        if self.ledger is not None:
-            self.ledger.prepare(self._charge(1, self.plans[USERS].sigma), self.config.train.rounds)
-        self._refuse_over_budget(1, self.config.train.rounds)
-
-    def _refuse_over_budget(self, round_number: int, rounds: int) -> None:
-        if self.ledger is None:
-            return
-        planned = self._charge(round_number, self.plans[USERS].sigma)
-        refusal = self.ledger.would_exceed([(planned, rounds)], run_budget(self.config))
-        if refusal:
-            raise BudgetExceeded(refusal)
-
-    def _charge(self, round_number: int, sigma: float) -> Charge:
-        """A round on the ledger of the aggregator, or on the one that stands for all users' own."""
-        plan, observer = self.plans[USERS], self.mechanism.paid_against
-        return round_charge(
-            self.mechanism,
-            plan,
-            observer,
-            plan.events[observer],
-            sigma,
-            run=self.run_id,
-            dataset=self.config.data.dataset,
-            party=AGGREGATOR if self._by_aggregator else USERS,
-            round_number=round_number,
-        )
+    def _report(self, report: RoundReport, kept: Row) -> Row:
+        return super()._report(replace(report, replied=()), kept)  # bytes would say who, or how many, took part
 
 
 def build_simulation(
@@ -181,6 +148,7 @@ def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -
     made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
     if not isinstance(made, CohortMechanism):
         raise ConfigError(f"privacy.mechanism={made.name}: is no sum over users; they cannot be simulated with it")
+    made.one_party_holds_all = True
     return made
 
 

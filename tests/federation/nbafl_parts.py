@@ -18,7 +18,8 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.build import build_aggregator, build_fit, federation_facts, run_budget
-from homo_dp.federation.sessions.party import Party, PartySettings
+from homo_dp.federation.sessions.party import PartySettings
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.gradients.clipping import clip_vector
 from homo_dp.privacy.ledger import Ledger

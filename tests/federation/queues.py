@@ -13,14 +13,13 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, check, decode, encode
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.sessions.build import build_aggregator
-from homo_dp.federation.sessions.crash_state import RunFolder
+from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
 from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadBook
-from homo_dp.federation.sessions.party import Party
-from homo_dp.federation.sessions.party_session import PartyDuty, PartySession
+from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import Plan, facts_for_aggregator, make_plan
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from tests.federation.small import FEATURES, RUN, small_mechanism, small_party, zeros
 
 
@@ -102,7 +101,7 @@ class SmallRun:
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder / "ledger.sqlite")
 
-        def build(plan: Plan, outbox: Outbox) -> Party:
+        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
             if plan["version"] != 1:
                 raise ConfigError("unknown plan")
             return small_party(self.config, folder, name, outbox=outbox)
@@ -111,7 +110,7 @@ class SmallRun:
             return {"norm": float(weights["linear.weight"].norm())}
 
         duty = PartyDuty(name, RUN, ledger, None, build, measure, lambda text: None, patience=30.0)
-        return PartySession(duty, self.post.end(name), RunFolder(folder / "state", RUN))
+        return PartySession(duty, self.post.end(name), PartyFiles(RunFolder(folder / "state", RUN).path))
 
     def start(self, name: str) -> None:
         """Run a party in a thread."""

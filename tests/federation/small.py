@@ -13,10 +13,11 @@ from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
-from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
+from homo_dp.federation.sessions.party import PartyLimits, PartySettings
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 
 RUN = "run-1"
 FEATURES = 3
@@ -44,7 +45,7 @@ def small_party(
     folder: Path,
     name: str = "a",
     mechanism: Mechanism | None = None,
-    outbox: Outbox | None = None,
+    outbox: Outbox | MemoryOutbox | None = None,
     table: Table | None = None,
 ) -> Party:
     rows = table or small_table()

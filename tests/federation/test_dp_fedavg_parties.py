@@ -14,14 +14,14 @@ from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.aggregator import RoundReport
 from homo_dp.federation.sessions.build import build_aggregator, build_fit, build_mechanism, federation_facts, run_budget
-from homo_dp.federation.sessions.party import Party, PartySettings
-from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
+from homo_dp.federation.sessions.party import PartySettings
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise.source import secure_noise
-from homo_dp.transport.memory import MemoryHub
+from tests.federation.in_memory import run_in_memory
 from tests.federation.small import FEATURES, RUN, small_table
 from tests.federation.small import zeros as model_zeros
 from tests.federation.user_parts import (
@@ -163,18 +163,16 @@ def federation(config: Any, folder: Path, names: list[str]) -> tuple[list[RoundR
     facts = federation_facts(config, dict.fromkeys(names, 20), FEATURES + 1)
     ledger = Ledger(folder / "ledger.sqlite")
     parties = {}
-    hub = MemoryHub(DpFedAvg(config, facts, secure_noise()).kinds, through_bytes=True)
     for seed, name in enumerate(names):
         fit = build_fit(
             config, build_model(config.model, (FEATURES,), (0, 1)), small_table(seed=seed), facts.parties[name]
         )
         settings = PartySettings(name, RUN, f"small/{name}", run_budget(config), config.privacy.trust_aggregator)
         parties[name] = Party(settings, fit, build_mechanism(config, facts, secure_noise()), ledger)
-        hub.register(name, parties[name].handle)
-    reports: list[RoundReport] = []
     mechanism = build_mechanism(config, facts, secure_noise())
     aggregator = build_aggregator(config, RUN, model_zeros(), mechanism, ledger)
-    run_rounds(aggregator, hub.aggregator(), RoundRules(config.train.rounds, min_parties=0), reports.append)
+    handlers = {name: party.handle for name, party in parties.items()}
+    reports = run_in_memory(aggregator, handlers, stop_on_missing=False, least=0)
     return reports, ledger, parties
 
 

@@ -21,7 +21,8 @@ from homo_dp.federation.mechanisms.base import PartyPlan, Update
 from homo_dp.federation.mechanisms.nbafl import Formula, Nbafl, noise_constant, schedule
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, run_budget
-from homo_dp.federation.sessions.party import Party, PartySettings
+from homo_dp.federation.sessions.party import PartySettings
+from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.sessions.statement import privacy_statement
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.accounting.events import from_json

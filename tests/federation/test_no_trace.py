@@ -27,13 +27,12 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
 from homo_dp.federation.sessions import party as party_module
 from homo_dp.federation.sessions.build import federation_facts, noise_source
-from homo_dp.federation.sessions.crash_state import RunFolder, read_state
-from homo_dp.federation.sessions.party import Party
-from homo_dp.federation.sessions.party_session import PartyDuty, PartySession
+from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder, read_state
+from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import Plan, make_plan
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.privacy.noise.source import NoiseSource, SeededNoise
 from tests.federation.queues import Post
 from tests.federation.small import FEATURES, RUN, small_config, small_party, small_table, zeros
@@ -97,7 +96,7 @@ class Life:
         self.lock = RunFolder(self.folder / "state", RUN)
         config, mechanism = carrying(**self.overrides)
 
-        def build(plan: Plan, outbox: Outbox) -> Party:
+        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(config, self.folder, mechanism=mechanism, outbox=outbox)
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class Life:
 
         self.ledger = Ledger(self.folder / "ledger.sqlite")
         duty = PartyDuty("a", RUN, self.ledger, None, build, measure, lambda text: None, max_refusals=50)
-        self.session = PartySession(duty, self.post.end("a"), self.lock)
+        self.session = PartySession(duty, self.post.end("a"), PartyFiles(self.lock.path))
         kept = read_state(self.folder / "state" / RUN / "plan.safetensors")
         if kept is not None:
             self.session._agree(kept[1]["plan"])
@@ -120,7 +119,7 @@ class Life:
         """Let the process of now take a message; if that ends it, start the next one."""
         try:
             with crashing(crash_at):
-                self.session._take(message)
+                self.session.take(message)
         except (Killed, Exception) as end:
             self.ends.append(end)
             self.close()

@@ -224,7 +224,7 @@ def test_a_party_asked_twice_sends_the_same_bytes_and_pays_once(tmp_path: Path) 
     for _ in range(3):
         message = session.transport.receive(1)
         assert message is not None
-        session._take(message)
+        session.take(message)
     first, second = run.of("update", "a")
     assert encode(first) == encode(second)
     assert charged(tmp_path, "a") == [1]
@@ -261,7 +261,7 @@ def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, caplog: pyte
         aggregator.send(Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": plan}))
         message = session.transport.receive(1)
         assert message is not None
-        session._take(message)
+        session.take(message)
     assert [message.info["reason"] for message in run.of("refused", "a")] == ["plan_changed"]
     assert "train.rounds=2 became 99" in caplog.text
 
@@ -271,9 +271,9 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session = run.party_session("a")
     session._start(run.plan())
     assert session.party is not None
-    session.states.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
+    session.state.fits.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
     session._start(run.plan())
-    assert session.states.rounds() == []
+    assert session.state.fits.rounds() == []
     assert session._fitted == 0
 
 

@@ -17,7 +17,7 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from homo_dp.config.schema import Config
-from homo_dp.federation.protocol.messages import KINDS, Field, Kinds, extended
+from homo_dp.federation.protocol.messages import KINDS, Field, Kinds, Signature, extended, signature
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger.rows import Charge
@@ -95,7 +95,7 @@ class PartyPlan:
 
 @dataclass(frozen=True)
 class Release:
-    """Tensors that may leave, with the event that covers them, the noise applied and whom it protects against.
+    """Tensors that may leave, with the event that covers them and the noise that was applied.
 
     ``event`` is None only where the noise is added later by a trusted aggregator, or in a run marked NOT PRIVATE.
     """
@@ -104,7 +104,6 @@ class Release:
     event: DpEvent | None
     sigma: float
     relation: str
-    observer: Observer = "aggregator"
     info: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -147,6 +146,7 @@ class Mechanism(ABC):
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
     relation: ClassVar[str | None] = None  # of every plan that it makes; None where the settings decide
     price_needs_rows: ClassVar[bool] = True  # whether what a party spends depends on how many rows it has
+    one_party_holds_all: bool = False  # users of one table: their party draws the cohort and answers with the sum
     combines_empty_rounds: ClassVar[bool] = False  # on_receive is called (and adds noise) also if nobody replied
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
@@ -214,6 +214,10 @@ class Mechanism(ABC):
     def after_fit(self, fit: LocalFit) -> Release:
         """Called at the party after the last batch: the bounded, noised tensors and their event."""
 
+    def update_signature(self, weights: Weights) -> Signature:
+        """Names, shapes and dtypes of the tensors of an update: those of the model, unless it says otherwise."""
+        return signature(weights)
+
     def local_norms(self) -> tuple[Tensor, float] | None:
         """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send them."""
         return None
@@ -221,6 +225,10 @@ class Mechanism(ABC):
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         """Called at the aggregator when a round opens: the parties that take part in it."""
         return tuple(parties)
+
+    def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
+        """Whom the aggregator asks in a round: the cohort, unless one party holds all users and draws it itself."""
+        return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)
 
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         """Called at the aggregator with the round's checked updates: the weights that follow from them."""
@@ -253,14 +261,13 @@ def round_charge(
     dataset: str,
     party: str,
     round_number: int,
-    relation: str | None = None,
 ) -> Charge:
     """A round as the ledger is charged for it: an update against the aggregator, a model against its readers."""
     return Charge(
         run=run,
         dataset=dataset,
         unit=mechanism.unit,
-        relation=relation or plan.relation,
+        relation=plan.relation,
         party=party,
         round=round_number,
         kind="update" if observer == "aggregator" else "model",

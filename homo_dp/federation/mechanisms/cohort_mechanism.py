@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from homo_dp.federation.mechanisms.base import Combined, Mechanism, Update, Weights
+from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Release, Update, Weights
 from homo_dp.federation.mechanisms.flat_weights import Layout
+from homo_dp.federation.protocol.messages import COUNT, NUMBER, Kinds, Signature, extended
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
@@ -103,11 +104,33 @@ class CohortMechanism(Mechanism):
         """An empty sum for a round with the clip norm of now."""
         return CohortSum(self.clip_norm, torch.zeros(self.layout(current).size, dtype=torch.float64))
 
+    def release(self, total: CohortSum, plan: PartyPlan) -> Release:
+        """The answer of a party that holds all users: the sum over its cohort, with whatever noise the users added."""
+        event = plan.events["aggregator"] if self.ledger_keeper == "party" else None
+        info = {"bits": total.bits, "replies": total.replies}
+        return Release({_SUM: total.updates}, event, self.party_sigma(total.clip_norm), plan.relation, info)
+
+    @property
+    def kinds(self) -> Kinds:
+        table = super().kinds
+        return extended(table, {"update": _SUM_FIELDS}) if self.one_party_holds_all else table
+
+    def update_signature(self, weights: Weights) -> Signature:
+        if not self.one_party_holds_all:
+            return super().update_signature(weights)
+        return {_SUM: ((self.layout(weights).size,), torch.float64)}
+
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         total, layout = self.open_sum(current), self.layout(current)
         for update in updates:
-            total.add(self.received(update, layout, total.clip_norm))
+            if self.one_party_holds_all:
+                sums, replies = update.tensors[_SUM], int(update.info["replies"])
+                total = CohortSum(total.clip_norm, sums, update.info["bits"], replies)
+            else:
+                total.add(self.received(update, layout, total.clip_norm))
         return self.combine(total, current, round_number)
 
 
+_SUM = "cohort_sum"
+_SUM_FIELDS = {"bits": NUMBER, "replies": COUNT}
 _HOOKS = ("before_fit", "after_batch", "after_fit")

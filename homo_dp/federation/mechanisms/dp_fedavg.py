@@ -168,7 +168,6 @@ class DpFedAvg(CohortMechanism):
             event=self.numbers.share_event if own else None,
             sigma=self.party_sigma(self._fit_clip_norm),
             relation=self.numbers.sampler.relation,
-            observer="aggregator" if own else "model_reader",
             info={"clip_bit": float(sent.bits[0])} if self.adaptive else {},
         )
 

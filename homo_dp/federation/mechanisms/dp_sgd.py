@@ -41,7 +41,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.opacus.engine  # noqa: F401 (Opacus)
+        import homo_dp.privacy.training.private_training  # noqa: F401
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = keys_of(self.config.privacy, RecordKeys)
@@ -72,11 +72,11 @@ class DpSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
-            from homo_dp.privacy.opacus.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
+            # Late, since it imports Opacus' layers, which an aggregator does not need.
+            from homo_dp.privacy.training.private_training import PrivateTraining
 
             privacy = keys_of(self.config.privacy, RecordKeys)
-            engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)
-            self._training = engine.private_training(
+            self._training = PrivateTraining(
                 fit.model,
                 fit.optimizer,
                 fit.loss,
@@ -85,6 +85,7 @@ class DpSgd(Mechanism):
                 sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows),
                 noise_multiplier=self.plan(fit.facts).noise_multiplier,
                 max_grad_norm=privacy.max_grad_norm,
+                noise=self.noise,
                 physical_batch_size=fit.train.physical_batch_size,
                 grad_sample_mode=privacy.grad_sample_mode,
                 after_noise=fit.after_gradient,
@@ -92,7 +93,6 @@ class DpSgd(Mechanism):
             if privacy.grad_sample_mode == "auto" and self._training.grad_sample_mode != "fast":
                 _say_slow(self._training.grad_sample_mode, self._training.mode_reason)
             fit.run_steps = self._training.run
-        self._training.load_weights(fit.start)
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         if self._training is None:

@@ -231,7 +231,7 @@ class Nbafl(Mechanism):
         if not math.isfinite(norm):
             log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
         if self.ledger_keeper == "aggregator":
-            return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE, observer="model_reader")
+            return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE)
         return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
 
     def _noised(self, tensors: Weights, sigma: float) -> Weights:

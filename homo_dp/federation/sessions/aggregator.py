@@ -19,10 +19,11 @@ from homo_dp.federation.mechanisms.base import (
     round_charge,
 )
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
-from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, signature
+from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
+from homo_dp.privacy.ledger.outbox import charge_kept
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Aggregator:
         """Open the next round; a round that would pass the aggregator's own budget is refused here."""
         self.check_budget(1)
         self.round += 1
-        self.cohort = self.mechanism.cohort(tuple(self.settings.party_weights), self.round)
+        self.cohort = self.mechanism.participants(tuple(self.settings.party_weights), self.round)
         self._updates = {}
         self._started = time.perf_counter()
 
@@ -118,7 +119,9 @@ class Aggregator:
             raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
         if message.sender in self._updates:
             return
-        check_tensors(message.tensors, signature(self.weights), max_norm=self.settings.max_update_norm)
+        check_tensors(
+            message.tensors, self.mechanism.update_signature(self.weights), max_norm=self.settings.max_update_norm
+        )
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
@@ -132,6 +135,10 @@ class Aggregator:
     def complete(self) -> bool:
         """Whether every update of this round has come; cheap to ask after each of many."""
         return len(self._updates) == len(self.cohort)
+
+    def has_update_of(self, party: str) -> bool:
+        """Whether the update of a party has come in this round."""
+        return party in self._updates
 
     def finish_round(self) -> RoundReport:
         """Combine what came, charge what the aggregator itself noised, and move the weights."""
@@ -173,8 +180,7 @@ class Aggregator:
         """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
         if self.ledger is None:
             raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
-        for charge in self._charges(self.round, event, sigma):
-            self.ledger.charge(charge, self.settings.budget)
+        charge_kept(self.ledger, self._charges(self.round, event, sigma), self.settings.budget)
         self.applied_sigma = sigma
 
     def planned_charges(self, round_number: int) -> list[Charge]:

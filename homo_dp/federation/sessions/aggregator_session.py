@@ -1,7 +1,10 @@
-"""The aggregator's side of a run between processes: let parties in, send the plan, run rounds, survive.
+"""The aggregator's side of a run: let parties in, send the plan, run rounds, survive.
 
-On disk after each round and before anything of it is sent: weights, optimiser, mechanism, the rows of all rounds. What
-came from parties is acknowledged only then, so a killed aggregator finds it again.
+``AggregatorSession.rounds`` is the one loop over rounds. It is a generator that yields how long it waits and is sent
+the next message, so a process drives it with its transport and a simulation with the messages of its own parties.
+
+On disk (where the run has a folder) after each round and before anything of it is sent: weights, optimiser, mechanism,
+the rows of all rounds. What came from parties is acknowledged only then, so a killed aggregator finds it again.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +25,7 @@ from homo_dp.core.foreign import Schema
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
+from homo_dp.federation.protocol.transport import Waiting, drive
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.crash_state import (
     Row,
@@ -44,6 +48,9 @@ _ONE_ROUND = (
     "plan_changed",
     "skipped",
 )  # refusals after which a party goes on; others need a new join
+
+
+_START_THEM = "; start them, then start the aggregator again: the run continues"
 
 
 class _Charge(Schema):
@@ -111,8 +118,21 @@ class RunState:
         write_state(self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state")
 
 
+class RunMemory:
+    """The state of an aggregator that lives as long as its run: nothing to keep beside the aggregator itself."""
+
+    def begin(self, aggregator: Aggregator, plan: Plan) -> None:
+        """A new run begins."""
+
+    def add_row(self, row: Row) -> None:
+        """A round is over."""
+
+    def save(self, aggregator: Aggregator, weights: Weights | None = None, **facts: Any) -> None:
+        """The weights of a round wait for their charge, or for the next round."""
+
+
 class AggregatorSession:
-    """Runs an aggregator's rounds over a transport and keeps its state.
+    """Runs an aggregator's rounds and keeps its state.
 
     Guarantees:
         - the weights of a round are on disk, and charged where the aggregator noised them, before anybody gets them;
@@ -126,7 +146,7 @@ class AggregatorSession:
         plan: Plan,
         lobby: Lobby,
         rules: SessionRules,
-        state: RunState,
+        state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
     ) -> None:
         self.aggregator = aggregator
@@ -139,6 +159,13 @@ class AggregatorSession:
         self._absent: set[str] = set()
         self._refused: dict[str, str] = {}
         self._held: list[Message] = []
+        self._why = ""  # what the last message of this round was refused for
+        # What parties send, by kind; each says whether the message must come again after a crash.
+        self._handlers: dict[str, Callable[[Message], bool]] = {
+            "join": self._welcome,
+            "refused": self._note_refusal,
+            "update": self._take_update,
+        }
         self.refusals = Refusals(lobby.parties)
         self._began = time.perf_counter()
         aggregator.before_charge = self._keep_before_charge
@@ -168,6 +195,10 @@ class AggregatorSession:
             self._close_round(report)
 
     def run(self) -> None:
+        """``rounds`` over this process's own transport."""
+        drive(self.rounds(), self.lobby.transport)
+
+    def rounds(self) -> Waiting[None]:
         """The rounds that are left, then the final weights to everybody."""
         aggregator = self.aggregator
         for party in self.lobby.parties:
@@ -177,13 +208,8 @@ class AggregatorSession:
             self._check_agreement()
             aggregator.start_round()
             self._refused = dict(self.lobby.refusals)
-            crash_point("aggregator.before_broadcast")
-            for message in aggregator.broadcast():
-                self.lobby.deliver(message)
-                crash_point("aggregator.mid_broadcast")
-            crash_point("aggregator.after_broadcast")
-            self._settle()
-            self._collect()
+            self._why = ""
+            yield from self._phase(aggregator.broadcast(), self._complete)
             self._finish_round()
         self._settle()
         crash_point("aggregator.before_finished")
@@ -193,6 +219,26 @@ class AggregatorSession:
             self.lobby.deliver(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
+
+    def _phase(self, questions: Iterable[Message], complete: Callable[[], bool]) -> Waiting[None]:
+        """Ask parties, then take what they say until it is complete or ``round_timeout`` is over."""
+        crash_point("aggregator.before_broadcast")
+        for question in questions:
+            self.lobby.deliver(question)
+            crash_point("aggregator.mid_broadcast")
+        crash_point("aggregator.after_broadcast")
+        self._settle()
+        deadline = time.monotonic() + self.rules.round_timeout
+        while not complete():
+            left = deadline - time.monotonic()
+            message = (yield left) if left > 0 else None
+            if message is None:
+                break
+            crash_point("aggregator.received")
+            if self._take(message):
+                self._held.append(message)
+            else:
+                self.lobby.transport.done(message)
 
     def _check_agreement(self) -> None:
         """Do not let parties spend budget on rounds that cannot count, because too many others refused."""
@@ -204,20 +250,11 @@ class AggregatorSession:
                 "with them or lower it, then start the aggregator again: the run continues"
             )
 
-    def _collect(self) -> None:
-        deadline = time.monotonic() + self.rules.round_timeout
-        while not self._complete():
-            left = deadline - time.monotonic()
-            message = self.lobby.transport.receive(timeout=left) if left > 0 else None
-            if message is None:
-                break
-            crash_point("aggregator.received")
-            if self._take(message):
-                self._held.append(message)
-            else:
-                self.lobby.transport.done(message)
-
     def _complete(self) -> bool:
+        if self.aggregator.complete:
+            return self._enough(len(self.aggregator.cohort))
+        if not self._refused and not self._absent:
+            return False  # the usual case of a large cohort, without a look at every party
         missing = set(self.aggregator.waiting_for)
         replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
         if missing and all(self._refused.get(party) == SKIPPED for party in missing):
@@ -238,13 +275,9 @@ class AggregatorSession:
         party = message.sender
         self._absent.discard(party)
         try:
-            if message.kind == "join":
-                self._welcome(message)
-            elif message.kind == "refused":
-                self._note_refusal(message)
-            else:
-                return self._take_update(message)
+            return self._handlers.get(message.kind, self._take_update)(message)
         except MessageError as refusal:
+            self._why = f"; refused a message: {refusal}"
             self.refusals.note(party, f"a message of {party}", refusal)
         return False
 
@@ -255,7 +288,7 @@ class AggregatorSession:
             with contextlib.suppress(MessageError):  # its head may still be news
                 self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
             return False
-        if party in aggregator.cohort and party not in aggregator.waiting_for:
+        if aggregator.has_update_of(party):
             return False  # came twice
         try:
             self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
@@ -269,10 +302,10 @@ class AggregatorSession:
         self.lobby.refusals.pop(party, None)
         return True
 
-    def _welcome(self, message: Message) -> None:
+    def _welcome(self, message: Message) -> bool:
         party = message.sender
         if not self.lobby.join(message):
-            return  # if it is only an old message that came late, the party says so with a new one
+            return False  # if it is only an old message that came late, the party says so with a new one
         self._refused.pop(party, None)
         self._send_plan(party)
         self.lobby.send(
@@ -282,8 +315,9 @@ class AggregatorSession:
             for weights in self.aggregator.broadcast():
                 if weights.recipient == party:
                     self.lobby.deliver(weights)
+        return False
 
-    def _note_refusal(self, message: Message) -> None:
+    def _note_refusal(self, message: Message) -> bool:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
         # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
         self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
@@ -293,6 +327,7 @@ class AggregatorSession:
             self._refused[party] = reason
             if reason not in _ONE_ROUND:
                 self.lobby.refusals[party] = reason
+        return False
 
     def _send_plan(self, party: str) -> None:
         self.lobby.send(party, 0, "plan", {"plan": self.plan})
@@ -307,7 +342,7 @@ class AggregatorSession:
         of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
         text = f"round={aggregator.round}: {of}, missing {', '.join(missing)}"
         if self.rules.stop_on_missing:
-            raise TransportError(f"{text}; start them, then start the aggregator again: the run continues")
+            raise TransportError(f"{text}{self._why or _START_THEM}")
         log.warning("%s; the round does not count", text)
         self._close_round(
             RoundReport(aggregator.round, replied, missing, aggregator.weights, self.rules.round_timeout), counted=False

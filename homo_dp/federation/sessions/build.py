@@ -147,7 +147,8 @@ def build_aggregator(
         rounds=config.train.rounds,
         dataset=config.data.dataset,
         budget=run_budget(config),
-        max_update_norm=config.federation.max_update_norm,
+        # A sum over many users is longer than an update may be.
+        max_update_norm=None if mechanism.one_party_holds_all else config.federation.max_update_norm,
         not_private=config.privacy.not_private,
     )
     optimizer = ServerOptimizer(config.train.server_optimizer)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
+from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import InputError, printable
 from homo_dp.core.files import make_folder, open_private, shared_with_writers, sweep, sync_directory, write_file
 from homo_dp.core.foreign import Foreign, Schema
@@ -25,6 +26,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.tensors import write_body
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.fit_state import FitState
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 
 log = logging.getLogger(__name__)
 Facts = dict[str, Any]
@@ -243,6 +245,105 @@ class RowLog:
                 row = foreign.json(line)
                 found[foreign.check(_RoundRow, row).round] = row
         return [found[number] for number in sorted(found) if number <= last]
+
+
+class PartyFiles:
+    """All that a party keeps of a run, in its folder: plan, outbox, optimiser states, rows, refusals, final weights."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.outbox = Outbox(folder / "outbox")
+        self.fits = FitStates(folder)
+        self.rows = RowLog(folder / "rounds.jsonl")
+        found = read_state(folder / "refusals.safetensors")
+        self.refusals = 0 if found is None else int(found[1]["refusals"])
+
+    def plan(self) -> dict[str, Any] | None:
+        """The plan that was agreed to; None before."""
+        found = read_state(self._folder / "plan.safetensors")
+        return None if found is None else found[1]["plan"]
+
+    def keep_plan(self, plan: dict[str, Any]) -> None:
+        """Keep the plan that was agreed to."""
+        write_state(self._folder / "plan.safetensors", {}, {"plan": plan}, point="party_plan")
+
+    def final(self) -> Weights | None:
+        """The final weights; None before the end."""
+        found = read_state(self._folder / "final.safetensors")
+        return None if found is None else found[0]
+
+    def keep_final(self, weights: Mapping[str, Any]) -> None:
+        """Keep the final weights."""
+        write_state(self._folder / "final.safetensors", weights, {}, point="party_final")
+
+    def count_refusal(self) -> int:
+        """One more message was refused; how many by now."""
+        self.refusals += 1
+        facts = {"refusals": self.refusals}
+        write_state(self._folder / "refusals.safetensors", {}, facts, point="party_refusals", sync=False)
+        return self.refusals
+
+    def keep_fit(self, round_number: int, state: FitState) -> None:
+        """Keep the optimiser after a round, before that round is charged."""
+        crash_point("party.before_fit_state")
+        self.fits.save(round_number, state)
+
+
+class PartyMemory:
+    """The same for a party that lives as long as its run: it is never started again, so little has to be kept."""
+
+    keep_fit = None
+
+    def __init__(self) -> None:
+        self.outbox = MemoryOutbox()
+        self.fits = NoFitStates()
+        self.rows = NoRows()
+        self.refusals = 0
+
+    def plan(self) -> dict[str, Any] | None:
+        """None: a run in memory begins at its beginning."""
+        return None
+
+    def keep_plan(self, plan: dict[str, Any]) -> None:
+        """The session holds it."""
+
+    def final(self) -> Weights | None:
+        """None: a run in memory begins at its beginning."""
+        return None
+
+    def keep_final(self, weights: Mapping[str, Any]) -> None:
+        """The session holds them."""
+
+    def count_refusal(self) -> int:
+        """One more message was refused; how many by now."""
+        self.refusals += 1
+        return self.refusals
+
+
+class NoFitStates:
+    """No optimiser states: a party in memory goes on from what it has in memory."""
+
+    def rounds(self) -> list[int]:
+        """None is kept."""
+        return []
+
+    def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> int:
+        """Nothing to put back; the party is before its first round."""
+        return 0
+
+    def discard(self, round_number: int) -> None:
+        """Nothing to forget."""
+
+
+class NoRows:
+    """No rows of rounds on disk."""
+
+    def append(self, row: Row) -> None:
+        """The session holds it."""
+
+    def load(self, last: int) -> list[Row]:
+        """None is kept."""
+        return []
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import MessageError, TransportError, Undeliverable
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
-from homo_dp.federation.protocol.transport import Transport
+from homo_dp.federation.protocol.transport import Transport, Waiting, drive
 from homo_dp.federation.sessions.ledger_heads import HeadBook
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,10 @@ class Lobby:
         self._held: list[Message] = []  # joins, which must come again if we are killed before the plan is kept
 
     def open(self, rules: SessionRules) -> None:
+        """``opening`` over this process's own transport."""
+        drive(self.opening(rules), self.transport)
+
+    def opening(self, rules: SessionRules) -> Waiting[None]:
         """Wait until all parties joined, or ``round_timeout`` is over and at least ``min_parties`` did."""
         self.say(f"run {self.run}: waiting for {', '.join(self.parties)}")
         started = time.monotonic()
@@ -55,7 +59,7 @@ class Lobby:
                 self._still_waiting(rules)
                 started = time.monotonic()
                 continue
-            message = self.transport.receive(timeout=left)
+            message = yield left
             if message is None:
                 continue
             if message.kind == "join" and self.join(message):

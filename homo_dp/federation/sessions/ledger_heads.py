@@ -106,3 +106,14 @@ class HeadBook:
         except FileNotFoundError:
             return {}
         return {party: head.model_dump() for party, head in found.items()}
+
+
+class HeadsInMemory(HeadBook):
+    """The heads of one run whose parties are in this process."""
+
+    def __init__(self) -> None:
+        self._heads = {}
+        self._heard = {}
+
+    def save(self) -> None:
+        """Nothing to write down: the ledgers are read by this process itself."""

@@ -1,36 +1,268 @@
-"""A party's side of a run between processes: join, agree to the plan or refuse it, answer rounds, keep the result.
+"""A party's side of a run: join, agree to the plan or refuse it, answer rounds, keep the result.
 
-On disk, in this order: the plan that was agreed to; for each round the optimiser, the update in the outbox, the charge
-in the ledger, and only then the update on its way; at the end the final weights.
+``Party`` answers a round: check, fit, keep, charge. ``PartySession`` talks: a message comes in by ``take``, whoever
+brings it, a transport or a simulation.
+
+On disk (where the run has a folder), in this order: the plan that was agreed to; for each round the optimiser, the
+update in the outbox, the charge in the ledger, and only then the update on its way; at the end the final weights.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dp_accounting import DpEvent
+from torch import Tensor
+
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import InputError, MessageError, TransportError
-from homo_dp.federation.mechanisms.base import Weights
-from homo_dp.federation.protocol.messages import AGGREGATOR, Json, Message
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights, check_within_plan, round_charge
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.messages import (
+    AGGREGATOR,
+    Json,
+    Message,
+    check,
+    check_tensors,
+    decode,
+    encode,
+    pack,
+    signature,
+)
 from homo_dp.federation.protocol.transport import Transport
-from homo_dp.federation.sessions.crash_state import FitStates, RowLog, RunFolder, read_state, write_state
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory
 from homo_dp.federation.sessions.fit_state import FitState
-from homo_dp.federation.sessions.party import Party
+from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_round
+from homo_dp.federation.sessions.party import check_sizes as check_numbers
 from homo_dp.federation.sessions.plan import difference, release_names
 from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused, check_sizes
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
-from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.outbox import Outbox
+from homo_dp.privacy.ledger import Charge, Ledger
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, releasing
 
 log = logging.getLogger(__name__)
+_ASKED = b"ASKED"  # ends a message in the outbox, with the digest of the message that it answers
 _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party says once more that it is there
 JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that our ledger is behind
 DOUBT = 10.0  # seconds after which that is no late message but the truth
+
+
+class Party:
+    """One party of a run: answers weights with a release.
+
+    Guarantees:
+        - a message with tensors is charged to the ledger before it is returned;
+        - a round that would pass the budget is refused before a row is touched, and so is all that an aggregator can
+          make fail: the wrong round, weights and numbers that are not finite or too large, another message for a round
+          that was answered;
+        - a fit that fails after that is charged as planned and answered with one word that no row has a part in;
+        - no fit goes on from one that was not charged, or failed: fit and mechanism are made anew, from the state
+          before it, and without ``renew`` the party answers nothing more;
+        - a release never costs more than its plan, and a message carries nothing but what its kind allows;
+        - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the party itself
+          trusts the aggregator with the noise.
+    """
+
+    def __init__(
+        self,
+        settings: PartySettings,
+        fit: LocalFit,
+        mechanism: Mechanism,
+        ledger: Ledger | None,
+        outbox: Outbox | MemoryOutbox | None = None,
+        renew: Callable[[], tuple[LocalFit, Mechanism]] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.fit = fit
+        self.mechanism = mechanism
+        self.plan: PartyPlan = mechanism.plan(fit.facts)
+        self.ledger = ledger
+        self.outbox = MemoryOutbox() if outbox is None else outbox
+        self.renew = renew
+        self.final_weights: Weights | None = None
+        self.applied_sigma: float | None = None
+        self.rounds_done = 0
+        self.failure: Exception | None = None  # of the last fit, for the operator; its round is charged, and answered
+        self.keep: Callable[[int, FitState], None] | None = None  # where a process keeps its state, before the charge
+        self._go_back_to: FitState | None = None  # while a fit is not charged, and after one that failed
+        check_party(settings, mechanism, self.plan, fit)
+
+    def handle(self, message: Message) -> Message | None:
+        """Answer one message; the same message twice gets the same answer without a second charge.
+
+        A fit that fails raises what it failed with, as ``failure``, once its round is charged: asked again, the party
+        returns the message that says so.
+        """
+        if message.run != self.settings.run:
+            raise MessageError(f"run={message.run}: this party takes part in run {self.settings.run}")
+        if message.kind == "finished":
+            check_tensors(message.tensors, signature(self.fit.model.state_dict()))
+            self.final_weights = dict(message.tensors)
+            return None
+        if message.kind != "weights":
+            raise MessageError(f"kind={message.kind}: a party answers 'weights' and 'finished'")
+        broadcast = self._check_question(message)
+        with self._releasing(message) as release:
+            if release.kept is None:
+                self._begin()
+                try:
+                    made = self.fit.fit(self.mechanism, dict(message.tensors), message.round, broadcast)
+                    answer, release.charge = self._answer(message, made)
+                except Exception as error:  # of any kind: which one it is may depend on rows
+                    self.failure = error
+                    answer = self.skipped(message)
+                if self.charges_itself or self.failure is None:
+                    self._keep(message.round)
+                release.message = self._packed(message, answer)
+        if release.kept is not None:
+            return self._unpacked(message, release.kept)
+        if self.charges_itself or self.failure is None:
+            self._commit(message.round, self.plan.sigma if self.failure is not None else made.sigma)
+        if self.failure is not None:
+            raise self.failure
+        return answer
+
+    def _check_question(self, message: Message) -> dict[str, float]:
+        """All that can be refused before a row is touched; the numbers that came with the weights."""
+        self.failure = None
+        check_round(message.round, self.settings.name, self.plan)
+        check_tensors(message.tensors, signature(self.fit.model.state_dict()))
+        broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+        if self._private:
+            check_numbers(self.settings.limits, message.tensors, broadcast)
+        self.mechanism.check_broadcast(broadcast)
+        if self._private and not self.charges_itself and not self.settings.trust_aggregator:
+            raise PrivacyError(
+                f"privacy.trust_aggregator=false: party {self.settings.name} sends no update without its own noise"
+            )
+        return broadcast
+
+    def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
+        """The order of a release; of one that this party does not pay for (the aggregator does, or nobody): none."""
+        if not self.charges_itself:
+            return nullcontext(Releasing())
+        if self.ledger is None:
+            raise PrivacyError("ledger=None: a private party needs a ledger; set privacy.ledger to a writable path")
+        key = f"{self.settings.run}/{message.round}/update"
+        return releasing(self.outbox, self.ledger, self.planned_charge(message.round), self.settings.budget, key)
+
+    def _answer(self, message: Message, release: Release) -> tuple[Message, Charge | None]:
+        """The message of a release, and what it costs."""
+        if not isinstance(release, Release):
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; return a Release"
+            )
+        name, info = self.settings.name, dict(release.info)
+        answer = Message(message.run, message.round, name, message.sender, "update", release.tensors, info)
+        if not self.charges_itself:
+            return answer, None
+        if release.event is None:
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its release names no event; name one, or set privacy.not_private"
+            )
+        if not release.sigma > 0:
+            raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
+        if release.relation != self.plan.relation:
+            raise PrivacyError(
+                f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
+            )
+        check_within_plan(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
+        check_tensors(release.tensors, self.mechanism.update_signature(self.fit.model.state_dict()))
+        check(answer, self.mechanism.kinds)
+        return answer, self._charge(message.round, release.event, release.sigma)
+
+    def _packed(self, message: Message, answer: Message) -> bytes | tuple[Message, Message]:
+        """An answer as the outbox keeps it, with the question that it answers."""
+        if not self.charges_itself or not self.outbox.durable:
+            return message, answer
+        return encode(answer, self.mechanism.kinds) + self._asked(message)
+
+    def _unpacked(self, message: Message, kept: bytes | tuple[Message, Message]) -> Message:
+        """The kept answer, if it is one to this question."""
+        if isinstance(kept, tuple):
+            if not _same(kept[0], message):
+                raise _another(message)
+            return kept[1]
+        asked = self._asked(message)
+        place = len(kept) - len(asked)
+        if kept[place:].startswith(_ASKED):  # an outbox of before has no digest, and one answer for whatever is asked
+            if kept[place:] != asked:
+                raise _another(message)
+            kept = kept[:place]
+        return decode(kept, kinds=self.mechanism.kinds)
+
+    def _asked(self, message: Message) -> bytes:
+        return _ASKED + bytes.fromhex(pack(message, self.mechanism.kinds).digest)
+
+    def _begin(self) -> None:
+        """Make sure that no fit goes on from one that was not charged or failed, and remember where this one began."""
+        if self._go_back_to is not None:
+            if self.renew is None:
+                raise PrivacyError(
+                    f"party={self.settings.name}: a fit failed or was not charged, and nothing may go on from it; "
+                    "make a new Party"
+                )
+            self.fit, self.mechanism = self.renew()
+            self._go_back_to.put(self.fit, self.mechanism)
+        self._go_back_to = FitState.of(self.fit, self.mechanism)
+
+    def _keep(self, number: int) -> None:
+        """Hand the state after a round to whoever stores it: after a fit that failed, the one before it."""
+        if self.keep is not None:
+            before = self._go_back_to if self.failure is not None else None
+            self.keep(number, before or FitState.of(self.fit, self.mechanism))
+
+    def _commit(self, number: int, sigma: float) -> None:
+        """The round is paid for (or free): its state is now the party's, unless the fit failed."""
+        self.applied_sigma = sigma
+        self.rounds_done = max(self.rounds_done, number)
+        if self.failure is None:
+            self._go_back_to = None
+
+    def planned_charge(self, round_number: int) -> Charge:
+        """What a round will cost by the plan."""
+        return self._charge(round_number, self.plan.events["aggregator"], self.plan.sigma)
+
+    def _charge(self, round_number: int, event: DpEvent, sigma: float) -> Charge:
+        return round_charge(
+            self.mechanism,
+            self.plan,
+            "aggregator",
+            event,
+            sigma,
+            run=self.settings.run,
+            dataset=self.settings.dataset,
+            party=self.settings.name,
+            round_number=round_number,
+        )
+
+    def skipped(self, message: Message) -> Message:
+        """The answer to a round whose fit failed: always the same, so that it tells nothing of what went wrong."""
+        info = {"reason": SKIPPED}
+        return Message(message.run, message.round, self.settings.name, message.sender, "refused", info=info)
+
+    @property
+    def charges_itself(self) -> bool:
+        """Whether this party's ledger pays for the round (not where the run is unprotected or the aggregator pays)."""
+        return self._private and self.mechanism.ledger_keeper == "party"
+
+    @property
+    def _private(self) -> bool:
+        return self.mechanism.private and not self.settings.not_private
+
+
+def _same(one: Message, other: Message) -> bool:
+    return one.info == other.info and all(tensor.equal(other.tensors[name]) for name, tensor in one.tensors.items())
+
+
+def _another(message: Message) -> MessageError:
+    return MessageError(f"round={message.round}: another message was answered in this round; one a round, refused")
 
 
 @dataclass
@@ -41,8 +273,8 @@ class PartyDuty:
     run: str
     ledger: Ledger | None
     declared_rows: int | None
-    build: Callable[[Plan, Outbox], Party]
-    measure: Callable[[int, Weights], dict[str, Any]]
+    build: Callable[[Plan, Outbox | MemoryOutbox], Party]
+    measure: Callable[[int, Weights], dict[str, Any]] | None
     say: Callable[[str], None]
     patience: float = 3600.0
     max_refusals: int = 1000
@@ -59,40 +291,41 @@ class PartySession:
         - at most ``max_refusals`` messages of a run are refused in words, restarts included.
     """
 
-    def __init__(self, duty: PartyDuty, transport: Transport, folder: RunFolder) -> None:
+    def __init__(self, duty: PartyDuty, transport: Transport, state: PartyFiles | PartyMemory) -> None:
         self.duty = duty
         self.transport = transport
-        self.outbox = Outbox(folder.path / "outbox")
-        self.states = FitStates(folder.path)
-        self._rows = RowLog(folder.path / "rounds.jsonl")
+        self.state = state
         self.party: Party | None = None
-        self._plan_file = folder.path / "plan.safetensors"
-        self._final_file = folder.path / "final.safetensors"
+        # What the aggregator tells, and what it asks once there is a plan, by kind: a new phase adds its kind here.
+        self._news: dict[str, Callable[[Message], None]] = {
+            "plan": self._take_plan,
+            "status": self._take_status,
+            "finished": self._take_final,
+        }
+        self._questions: dict[str, Callable[[Message], Message | None]] = {}
         self._plan: Plan | None = None
         self._answer: Message | None = None  # the last one, for a party that charges nothing
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
-        self._refusals_file = folder.path / "refusals.safetensors"
-        self._refusals = _count_of(read_state(self._refusals_file))
         self._wondered = False
         self._doubt: float | None = None  # since when the aggregator calls our ledger behind
 
     def run(self) -> Weights:
         """Take part until the final weights are here."""
-        kept, final = read_state(self._plan_file), read_state(self._final_file)
-        if kept is not None:
-            self._agree(kept[1]["plan"])
+        plan, final = self.state.plan(), self.state.final()
+        if plan is not None:
+            self._agree(plan)
         if final is not None:
-            return final[0]
+            return final
         self.duty.say(f"run {self.duty.run}: {self.duty.name} waits for the aggregator")
-        self._join()
+        self.join()
         started = heard = time.monotonic()
         while self._final is None:
             message = self.transport.receive(timeout=JOIN_AGAIN if self._doubt is None else JOIN_IN_DOUBT)
             if message is not None:
                 heard = time.monotonic()
-                self._take(message)
+                self.take(message)
             elif time.monotonic() - heard > self.duty.patience:
                 raise TransportError(
                     f"run={self.duty.run}: no word from the aggregator for party.patience={self.duty.patience:g} s; "
@@ -101,7 +334,7 @@ class PartySession:
             else:
                 if heard == started:
                     self._wonder()
-                self._join()
+                self.join()
         return self._final
 
     def _wonder(self) -> None:
@@ -122,33 +355,36 @@ class PartySession:
             return len(self.duty.ledger.rows(self.duty.run, self.duty.name))
         return self.party.plan.releases_by(self.party.rounds_done)
 
-    def _take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
+        """Deal with one message: news is noted, a question is answered with a release."""
         crash_point("party.received")
         if self._must_wait(message):
             self._early = message
             return
         try:
-            if message.kind == "plan":
-                self._take_plan(message)
-            elif message.kind == "status":
-                self._take_status(message)
-            elif message.kind == "weights":
-                self._take_weights(message)
-            else:
-                self._take_final(message)
+            if message.kind in self._news:
+                self._news[message.kind](message)
+            elif not self._is_over(message):
+                crash_point("party.before_handle")
+                try:
+                    answer = self._answer_again(message) or self._questions[message.kind](message)
+                except Exception as error:
+                    self._fail(message, error)
+                    raise
+                self._finish(message, answer)
         except MessageError as refusal:
             log.warning("refused a message of %s: %s", message.sender, refusal)
         self.transport.done(message)
         crash_point("party.after_done")
         if self._early is not None and not self._must_wait(self._early):
             early, self._early = self._early, None
-            self._take(early)
+            self.take(early)
 
     def _must_wait(self, message: Message) -> bool:
         """Whether a message comes before its time: the plan is on its way, or our ledger may have lost rows."""
         if self.party is None:
-            return message.kind in ("weights", "finished")
-        return message.kind == "weights" and self._doubt is not None
+            return message.kind not in ("plan", "status")
+        return message.kind not in self._news and self._doubt is not None
 
     def _take_plan(self, message: Message) -> None:
         plan = message.info.get("plan")
@@ -162,7 +398,7 @@ class PartySession:
             return
         self._agree(plan)
         crash_point("party.before_plan")
-        write_state(self._plan_file, {}, {"plan": plan}, point="party_plan")
+        self.state.keep_plan(plan)
         crash_point("party.after_plan")
 
     def _agree(self, plan: Plan) -> None:
@@ -175,35 +411,49 @@ class PartySession:
 
     def _start(self, plan: Plan) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
-        party = self.duty.build(plan, self.outbox)
-        party.keep = self._keep_fit
+        party = self.duty.build(plan, self.state.outbox)
+        party.keep = self.state.keep_fit
         if party.charges_itself and self.duty.ledger is not None:
-            for number in self.states.rounds():
+            for number in self.state.fits.rounds():
                 if self.duty.ledger.charged(self.duty.run, self.duty.name, number, "update") is None:
-                    self.states.discard(number)
+                    self.state.fits.discard(number)
         self.party, self._plan = party, plan
+        self._questions["weights"] = party.handle
         self._load(_EVERY)
-        self.duty.rows[:] = self._rows.load(_EVERY)
+        self.duty.rows[:] = self.state.rows.load(_EVERY)
 
-    def _take_weights(self, message: Message) -> None:
-        party = self._required()
+    def _is_over(self, message: Message) -> bool:
+        """Whether a question is of a round that this party has left behind; it is then refused."""
         if message.round < self._fitted:
             log.info("round %d is over for this party", message.round)
             self._refuse(message.round, "round_over")
-            return
-        crash_point("party.before_handle")
-        try:
-            answer = self._answered(party, message)
-        except Exception as error:
-            if error is party.failure:
-                self._answer_failure(party, message)
-            elif isinstance(error, PrivacyError | MessageError):
-                self._refuse(message.round, _reason(error))
-            raise
+        return message.round < self._fitted
+
+    def _answer_again(self, message: Message) -> Message | None:
+        """The last answer, asked for again; else the state is put before the round of this question."""
+        if self._answer is not None and self._answer.round == message.round:
+            return self._answer
+        if self._fitted >= message.round and not self._is_charged(message.round):
+            self._load(message.round)
+        return None
+
+    def _fail(self, message: Message, error: Exception) -> None:
+        party = self._required()
+        if error is party.failure:
+            self._answer_failure(party, message)
+        elif isinstance(error, PrivacyError | MessageError):
+            self._refuse(message.round, _reason(error))
+
+    def _finish(self, message: Message, answer: Message | None) -> None:
+        party = self._required()
+        if answer is None:
+            raise MessageError(f"kind={message.kind}: nothing to answer")
+        self._fitted = message.round
+        self._answer = None if party.charges_itself else answer
         crash_point("party.after_handle")
         self._publish(party, answer)
         self._tidy(message.round)
-        self._measure(message.round - 1, dict(message.tensors))
+        self._measure(message.round - 1, message.tensors)
 
     def _answer_failure(self, party: Party, message: Message) -> None:
         """Rows were touched: what the aggregator is told is charged and always the same. The rest is the operator's."""
@@ -222,23 +472,11 @@ class PartySession:
         self.transport.send(replace(answer, info=info))
         crash_point("party.after_send")
 
-    def _answered(self, party: Party, message: Message) -> Message:
-        if self._answer is not None and self._answer.round == message.round:
-            return self._answer
-        if self._fitted >= message.round and not self._is_charged(message.round):
-            self._load(message.round)
-        answer = party.handle(message)
-        if answer is None:
-            raise MessageError(f"kind={message.kind}: nothing to answer")
-        self._fitted = message.round
-        self._answer = None if party.charges_itself else answer
-        return answer
-
     def _take_final(self, message: Message) -> None:
         self._required().handle(message)
-        self._measure(message.round, dict(message.tensors))
+        self._measure(message.round, message.tensors)
         crash_point("party.before_final")
-        write_state(self._final_file, message.tensors, {}, point="party_final")
+        self.state.keep_final(message.tensors)
         crash_point("party.after_final")
         self._tidy(_EVERY)
         self._final = dict(message.tensors)
@@ -259,53 +497,50 @@ class PartySession:
         """The aggregator has seen more of our ledger. An old message of ours may have come late: say where we are."""
         if self._doubt is None:
             self._doubt = time.monotonic()
-            self._join()
+            self.join()
         elif time.monotonic() - self._doubt > DOUBT:
             raise LedgerError(
                 f"ledger={self.duty.ledger.path if self.duty.ledger else None}: the aggregator refused this party "
                 f"({reason}): it has seen more rows of this ledger than there are now; restore the newest copy"
             )
 
-    def _keep_fit(self, number: int, state: FitState) -> None:
-        crash_point("party.before_fit_state")
-        self.states.save(number, state)
-
     def _load(self, before: int) -> None:
         """Put optimiser and mechanism where they were after the last kept round before ``before``."""
         party = self._required()
-        self._fitted = self.states.load(before, party.fit, party.mechanism)
+        self._fitted = self.state.fits.load(before, party.fit, party.mechanism)
         party.rounds_done = self._fitted
 
     def _tidy(self, number: int) -> None:
         """Forget messages and states of rounds that the aggregator has left behind."""
-        for key in self.outbox.pending():
+        for key in self.state.outbox.pending():
             run, of_round, _ = key.split("/")
             if run == self.duty.run and int(of_round) < number:
-                self.outbox.remove(key)
-        for kept in self.states.rounds():
+                self.state.outbox.remove(key)
+        for kept in self.state.fits.rounds():
             if kept < number - 1:
-                self.states.discard(kept)
+                self.state.fits.discard(kept)
 
-    def _measure(self, number: int, weights: Weights) -> None:
+    def _measure(self, number: int, weights: Mapping[str, Tensor]) -> None:
+        if self.duty.measure is None:
+            return
         known = {row["round"] for row in self.duty.rows}
         if number > 0 and number not in known:
-            self.duty.rows.append({"round": number, **self.duty.measure(number, weights)})
-            self._rows.append(self.duty.rows[-1])
+            self.duty.rows.append({"round": number, **self.duty.measure(number, dict(weights))})
+            self.state.rows.append(self.duty.rows[-1])
 
     def _is_charged(self, number: int) -> bool:
         ledger = self.duty.ledger
         return ledger is not None and ledger.charged(self.duty.run, self.duty.name, number, "update") is not None
 
-    def _join(self) -> None:
+    def join(self) -> None:
+        """Tell the aggregator that this party is there, and where it is."""
         rows = self.duty.declared_rows
         self._send("join", self._fitted + 1 if self._fitted else 0, {"rows": rows})
         crash_point("party.joined")
 
     def _refuse(self, number: int, word: str) -> None:
         """Refuse a message in one word; an aggregator that is refused again and again is one for the operator."""
-        self._refusals += 1
-        write_state(self._refusals_file, {}, {"refusals": self._refusals}, point="party_refusals", sync=False)
-        if self._refusals > self.duty.max_refusals:
+        if self.state.count_refusal() > self.duty.max_refusals:
             raise PrivacyError(
                 f"party.caps.max_refusals={self.duty.max_refusals}: that many messages of run {self.duty.run} were "
                 f"refused, the last as '{word}'; ask the aggregator's operator, and raise it to go on"
@@ -326,10 +561,6 @@ class PartySession:
         if self.party is None:
             raise MessageError("the plan has not come yet")
         return self.party
-
-
-def _count_of(found: tuple[Weights, dict[str, Any]] | None) -> int:
-    return 0 if found is None else int(found[1]["refusals"])
 
 
 def _changed(kept: Plan, plan: Plan) -> str | None:

@@ -174,11 +174,6 @@ class Ledger:
         with self._session(), self._looking():
             return self._find((run, party, round, kind))
 
-    def holds_message(self, message_sha256: str) -> bool:
-        """Whether some release was charged for exactly this message."""
-        with self._session(), self._looking():
-            return self._store.holds_message(message_sha256)
-
     def rows(self, run: str | None = None, party: str | None = None) -> list[LedgerRow]:
         """The rows of a run and a party, in order. Without a run the whole ledger is checked, else each of these."""
         with self._session():

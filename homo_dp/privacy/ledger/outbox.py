@@ -1,16 +1,18 @@
-"""A party's outbox: a private directory that keeps each message from before it is charged until it has arrived.
+"""The one order that can lose budget but never hide a spend: make a message, keep it, charge the ledger, publish.
 
-The one order that can lose budget but never hide a spend: make the message, put it here, charge the ledger, publish.
-``release_once`` is that order and its recovery; there is no other way to use an outbox right.
+``releasing`` is that order and its recovery. What it keeps is in an outbox: a private directory for a process that may
+be killed and started again, memory for one that lives as long as its run. ``charge_kept`` is the only caller of
+``Ledger.charge``: the aggregator, whose outbox is the state of its run, comes here too.
 """
 
 import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
 from homo_dp.core.crash import crash_point
@@ -18,7 +20,7 @@ from homo_dp.core.files import make_folder, remove_file, sweep, sync_directory, 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger, LedgerRow
 
-__all__ = ["Outbox", "recover", "release_once"]
+__all__ = ["MemoryOutbox", "Outbox", "Releasing", "charge_kept", "releasing"]
 
 _SUFFIX = ".message"
 _LONGEST_KEY = 200
@@ -38,6 +40,8 @@ class Outbox:
     ...     print(outbox.pending(), outbox.get("run-1/update/1"), outbox.remove("run-1/update/1"), outbox.pending())
     ['run-1/update/1'] b'weights' True []
     """
+
+    durable = True
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
@@ -91,66 +95,105 @@ class Outbox:
             ) from None
 
 
-def release_once(
-    outbox: Outbox,
-    ledger: Ledger,
-    charge: Charge,
-    budget: Budget,
-    key: str,
-    make_bytes: Callable[[], bytes],
-    *,
-    applied: Callable[[], Charge] | None = None,
-) -> bytes:
-    """The message of a release, made and charged at most once however often this is called or killed.
+class MemoryOutbox:
+    """An outbox of a process that lives as long as its run: messages are kept as they are, and lost with the process.
 
-    ``make_bytes`` touches the data and is only called if the release is not charged yet and fits the budget.
-    ``applied`` gives the charge as it came out of the work (the sigma that was added), for the same release.
-    Publish what this returns, as often as needed; ``outbox.remove(key)`` once it has arrived and will not be asked
-    for again.
+    >>> outbox = MemoryOutbox()
+    >>> outbox.put("run-1/update/1", "any object")
+    >>> outbox.pending(), outbox.get("run-1/update/1"), outbox.remove("run-1/update/1"), outbox.pending()
+    (['run-1/update/1'], 'any object', True, [])
+    """
+
+    durable = False
+
+    def __init__(self) -> None:
+        self._messages: dict[str, Any] = {}
+
+    def put(self, key: str, message: Any) -> None:
+        """Keep a message. The same key again replaces it."""
+        self._messages[key] = message
+
+    def get(self, key: str) -> Any:
+        """The message, None if there is none."""
+        return self._messages.get(key)
+
+    def pending(self) -> list[str]:
+        """The keys of all messages that are kept, sorted."""
+        return sorted(self._messages)
+
+    def remove(self, key: str) -> bool:
+        """Forget a message; whether there was one."""
+        return self._messages.pop(key, None) is not None
+
+
+@dataclass
+class Releasing:
+    """A release on its way: what was charged before, or what the body of ``releasing`` made and what that costs."""
+
+    kept: Any = None
+    message: Any = None
+    charge: Charge | None = None
+
+
+@contextlib.contextmanager
+def releasing(
+    outbox: Outbox | MemoryOutbox, ledger: Ledger, planned: Charge, budget: Budget, key: str
+) -> Iterator[Releasing]:
+    """Make, keep, charge: a release happens at most once however often this is entered or killed.
+
+    The body makes the message, unless ``kept`` is one that was charged before, and sets ``message`` and ``charge`` (as
+    it came out of the work, with the sigma that was added). It touches data only after the budget was checked. Publish
+    the message after the block, as often as needed; ``outbox.remove(key)`` once it will not be asked for again.
 
     Guarantees:
-        - nothing is returned that is not charged, on disk, for exactly these bytes;
-        - after a crash a charged message is returned byte for byte and not charged again; what was never charged was
-          never returned, is discarded and made anew with fresh noise.
+        - after the block the message is charged, on disk, for exactly what the outbox keeps;
+        - after a crash a charged message is found byte for byte and not charged again; what was never charged was
+          never published, is discarded and made anew with fresh noise;
+        - a body that raises keeps nothing and charges nothing.
     """
-    if ledger.waiting:
+    if ledger.waiting and outbox.durable:
         raise LedgerError(f"ledger={ledger.path} is inside together(): a message may leave only once it is on disk")
-    row = ledger.charged(*charge.key)
+    row = ledger.charged(*planned.key)
     if row is not None:
-        return _charged_message(outbox, ledger, row, key)
+        yield Releasing(kept=_charged_message(outbox, ledger, row, key))
+        return
     outbox.remove(key)
-    reason = ledger.would_exceed([charge], budget)
+    reason = ledger.would_exceed([planned], budget)
     if reason is not None:
         raise BudgetExceeded(f"{reason}; no data was touched (ledger={ledger.path})")
-    message = make_bytes()
-    made = charge if applied is None else applied()
-    if made.key != charge.key or made.scope != charge.scope:
-        raise LedgerError(f"charge={made.key} is not the planned release={charge.key}; keep run, party, round and kind")
-    outbox.put(key, message)
+    release = Releasing()
+    yield release
+    made = planned if release.charge is None else release.charge
+    if made.key != planned.key or made.scope != planned.scope:
+        raise LedgerError(
+            f"charge={made.key} is not the planned release={planned.key}; keep run, party, round and kind"
+        )
+    outbox.put(key, release.message)
     crash_point("outbox.after_put")
     try:
-        ledger.charge(replace(made, message_sha256=_digest(message)), budget)
+        if isinstance(release.message, bytes):
+            made = replace(made, message_sha256=_digest(release.message))
+        charge_kept(ledger, [made], budget)
     except BudgetExceeded:
         outbox.remove(key)
         raise
     crash_point("outbox.after_charge")
-    return message
 
 
-def recover(outbox: Outbox, ledger: Ledger) -> list[str]:
-    """After a start: discard what was never charged, and name what was (to be sent again byte for byte)."""
-    charged = []
-    for key in outbox.pending():
-        message = outbox.get(key)
-        if message is not None and ledger.holds_message(_digest(message)):
-            charged.append(key)
-        else:
-            outbox.remove(key)
-    return charged
+def charge_kept(ledger: Ledger, charges: Iterable[Charge], budget: Budget) -> None:
+    """Charge what was made and kept; it may be published after this. The same again changes nothing."""
+    for charge in charges:
+        ledger.charge(charge, budget)
 
 
-def _charged_message(outbox: Outbox, ledger: Ledger, row: LedgerRow, key: str) -> bytes:
+def _charged_message(outbox: Outbox | MemoryOutbox, ledger: Ledger, row: LedgerRow, key: str) -> Any:
     message = outbox.get(key)
+    if isinstance(outbox, MemoryOutbox):
+        if message is None:
+            raise LedgerError(
+                f"round={row.round}: was charged before and its message is gone with its process; start a new run"
+            )
+        return message
     if message is not None and _digest(message) == row.message_sha256:
         return message
     found = "is not in the outbox" if message is None else "is not the one in the outbox"

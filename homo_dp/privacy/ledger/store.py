@@ -148,9 +148,6 @@ class Store:
         values = (run, party, kind, first, min(first + rounds, 2**63 - 1))
         return int(self._one("SELECT COUNT(*) FROM releases " + where, values)[0])
 
-    def holds_message(self, message_sha256: str) -> bool:
-        return self._one("SELECT 1 FROM releases WHERE message_sha256 = ? LIMIT 1", (message_sha256,)) is not None
-
     def insert(self, rows: Sequence[LedgerRow]) -> None:
         self._database.executemany(_INSERT, [tuple(vars(row).values()) for row in rows])
 

@@ -1,6 +1,6 @@
 """DP-SGD: the one object that samples, clips, adds noise and names the event it performed.
 
-A step, in the order of ``PrivateTraining._step``: draw a Poisson batch, sum the clipped per-sample gradients, add noise
+A step, in the order of ``PrivateTraining.run``: draw a Poisson batch, sum the clipped per-sample gradients, add noise
 to the sum, divide by the expected batch size, add what needs no privacy (weight decay, FedProx), step the optimiser.
 """
 
@@ -131,7 +131,11 @@ class PrivateTraining:
         self.module.train()
         with secret_masks(self.noise), NoiseVectors(self.noise, self._sum.numel(), steps) as vectors:
             for _ in range(steps):
-                self._step(vectors)
+                rows = self._draw()
+                if self._alone is not None:
+                    self._compare(self._alone, rows)
+                self._sum_clipped(rows)
+                self._finish(vectors)
                 if after_step is not None:
                     after_step()
             self.noise_cpu_seconds += vectors.producer_cpu_seconds
@@ -203,13 +207,6 @@ class PrivateTraining:
             for parameter in group["params"]:
                 if id(parameter) not in trained:
                     parameter.grad = None
-
-    def _step(self, vectors: NoiseVectors) -> None:
-        rows = self._draw()
-        if self._alone is not None:
-            self._compare(self._alone, rows)
-        self._sum_clipped(rows)
-        self._finish(vectors)
 
     def _compare(self, alone: RowsAlone, rows: Tensor) -> None:
         """Raise, before anything is summed, if rows meet in the batches of a first step."""

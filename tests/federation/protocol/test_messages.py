@@ -30,7 +30,6 @@ from homo_dp.federation.protocol.messages import (
     signature,
 )
 from homo_dp.federation.protocol.tensors import DTYPES, read_body
-from homo_dp.federation.protocol.transport import Inbox
 
 HEAD = {"count": 3, "hash": "ab" * 32}
 
@@ -298,32 +297,6 @@ def test_check_tensors_wants_the_models_names_shapes_types_and_finite_numbers() 
         with pytest.raises(MessageError, match=reason):
             check_tensors(tensors, expected, max_norm=2.0)
     check_tensors({"e": torch.zeros(0)}, {"e": ((0,), torch.float32)}, max_norm=0.0)
-
-
-def test_inbox_ignores_replays_and_refuses_contradictions() -> None:
-    inbox = Inbox()
-    first = update()
-    assert inbox.is_new(first)
-    assert not inbox.is_new(decode(encode(first)))
-    assert inbox.is_new(update(sender="bank_b"))
-    assert inbox.is_new(update(round=1))  # reordered, not repeated
-    with pytest.raises(MessageError, match="the first one stands"):
-        inbox.is_new(update())
-    inbox = Inbox(state=json.loads(json.dumps(inbox.state())))
-    assert not inbox.is_new(first)
-    inbox.forget_before(3)
-    assert not inbox.is_new(update())
-    assert inbox.is_new(update(round=3))
-
-
-def test_inbox_takes_news_of_repeatable_kinds_once_each() -> None:
-    inbox = Inbox()
-    old = update(kind="join", tensors={}, info={"ledger_head": HEAD})
-    new = update(kind="join", tensors={}, info={"ledger_head": {"count": 4, "hash": "cd" * 32}})
-    inbox.forget_before(7)
-    assert inbox.is_new(old)
-    assert inbox.is_new(new)
-    assert not inbox.is_new(old)
 
 
 def only_message_errors(data: bytes) -> bool:

@@ -8,10 +8,9 @@ import torch
 from homo_dp.core.errors import MessageError, TransportError
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.protocol.messages import Message
-from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.build import build_aggregator
-from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
-from homo_dp.transport.memory import MemoryHub
+from tests.federation.in_memory import run_in_memory
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
 
 
@@ -75,15 +74,11 @@ def test_the_round_loop_runs_through_bytes(tmp_path: Path) -> None:
     config = small_config()
     mechanism = small_mechanism(config, {"a": 20, "b": 20})
     aggregator = build_aggregator(config, RUN, zeros(), mechanism, None)
-    hub = MemoryHub(mechanism.kinds, through_bytes=True)
     parties = {}
     for seed, name in enumerate(("a", "b")):
         own = small_mechanism(config, {"a": 20, "b": 20})
         parties[name] = small_party(config, tmp_path, name, mechanism=own, table=small_table(seed=seed))
-        hub.register(name, parties[name].handle)
-    reports: list[RoundReport] = []
-    run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=2, min_parties=2), reports.append)
-    hub.aggregator().receive(0.0)
+    reports = run_in_memory(aggregator, {name: party.handle for name, party in parties.items()})
     assert [report.round for report in reports] == [1, 2]
     assert aggregator.weights["linear.weight"].any()
     for party in parties.values():
@@ -94,18 +89,17 @@ def test_the_round_loop_runs_through_bytes(tmp_path: Path) -> None:
 def test_too_few_replies_stop_the_run() -> None:
     config = small_config()
     aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20, "b": 20}), None)
-    hub = MemoryHub()
-    for name in ("a", "b"):
-        hub.register(name, lambda message: None)
     with pytest.raises(TransportError, match="0 of at least 2"):
-        run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1, min_parties=2), lambda report: None)
+        run_in_memory(aggregator, dict.fromkeys(("a", "b"), lambda message: None))
 
 
 def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
     config = small_config()
     aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20}), None)
-    hub = MemoryHub()
     bad = {name: torch.full_like(tensor, torch.nan) for name, tensor in zeros().items()}
-    hub.register("a", lambda message: Message(RUN, message.round, "a", "aggregator", "update", bad))
+
+    def answer(message: Message) -> Message:
+        return Message(RUN, message.round, "a", "aggregator", "update", bad)
+
     with pytest.raises(TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"):
-        run_rounds(aggregator, hub.aggregator(), RoundRules(rounds=1), lambda report: None)
+        run_in_memory(aggregator, {"a": answer})

@@ -28,7 +28,6 @@ def use(path: Path) -> None:
             ledger.runs()
             ledger.rows_json("run-1")
             ledger.spent("table", DELTA)
-            ledger.holds_message("00")
             if not read_only:
                 ledger.charge(release(77), FREE)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Budget, Ledger
-from homo_dp.privacy.ledger.outbox import Outbox, recover, release_once
-from tests.privacy.ledger_parts import FREE, budget_for, release
+from homo_dp.privacy.ledger.outbox import Outbox
+from tests.privacy.ledger_parts import FREE, budget_for, release, release_once
 
 
 @pytest.fixture
@@ -138,14 +138,6 @@ def test_a_charge_refused_after_the_work_leaves_nothing_to_send(outbox: Outbox, 
     with pytest.raises(BudgetExceeded):
         release_once(outbox, ledger, release(1), budget_for(1), "1", spend_meanwhile)
     assert outbox.pending() == []
-
-
-def test_recovery_keeps_what_was_charged(outbox: Outbox, ledger: Ledger) -> None:
-    charged = release_once(outbox, ledger, release(1), FREE, "1", fresh)
-    outbox.put("2", fresh())
-    assert recover(outbox, ledger) == ["1"]
-    assert outbox.pending() == ["1"]
-    assert outbox.get("1") == charged
 
 
 def test_a_lifetime_refusal_touches_no_data(outbox: Outbox, ledger: Ledger) -> None:

@@ -8,9 +8,9 @@ import pytest
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Ledger, store
 from homo_dp.privacy.ledger.chain import read_head
-from homo_dp.privacy.ledger.outbox import Outbox, release_once
+from homo_dp.privacy.ledger.outbox import Outbox
 from tests.privacy import ledger_parts as parts
-from tests.privacy.ledger_parts import FREE, budget_for, in_process, ledger_of, release
+from tests.privacy.ledger_parts import FREE, budget_for, in_process, ledger_of, release, release_once
 
 
 def test_rows_are_those_of_single_charges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,55 @@
+"""docs/architecture.md is true: a real round walks the files that the page names, in that order, and is as short."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import homo_dp
+from homo_dp import train
+from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
+
+ROOT = Path(homo_dp.__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def walked(arguments: list[str], patch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The frames from ``train.main`` to the function that clips, at its last call, which is one of a round."""
+    found: list[tuple[str, str]] = []
+    clip = OneOutputGradients.clipped_sum
+
+    def look(*given: Any, **named: Any) -> Any:
+        found[:] = [(clip.__name__, clip.__code__.co_filename)]
+        at = sys._getframe(1)  # a profile of every call would take a minute
+        while at.f_code is not train.main.__code__ and at.f_back is not None:
+            found.append((at.f_code.co_name, at.f_code.co_filename))
+            at = at.f_back
+        found.append((at.f_code.co_name, at.f_code.co_filename))
+        return clip(*given, **named)
+
+    patch.setattr(OneOutputGradients, "clipped_sum", look)
+    assert train.main(arguments) == 0
+    return [(name, Path(path).relative_to(ROOT).as_posix()) for name, path in reversed(found)]
+
+
+def test_a_round_walks_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frames = walked(["--quiet", "--params", "train.rounds=1,tracking.enabled=false"], monkeypatch)
+    assert frames == re.findall(r"^\| (\w+) \| (homo_dp/\S+\.py) \|$", PAGE, re.MULTILINE)
+    files = list(dict.fromkeys(path for _, path in frames))
+    handled = len(frames) - [name for name, _ in frames].index("handle")
+    counts = [int(number) for number in re.findall(r"^\| f[^|]*\| \d+ \| (\d+) \|$", PAGE, re.MULTILINE)]
+    assert [len(frames), len(files), handled] == counts
+    assert len(frames) <= 12
+    assert len(files) <= 6
+    assert handled <= 5
+
+
+def test_one_place_charges_and_one_loop_runs_rounds() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "homo_dp").rglob("*.py")}
+    charging = [path.name for path, text in sources.items() if re.search(r"^ +(self\.)?ledger\.charge\(", text, re.M)]
+    opening = [path.name for path, text in sources.items() if re.search(r"\.start_round\(", text)]
+    assert charging == ["outbox.py"]
+    assert opening == ["aggregator_session.py"]
