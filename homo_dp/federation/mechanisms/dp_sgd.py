@@ -41,7 +41,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.opacus.engine  # noqa: F401 (Opacus)
+        import homo_dp.privacy.training.private_training  # noqa: F401 (Opacus only where the fast path does not serve)
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = keys_of(self.config.privacy, RecordKeys)
@@ -72,11 +72,10 @@ class DpSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
-            from homo_dp.privacy.opacus.engine import PrivacyEngine  # imports Opacus, which an aggregator does not need
+            from homo_dp.privacy.training.private_training import PrivateTraining  # an aggregator does not need it
 
             privacy = keys_of(self.config.privacy, RecordKeys)
-            engine = PrivacyEngine(secure_mode=self.noise.secure, noise=self.noise)
-            self._training = engine.private_training(
+            self._training = PrivateTraining(
                 fit.model,
                 fit.optimizer,
                 fit.loss,
@@ -85,6 +84,7 @@ class DpSgd(Mechanism):
                 sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows),
                 noise_multiplier=self.plan(fit.facts).noise_multiplier,
                 max_grad_norm=privacy.max_grad_norm,
+                noise=self.noise,
                 physical_batch_size=fit.train.physical_batch_size,
                 grad_sample_mode=privacy.grad_sample_mode,
                 after_noise=fit.after_gradient,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from dp_accounting import DpEvent
 
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights, check_within_plan, round_charge
@@ -17,6 +16,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import Message, check, check_tensors, decode, encode, pack, signature
 from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.accounting.events import check_releases
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
