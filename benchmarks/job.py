@@ -38,7 +38,7 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
     from homo_dp import train
 
     if imported:
-        import homo_dp.privacy.opacus.engine
+        import homo_dp.privacy.training.private_training
         import homo_dp.runs.outputs
         import homo_dp.runs.user_simulation  # noqa: F401
     phases.leave()

@@ -185,6 +185,7 @@ def _report(
         "ratio_plain_loop": _ratio(seconds["ours_loop"], seconds["plain"]),
         "speedup_opacus_loop": _ratio(seconds["opacus_hooks"], seconds["ours_loop"]),
         "noise_cpu_ratio": round(noise / statistics.median(cpu["plain"]), 3),
+        "total_cpu_ratio": round((statistics.median(cpu["ours"]) + noise) / statistics.median(cpu["plain"]), 3),
         "ratio_plain_cpu": _ratio(cpu["ours"], cpu["plain"]),
         "ms": {name: round(statistics.median(values) * 1e3, 4) for name, values in seconds.items()},
     }

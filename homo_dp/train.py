@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
     if options.dry_run:
-        from homo_dp.runs.dry_run import show_plan
+        with quick_imports():
+            from homo_dp.runs.dry_run import show_plan
 
         show_plan(loaded.config, screen)
         return 0

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes, parse_numbers
+from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes, not_finite, parse_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,7 @@ Level = str | int | float
 MISSING_VALUES = ("", "NA", "NaN", "nan", "null")
 NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
+_VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
 _PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy
 
 
@@ -67,12 +68,15 @@ class Numeric:
         return rules[self.missing] if isinstance(self.missing, str) else float(self.missing)
 
     def scale(self, values: np.ndarray) -> np.ndarray:
-        clipped: np.ndarray = np.clip(values, self.low, self.high)
-        return (clipped - self.low) * (2.0 / (self.high - self.low)) - 1.0
+        scaled: np.ndarray = np.clip(values, float(self.low), float(self.high))
+        scaled -= self.low
+        scaled *= 2.0 / (self.high - self.low)
+        scaled -= 1.0
+        return scaled
 
     def write(self, series: pd.Series, missing_values: Sequence[str], source: str, out: np.ndarray) -> None:
         values = as_numbers(series, missing_values, source)
-        gaps = np.isnan(values)
+        gaps = np.isnan(values) if not_finite(values) else np.zeros(len(values) if self.indicator else 0, dtype=bool)
         if gaps.any():
             if self.fill is None:
                 raise DataError(
@@ -80,7 +84,8 @@ class Numeric:
                     f"train with data.columns.{self.name}.missing=middle|low|high|<number>"
                 )
             values = np.where(gaps, self.fill, values)
-        out[0] = self.scale(values)
+        for at in range(0, len(values), _VALUE_BLOCK):  # a block stays in the processor's cache
+            out[0, at : at + _VALUE_BLOCK] = self.scale(values[at : at + _VALUE_BLOCK])
         if self.indicator:
             out[1] = gaps
 

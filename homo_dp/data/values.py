@@ -5,6 +5,7 @@ Text is converted by Arrow, a column at a time; no loop over rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,13 +31,23 @@ def as_numbers(series: pd.Series, missing_values: Sequence[str], source: str) ->
             f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a number; fix it, "
             f"or train with it in data.missing_values or with data.columns.{series.name}.levels"
         )
-    infinite = np.isinf(values)
-    if infinite.any():
+    infinite = np.isinf(values) if not_finite(values) else None
+    if infinite is not None and infinite.any():
         raise DataError(
             f"{source}: column {series.name!r} row {first_row(infinite, series)}: infinite value; "
             "replace it by a finite number or leave it empty (missing)"
         )
     return values
+
+
+def not_finite(values: np.ndarray) -> bool:
+    """Whether some value may be NaN or infinite: one sum, which large values may overflow, instead of masks.
+
+    >>> not_finite(np.array([1.0, np.nan])), not_finite(np.array([1.0, 2.0]))
+    (True, False)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not math.isfinite(float(values.sum()))
 
 
 def level_codes(

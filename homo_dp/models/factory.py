@@ -14,6 +14,7 @@ from torch import nn
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.task import Loss, Task
+from homo_dp.privacy.gradients.clipped_gradients import has_opacus_layers
 
 
 def factory_model(
@@ -125,6 +126,8 @@ def _kind_of(labels: torch.Tensor) -> str:
 
 def _with_one_name_each(module: nn.Module) -> nn.Module:
     """Opacus' recurrent layers register every weight twice, under torch's name too; keep the name that computes."""
+    if not has_opacus_layers(module):
+        return module
     from opacus.layers.param_rename import RenameParamsMixin
 
     for layer in module.modules():

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from dp_accounting.dp_event import (
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SampledWithoutReplacementDpEvent,
-    SelfComposedDpEvent,
-)
-
 from homo_dp.privacy.accounting.accountants import (
     Epsilon,
     calibrate,
@@ -23,6 +15,13 @@ from homo_dp.privacy.accounting.accountants import (
     check_target_epsilon,
     epsilon,
     steps_for_epochs,
+)
+from homo_dp.privacy.accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
 )
 from homo_dp.privacy.errors import PrivacyError
 

@@ -38,8 +38,15 @@ def loaded(name: str) -> ModuleType:
 
 
 def test_tables() -> None:
-    (line,) = lines_of("tables.py", "--rows", "50", "--features", "3", "--repeats", "1")
+    line, parquet, predictions = lines_of("tables.py", "--rows", "50", "--features", "3", "--repeats", "1")
     assert {"ratio", "bar", "cpu_ratio", "seconds"} <= set(line)
+    assert {"cpu_ratio", "bar"} <= set(parquet)
+    assert {"cpu", "bar"} <= set(predictions)
+
+
+def test_ledger() -> None:
+    (line,) = lines_of("ledger.py", "--rows", "60", "--repeats", "1")
+    assert {"open", "show", "verify"} <= set(line)
 
 
 def test_a_command_that_only_helps_imports_nothing_heavy() -> None:

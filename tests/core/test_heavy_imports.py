@@ -4,6 +4,7 @@ import gc
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,18 @@ def test_an_interrupt_waits_until_an_import_is_whole(number: signal.Signals) -> 
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
+
+
+def test_training_the_default_recipe_imports_no_opacus_nor_scikit_learn(tmp_path: Path) -> None:
+    names = ("opacus", "sklearn", "scipy.signal", "scipy.stats", "scipy.optimize", "dp_accounting.pld", "mlflow")
+    files = {"predictFileName": "p.csv", "indicatorFileName": "i.json", "modelFileName": "m.safetensors"}
+    outputs = ",".join(f"{name}={tmp_path / file}" for name, file in files.items())
+    code = f"""
+import sys
+from homo_dp.train import main
+settings = "train.rounds=1,tracking.enabled=false,privacy.ledger={tmp_path}/l.sqlite"
+assert main(["--quiet", "--params", settings + ",{outputs}"]) == 0
+print([name for name in {names!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from dp_accounting import DpEvent
 from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.protocol.messages import KINDS, Field, Kinds, Signature, extended, signature
 from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger.rows import Charge
 from homo_dp.privacy.noise.source import NoiseSource

@@ -41,7 +41,7 @@ class DpSgd(Mechanism):
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.training.private_training  # noqa: F401
+        import homo_dp.privacy.training.private_training  # noqa: F401 (Opacus only where the fast path does not serve)
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = keys_of(self.config.privacy, RecordKeys)
@@ -72,8 +72,7 @@ class DpSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
-            # Late, since it imports Opacus' layers, which an aggregator does not need.
-            from homo_dp.privacy.training.private_training import PrivateTraining
+            from homo_dp.privacy.training.private_training import PrivateTraining  # an aggregator does not need it
 
             privacy = keys_of(self.config.privacy, RecordKeys)
             self._training = PrivateTraining(

@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dp_accounting import GaussianDpEvent
-
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import (
@@ -32,6 +30,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_vector
 from homo_dp.privacy.noise.grid import noised_share

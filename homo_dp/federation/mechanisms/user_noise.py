@@ -12,13 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dp_accounting import DpEvent, GaussianDpEvent
-
 from homo_dp.config.base import Conflict
 from homo_dp.config.privacy import UserKeys
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Observer
 from homo_dp.privacy.accounting.accountants import calibrate, check_delta
+from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
 from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dp_accounting import DpEvent
-
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import (
     Combined,
@@ -21,6 +19,7 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors
 from homo_dp.models.averaging import WeightAverage
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.ledger.outbox import charge_kept

@@ -6,10 +6,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dp_accounting import DpEvent
-
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
 from homo_dp.privacy.accounting.accountants import Epsilon, epsilon_curve
+from homo_dp.privacy.accounting.dp_event import DpEvent
 
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
 ONE_PARTY_NOTE = (

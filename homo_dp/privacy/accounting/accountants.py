@@ -6,17 +6,12 @@ samples have a bound of their own, by RDP only.
 """
 
 import functools
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from dp_accounting import dp_event
-from dp_accounting.privacy_accountant import NeighboringRelation
-from dp_accounting.rdp import RdpAccountant, compute_epsilon
-from dp_accounting.rdp.rdp_privacy_accountant import DEFAULT_RDP_ORDERS
-from numpy.typing import NDArray
 
+from homo_dp.privacy.accounting import dp_event
 from homo_dp.privacy.accounting.analytic_gaussian import gaussian_epsilons
 from homo_dp.privacy.accounting.calibration import smallest_noise
 from homo_dp.privacy.accounting.checks import (
@@ -33,6 +28,7 @@ from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.accounting.pld_step import Mechanism
 from homo_dp.privacy.accounting.poisson_rdp import poisson_rdp
+from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi, converted, gaussian_rdp, laplace_rdp
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = [
@@ -53,8 +49,6 @@ __all__ = [
     "steps_for_epochs",
 ]
 
-ORDERS = np.array(DEFAULT_RDP_ORDERS, dtype=np.float64)
-Renyi = NDArray[np.float64]  # divergence at each of ORDERS
 COARSE = 8  # grid points per standard deviation while searching
 
 
@@ -211,7 +205,7 @@ def _with_gaussian(counts: Mapping[str, int]) -> dict[Mechanism, int]:
 
 def renyi_epsilon(divergence: Renyi, delta: float) -> float:
     """The smallest epsilon over all orders."""
-    return float(compute_epsilon(ORDERS, divergence, delta)[0]) if np.any(divergence) else 0.0
+    return float(converted(ORDERS, divergence, delta).min()) if np.any(divergence) else 0.0
 
 
 def renyi(counts: Mapping[str, int], *, doubled: bool = False) -> Renyi:
@@ -256,23 +250,15 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
                 return fixed_size_rdp(float(event.sampling_probability), noise / distance, ORDERS)
             return poisson_rdp(float(event.sampling_probability), noise, ORDERS)
         case dp_event.PoissonSampledDpEvent():  # of everything
-            event = dp_event.GaussianDpEvent(gaussian_multiplier(event.event) or math.nan)
-    if distance > 1:
-        event = type(event)(event.noise_multiplier / distance)
-    result: Renyi = np.asarray(RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp)
-    return result
+            return gaussian_rdp((gaussian_multiplier(event.event) or math.nan) / distance, ORDERS)
+        case dp_event.LaplaceDpEvent():
+            return laplace_rdp(float(event.noise_multiplier) / distance, ORDERS)
+        case dp_event.GaussianDpEvent():
+            return gaussian_rdp(float(event.noise_multiplier) / distance, ORDERS)
+        case _:
+            raise PrivacyError(f"event={type(event).__name__} has no Renyi divergence here; add no others")
 
 
 def _noise_of_a_part(event: dp_event.PoissonSampledDpEvent) -> float | None:
     """The noise multiplier of a Gaussian that sees some of the records, neither none nor all; None for all else."""
     return gaussian_multiplier(event.event) if 0 < event.sampling_probability < 1 else None
-
-
-class _KnownFailure(logging.Filter):
-    """An order whose series does not converge is infinite in the vector: nothing that a user could act on."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "failed to converge" not in str(record.msg)
-
-
-logging.getLogger("absl").addFilter(_KnownFailure())

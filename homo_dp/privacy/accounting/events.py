@@ -9,10 +9,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dp_accounting import dp_event
-from dp_accounting.dp_event import DpEvent
-
+from homo_dp.privacy.accounting import dp_event
 from homo_dp.privacy.accounting.checks import MOST_STEPS, check_noise_multiplier
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = ["DpEvent", "check_releases", "compose", "event_of", "from_json", "gaussian_multiplier", "parts", "to_json"]

@@ -10,9 +10,8 @@ reports, changes its order on the way, and exact accounting (PLD) is known to fa
 import math
 
 import numpy as np
-from dp_accounting.rdp import compute_epsilon
 
-from homo_dp.privacy.accounting.accountants import ORDERS, Renyi
+from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi, converted
 
 __all__ = ["best_order", "epsilon_at_order"]
 
@@ -47,4 +46,4 @@ def epsilon_at_order(spent: Renyi, order: float, delta: float) -> float:
     rdp = spent[order == ORDERS]
     if len(rdp) != 1 or math.isnan(rdp[0]):
         return math.inf  # an order that nobody knows, or no bound at it: nothing fits
-    return float(compute_epsilon([order], rdp, delta)[0])
+    return float(converted(np.array([order]), rdp, delta)[0])

@@ -6,7 +6,7 @@ Every class answers one question, ``clipped_sum``: the sum over a physical batch
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
@@ -16,6 +16,7 @@ from opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceB
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.clipped_gradients import out_of_place
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers, clip_in_second_pass
 from homo_dp.privacy.gradients.losses import Loss, per_sample
@@ -25,29 +26,6 @@ from homo_dp.privacy.gradients.row_sums import BELOW, ghost_rows
 warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
 
 _PIECE = 64  # rows of gradients taken to float64 at a time: all at once would double the memory they take
-
-OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
-
-
-class ClippedGradients(Protocol):
-    """Computes clipped sums for one module and loss.
-
-    Guarantees:
-        - one row moves the sum by at most ``max_grad_norm`` (L2 over all tensors of the sum);
-        - a row whose gradient is not finite adds nothing.
-    """
-
-    @property
-    def rows_not_finite(self) -> int:
-        """Rows left out so far because their gradient was not finite."""
-
-    def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
-    ) -> Callable[[], Tensor]:
-        """Write (or add) the clipped sum of these rows to the float64 ``sums``; return what gives their norms."""
-
-    def close(self) -> None:
-        """Take every hook off the module."""
 
 
 class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
@@ -63,6 +41,8 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
 
 class MaterialisedGradients:
     """Per-sample gradients held in memory: Opacus' hooks, functorch and expanded-weights modes."""
+
+    batch_rows = 0
 
     def __init__(
         self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
@@ -115,7 +95,6 @@ class GhostGradients:
     """
 
     batch_rows = 0
-    """Rows of the whole batch that the next rows are a part of; 0: they are all of it."""
 
     def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True) -> None:
         check_ghost_layers(module)
@@ -172,19 +151,6 @@ class GhostGradients:
     def close(self) -> None:
         self._clear()
         self._wrapped.to_standard_module()
-
-
-def out_of_place(module: nn.Module) -> None:
-    """Let activations make new tensors: torch lets nobody overwrite what a hooked layer gave, and values are the same.
-
-    >>> layer = nn.ReLU(inplace=True)
-    >>> out_of_place(layer)
-    >>> layer.inplace
-    False
-    """
-    for layer in module.modules():
-        if getattr(layer, "inplace", False) is True:
-            layer.inplace = False  # type: ignore[assignment]
 
 
 class _RowsFirst:

@@ -6,13 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import (
-    OPACUS_MODES,
-    ClippedGradients,
-    GhostGradients,
-    MaterialisedGradients,
-    out_of_place,
-)
+from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of_place
 from homo_dp.privacy.gradients.fast.calls import called_tape_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer
@@ -28,6 +22,7 @@ from homo_dp.privacy.gradients.validation import (
     table_rows,
 )
 
+OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 MODES = ("auto", "fast", *OPACUS_MODES)
 
 
@@ -46,9 +41,17 @@ def choose_gradients(
             raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
         mode, reason = "hooks", why
     probe_mode(module, features, mode)
+    return _by_opacus(module, loss, max_grad_norm, mode), mode, reason
+
+
+def _by_opacus(
+    module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
+) -> ClippedGradients:
+    from homo_dp.privacy.gradients.by_opacus import GhostGradients, MaterialisedGradients  # the fast path needs none
+
     if mode == "ghost":
-        return GhostGradients(module, loss, max_grad_norm), mode, reason
-    return MaterialisedGradients(module, loss, max_grad_norm, mode), mode, reason
+        return GhostGradients(module, loss, max_grad_norm, batch_first=batch_first)
+    return MaterialisedGradients(module, loss, max_grad_norm, mode, batch_first=batch_first)
 
 
 def probed_tape(module: nn.Module, features: Tensor) -> tuple[FastTape | None, str]:
@@ -88,9 +91,7 @@ def probe_mode(module: nn.Module, features: Tensor, mode: str, *, batch_first: b
     """
 
     def make() -> ClippedGradients:
-        if mode == "ghost":
-            return GhostGradients(module, size_of_outputs, 1.0, batch_first=batch_first)
-        return MaterialisedGradients(module, size_of_outputs, 1.0, mode, batch_first=batch_first)
+        return _by_opacus(module, size_of_outputs, 1.0, mode, batch_first=batch_first)
 
     probe_norms(module if batch_first else RowsSecond(module), features, make, mode)
 

@@ -76,7 +76,7 @@ class Ledger:
           takes no charge; ``verify`` finds it in older rows too, whose sums the checkpoint holds.
 
     >>> import tempfile
-    >>> from dp_accounting.dp_event import GaussianDpEvent
+    >>> from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
     >>> release = Charge("run-1", "breast_cancer", "record", "add_or_remove_one", "a", 1, "update",
     ...                  GaussianDpEvent(4.0), delta=1e-5, sigma=4.0, observer="aggregator")
     >>> with tempfile.TemporaryDirectory() as folder, Ledger(folder + "/ledger.sqlite") as ledger:

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
 from homo_dp.privacy.accounting.accountants import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from homo_dp.privacy.accounting.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
 from homo_dp.privacy.ledger.rows import Spend
 

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader
 
 from homo_dp.privacy.accounting.checks import check_delta
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import ExpandedWeights, out_of_place, rows_first
+from homo_dp.privacy.gradients.by_opacus import ExpandedWeights, rows_first
 from homo_dp.privacy.gradients.choice import MODES, probe_mode, probed_tape
+from homo_dp.privacy.gradients.clipped_gradients import out_of_place
 from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.tape import FastTape, tape_of
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers

@@ -7,15 +7,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
-from dp_accounting import (
+from torch import Tensor
+
+from homo_dp.privacy.accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
-from torch import Tensor
-
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 

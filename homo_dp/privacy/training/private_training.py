@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import ClippedGradients, GhostGradients, rows_first
 from homo_dp.privacy.gradients.choice import choose_gradients
+from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, has_opacus_layers
 from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.tape import all_finite
 from homo_dp.privacy.gradients.losses import Loss
@@ -70,7 +70,10 @@ class PrivateTraining:
         check_module(module)
         check_optimizer(module, optimizer)
         module.train()
-        rows_first(module)
+        if has_opacus_layers(module):
+            from homo_dp.privacy.gradients.by_opacus import rows_first
+
+            rows_first(module)
         probe_rows(module, loss, features, labels)
         self.module, self.optimizer, self._loss = module, optimizer, loss
         self.after_noise, self._on_step = after_noise, on_step
@@ -236,8 +239,7 @@ class PrivateTraining:
         if len(rows) == 0:
             self._sum.zero_()
             return
-        if isinstance(self._gradients, GhostGradients):
-            self._gradients.batch_rows = len(rows)
+        self._gradients.batch_rows = len(rows)
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
             features, labels = self._gather(piece), self._labels.index_select(0, piece)

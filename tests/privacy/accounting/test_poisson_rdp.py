@@ -8,9 +8,10 @@ from dp_accounting import dp_event
 from dp_accounting.privacy_accountant import NeighboringRelation
 from dp_accounting.rdp import RdpAccountant
 
-from homo_dp.privacy.accounting.accountants import ORDERS, _rdp_vector
+from homo_dp.privacy.accounting.accountants import _rdp_vector
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.accounting.poisson_rdp import poisson_rdp
+from homo_dp.privacy.accounting.renyi_bounds import ORDERS
 
 RATES = (1e-6, 0.003, 0.032, 0.3, 0.5, 0.95, 0.999)
 NOISES = (0.3, 0.8, 1.5, 10.0)

@@ -17,6 +17,8 @@ class FastGradients:
         - as FastTape; a row whose gradient is not finite leaves the batch, and is counted.
     """
 
+    batch_rows = 0
+
     def __init__(self, tape: FastTape, loss: Loss, max_grad_norm: float) -> None:
         self._tape, self._loss, self._max_grad_norm = tape, loss, max_grad_norm
         self.rows_not_finite = 0

@@ -24,6 +24,8 @@ class OneOutputGradients:
         - as FastGradients, which takes over for a batch that holds a value that is not finite.
     """
 
+    batch_rows = 0
+
     def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
         self._module, self._loss = module, loss
         self._bound = max_grad_norm * BELOW
