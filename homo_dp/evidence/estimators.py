@@ -4,7 +4,7 @@
 |---|---|---|
 | ``clopper_pearson`` | independent runs, a threshold fixed before any score is seen | certified bound |
 | ``one_run`` (Steinke, Nasr & Jagielski 2023) | canaries in or out by independent fair coins | certified bound |
-| ``f_dp_one_run`` (Mahloujifar, Melis & Chaudhuri 2024) | the same, and a curve of the Gaussian family | certified bound |
+| ``f_dp_one_run`` (Mahloujifar, Melis & Chaudhuri 2024) | the same, and a Gaussian curve | certified bound |
 | ``gaussian_fit`` | scores are normal with one common spread | point estimate, no confidence |
 """
 

@@ -32,7 +32,9 @@ def test_nothing_is_shown_by_guesses_at_random() -> None:
     assert one_run(1000, 1000, 500, 1e-5, 0.95) == f_dp_one_run(1000, 1000, 500, 1e-5, 0.95) == 0
 
 
-@pytest.mark.parametrize("event", [GaussianDpEvent(1.0), SelfComposedDpEvent(PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0)), 20)])
+@pytest.mark.parametrize(
+    "event", [GaussianDpEvent(1.0), SelfComposedDpEvent(PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0)), 20)]
+)
 def test_a_perfect_attack_stays_below_the_claim_and_half_the_noise_does_not(event: object) -> None:
     claim = claim_of(event, 1e-5)
     profile = claim.profile()

@@ -19,7 +19,17 @@ def place(tmp_path: Path) -> Path:
         for number in (1, 2):
             event = GaussianDpEvent(4.0)
             charge = Charge(
-                "run-1", "patients", "record", "add_or_remove_one", "a", number, "update", event, 1e-5, 4.0, "aggregator"
+                "run-1",
+                "patients",
+                "record",
+                "add_or_remove_one",
+                "a",
+                number,
+                "update",
+                event,
+                1e-5,
+                4.0,
+                "aggregator",
             )
             ledger.charge(charge, Budget())
     command = ["ledger", "export", str(tmp_path / "ledger.sqlite"), "--key", str(tmp_path / "bank_a.key")]
