@@ -1,6 +1,6 @@
 """What an attack is: a function that runs a mechanism with or without a canary and gives one number a run.
 
-Add one by writing a class with ``claim`` and ``scores``; thresholds, bounds, ceilings, plots and processes need no more.
+Add one by writing a class with ``claim`` and ``scores``; bounds, ceilings, plots and processes need no more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Attack(ABC):
     """Runs the real mechanism many times and says each time how much the canary seems to be in.
 
     Guarantees every subclass must keep:
-        - ``scores(True, n)`` and ``scores(False, n)`` are n independent runs on neighbouring data, nothing else differs;
+        - ``scores(True, n)`` and ``scores(False, n)`` are n independent runs on neighbouring data;
         - a score uses what the observer may see, the canary, and public numbers;
         - ``claim`` is what the mechanism itself names for everything that the observer sees of a run.
     """
@@ -38,7 +38,7 @@ class Attack(ABC):
 
 
 def sampled_losses(values: Floats, noise: float, rate: float, shift: float = 1.0) -> Floats:
-    """Log likelihood ratio of noisy values whose mean is ``shift`` with probability ``rate`` if the canary is in, else 0.
+    """Log likelihood ratio of noisy values: mean ``shift`` with probability ``rate`` if the canary is in, else 0.
 
     >>> sampled_losses(np.array([0.5, 1.0]), noise=1.0, rate=1.0).tolist()
     [0.0, 0.5]

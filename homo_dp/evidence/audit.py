@@ -175,7 +175,7 @@ def _separation(scores: Scores) -> float:
 def run_attack(
     tree: Mapping[str, Any], name: str, observer: str, runs: int, jobs: int, state: Path, done: Callable[[int], None]
 ) -> Scores:
-    """``runs`` scores of an attack on a configuration, half with the canary; what was kept in ``state`` is not rerun."""
+    """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
     if runs < 2 * FEWEST:
         raise InputError(f"--runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
     key = hashlib.sha256(json.dumps([tree, name, observer, __version__], sort_keys=True).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Attacks on DP-SGD: one record whose gradient is as long as the clip allows and points its own way.
 
 The rows are made up: no table is read but for its shape. The canary has one column to itself, so that no other row
-has a gradient there, and a column that keeps the model wrong about it, so that its gradient never fades. The aggregator sends
-the same weights in every round, as it may: the guarantee holds whatever it sends.
+has a gradient there, and a column that keeps the model wrong about it, so that its gradient never fades. The
+aggregator sends the same weights in every round, as it may: the guarantee holds whatever it sends.
 """
 
 from __future__ import annotations

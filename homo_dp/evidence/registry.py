@@ -63,8 +63,8 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
                 "composition": "Adaptive composition over all rounds by privacy loss distributions; RDP over runs",
             },
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "Columns are scaled by public bounds. Tuning runs are charged "
-                "to the same ledger; choices made outside of it are not counted",
+                "preprocessing_and_hyperparameter_tuning": "Columns are scaled by public bounds. Tuning runs are "
+                "charged to the same ledger; choices made outside of it are not counted",
                 "mechanisms": f"{privacy.get('mechanism')}, homo_dp {__version__}; secure mode: "
                 f"{privacy.get('secure_mode')}",
                 "justification": ASK,

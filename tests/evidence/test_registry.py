@@ -1,4 +1,4 @@
-"""The registry record keeps the rules of opendp/deployments-registry-data (schemas/deployments-schema.yaml, 3e9c812)."""
+"""The registry record keeps the rules of opendp/deployments-registry-data (deployments-schema.yaml, 3e9c812)."""
 
 from typing import Any
 
