@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--ledger", metavar="FILE", help="the whole ledger (default: privacy.ledger of the run, if there)"
     )
+    parser.add_argument("--registry", metavar="FILE.yaml", help="also write a draft record for OpenDP's registry")
     parser.add_argument("--plots", metavar="DIR", help="also write the plots as PNG files into this folder")
     parser.add_argument("--uri", default="sqlite:///mlflow.db", help="MLflow store of the run (default: %(default)s)")
     add_screen_arguments(parser)
@@ -44,7 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_writable(options.output, "-o")
     with _record(options.source, options.uri) as record:
         shown = record.published() if options.published else record
+        if options.registry is not None:
+            write_registry(shown, options.registry, screen)
         return write_report(shown, options.output, options.ledger, options.plots, screen)
+
+
+def write_registry(record: Record, output: str, screen: Screen) -> None:
+    """Write the record for the registry of deployments; a run without a guarantee has nothing to register."""
+    from homo_dp.evidence.registry import registry_yaml
+
+    if not record.privacy.get("private"):
+        raise InputError(f"--registry {output}: the run is NOT PRIVATE, so there is no deployment to register")
+    write_whole(output, registry_yaml(record.indicators), "--registry")
+    screen.line(f"registry record: {output} (draft: fill in what it asks the curator for)")
 
 
 def write_report(record: Record, output: str, ledger: str | None, plots: str | None, screen: Screen) -> int:

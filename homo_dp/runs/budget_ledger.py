@@ -28,9 +28,12 @@ EXAMPLES = """examples:
     python -m homo_dp.budget ledger show ledger.sqlite --json
   is it whole?
     python -m homo_dp.budget ledger verify ledger.sqlite
+  a signed extract for somebody who has only the party's public key, and their check of it
+    python -m homo_dp.budget ledger export ledger.sqlite --dataset patients --key keys/a.key -o extract.json
+    python -m homo_dp.budget ledger check extract.json --key a.pub
 
 exit codes:
-  0 the ledger is whole, 1 verify found a bad row, 2 bad input, 3 show met a bad ledger"""
+  0 the ledger is whole, 1 verify or check found a bad row, 2 bad input, 3 show met a bad ledger"""
 
 DEFAULT = "ledger.sqlite"
 RUN, DATASET = 26, 14  # characters of a name that fit into 80 columns with the rest
@@ -39,7 +42,7 @@ RUN, DATASET = 26, 14  # characters of a name that fit into 80 columns with the 
 def add_ledger_commands(parser: argparse.ArgumentParser) -> None:
     """The arguments of the ledger commands."""
     parser.epilog = EXAMPLES
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show | verify")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="show | verify | export | check")
     listing = actions.add_parser("show", help="one line a run and observer, or a release", epilog=EXAMPLES)
     listing.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
     listing.add_argument("--run", help="every release of this run")
@@ -47,14 +50,23 @@ def add_ledger_commands(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--rows", action="store_true", help="every release there is; checks the whole ledger")
     listing.add_argument("--plot", metavar="FILE.png", help="draw what each run spent against each observer")
     check = actions.add_parser("verify", help="check every row, their order and the head", epilog=EXAMPLES)
-    for action in (listing, check):
+    export = actions.add_parser("export", help="an extract signed with the party's key", epilog=EXAMPLES)
+    export.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
+    export.add_argument("--run", help="only this run")
+    export.add_argument("--key", required=True, metavar="FILE.key", help="the party's private key (homo_dp.keys new)")
+    export.add_argument("-o", "--output", required=True, metavar="FILE", help="where the extract is written")
+    outside = actions.add_parser("check", help="check a signed extract, without the party", epilog=EXAMPLES)
+    outside.add_argument("file", metavar="FILE", help="an extract of `ledger export`")
+    outside.add_argument("--key", metavar="FILE.pub", help="the party's public key, got by another way")
+    add_screen_arguments(outside)
+    for action in (listing, check, export):
         action.add_argument("path", metavar="PATH", nargs="?", default=DEFAULT, help=f"the ledger (default {DEFAULT})")
         add_screen_arguments(action)
 
 
 def ledger_command(options: argparse.Namespace, screen: Screen) -> int:
     """Do what was asked for; the exit code."""
-    return {"show": show, "verify": verify}[options.action](options, screen)
+    return {"show": show, "verify": verify, "export": export, "check": check}[options.action](options, screen)
 
 
 def show(options: argparse.Namespace, screen: Screen) -> int:
@@ -157,6 +169,41 @@ def verify(options: argparse.Namespace, screen: Screen) -> int:
     if not screen.as_json:
         screen.line(f"whole: {options.path} has {head.count} releases, head {head.hash[:16]}")
     return 0
+
+
+def export(options: argparse.Namespace, screen: Screen) -> int:
+    """Write a signed extract."""
+    from homo_dp.core.files import check_writable, write_whole
+    from homo_dp.evidence.signed_extract import signed_extract
+    from homo_dp.transport.keys import read_key_pair
+
+    check_writable(options.output, "-o")
+    key = read_key_pair(Path(options.key))
+    with _open(options.path) as ledger:
+        made = signed_extract(ledger, key, options.dataset, options.run)
+    write_whole(options.output, json.dumps(made, allow_nan=False).encode() + b"\n", "-o")
+    screen.line(f"extract: {options.output}, {len(made['rows'])} releases, signed by {key.name}")
+    screen.line(f"fingerprint to tell the checker: {key.public.fingerprint}")
+    screen.summary({"extract": options.output, "rows": len(made["rows"]), "fingerprint": key.public.fingerprint})
+    return 0
+
+
+def check(options: argparse.Namespace, screen: Screen) -> int:
+    """Check a signed extract; 1 if the signature or a row is bad."""
+    from homo_dp.evidence.signed_extract import check_extract, spent
+    from homo_dp.transport.keys import read_public_key
+
+    trusted = None if options.key is None else read_public_key(Path(options.key))
+    found, findings = check_extract(Path(options.file), trusted)
+    for good, text in findings:
+        screen.line(f"{'ok' if good else 'BAD'}: {text}")
+    good = all(each for each, _ in findings)
+    if good:
+        columns = ("dataset", "run", "party", "observer", "epsilon", "delta")
+        screen.table("What the party says was spent", columns, spent(found["rows"]))
+    listed = [{"ok": each, "text": text} for each, text in findings]
+    screen.summary({"ok": good, "party": found.get("party"), "rows": len(found["rows"]), "findings": listed})
+    return 0 if good else 1
 
 
 def _open(path: str) -> Ledger:

@@ -43,6 +43,7 @@ __all__ = [
     "compose",
     "epsilon",
     "epsilon_curve",
+    "mechanisms_of",
     "rdp_epsilon",
     "renyi",
     "renyi_epsilon",
@@ -90,6 +91,12 @@ def rdp_epsilon(counts: Mapping[str, int], delta: float) -> float:
     check_delta(delta)
     _one_relation(counts)
     return renyi_epsilon(renyi(counts), delta)
+
+
+def mechanisms_of(event: DpEvent) -> dict[Mechanism, int] | None:
+    """The steps whose privacy loss distribution is known, with their counts; None for fixed-size samples."""
+    counts = parts(event)
+    return None if any(map(_fixed_size, counts)) else _with_gaussian(counts)
 
 
 def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float:

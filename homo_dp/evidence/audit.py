@@ -1,0 +1,279 @@
+"""One audit: runs with and without a canary, on all cores, resumable, and what they certify."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homo_dp import __version__
+from homo_dp.errors import InputError
+from homo_dp.evidence.attack import Attack
+from homo_dp.evidence.estimators import clopper_pearson, f_dp_one_run, guesses_at, one_run
+from homo_dp.evidence.profile import Claim, Profile, gaussian_profile
+from homo_dp.foreign import Foreign
+
+Floats = NDArray[np.float64]
+CHUNK = 50  # runs between two saves
+PILOT = 0.2  # of the runs, for a threshold where the law of the scores is not known beforehand
+FEWEST = 20
+ASSUMES = {
+    "clopper_pearson": "independent runs; threshold fixed beforehand; read by (epsilon, delta) and by the curve of the "
+    "claimed mechanism with other noise",
+    "f_dp_one_run": "canaries in or out by independent fair coins; the curve of a Gaussian",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an audit found; the first seven are what others rely on."""
+
+    claimed_epsilon: float
+    lower_bound: float
+    confidence: float
+    ceiling: float | None
+    point_estimate: float | None
+    attack: str
+    observer: str
+    delta: float
+    runs: int
+    refuted: bool
+    estimator: str
+    assumes: str
+    bound_by_epsilon_delta_alone: float
+    threshold: float
+    true_positives: int
+    present: int
+    false_positives: int
+    absent: int
+
+    def to_json(self) -> dict[str, Any]:
+        """With null for what is infinite or unknown."""
+        return {key: _plain(value) for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One score a run, with and without the canary."""
+
+    present: Floats
+    absent: Floats
+
+
+def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
+    """Bound, ceiling and point estimate from the scores of an attack."""
+    threshold, kept = _threshold(attack, scores, confidence)
+    guesses = guesses_at(kept.present, kept.absent, threshold)
+    claim, profile = attack.claim, attack.claim.profile()
+    bound = claim.lower_bound(guesses, confidence)
+    ceiling = None
+    if profile is not None:
+        _, expected = profile.best_threshold(len(scores.present), len(scores.absent), confidence)
+        ceiling = claim.lower_bound(expected, confidence)
+    return Outcome(
+        claimed_epsilon=claim.epsilon,
+        lower_bound=bound,
+        confidence=confidence,
+        ceiling=ceiling,
+        point_estimate=claim.point_estimate(_separation(scores)),
+        attack=attack.name,
+        observer=attack.observer,
+        delta=claim.delta,
+        runs=len(scores.present) + len(scores.absent),
+        refuted=bound > claim.epsilon or (profile is not None and profile.refuted_by(guesses, confidence)),
+        estimator="clopper_pearson",
+        assumes=ASSUMES["clopper_pearson"],
+        bound_by_epsilon_delta_alone=clopper_pearson(guesses, claim.delta, confidence),
+        threshold=threshold,
+        true_positives=int(guesses.true_positives),
+        present=guesses.present,
+        false_positives=int(guesses.false_positives),
+        absent=guesses.absent,
+    )
+
+
+def judge_one_run(
+    scores: Floats, present: NDArray[np.bool_], claim: Claim, attack: str, observer: str, confidence: float
+) -> Outcome:
+    """The same for one run with many canaries."""
+    profile = claim.profile()
+    if profile is None:
+        raise InputError("privacy.sampling: one run needs a claim with a curve; audit poisson or everyone")
+    canaries = len(scores)
+    threshold, ceiling = _one_run_threshold(profile, claim.delta, canaries, confidence)
+    guesses = guesses_at(scores[present], scores[~present], threshold)
+    guessed, correct = int(guesses.true_positives + guesses.false_positives), int(guesses.true_positives)
+    bound = f_dp_one_run(canaries, guessed, correct, claim.delta, confidence)
+    return Outcome(
+        claimed_epsilon=claim.epsilon,
+        lower_bound=bound,
+        confidence=confidence,
+        ceiling=ceiling,
+        point_estimate=claim.point_estimate(_separation(Scores(scores[present], scores[~present]))),
+        attack=attack,
+        observer=observer,
+        delta=claim.delta,
+        runs=1,
+        refuted=bound > claim.epsilon,
+        estimator="f_dp_one_run",
+        assumes=ASSUMES["f_dp_one_run"],
+        bound_by_epsilon_delta_alone=one_run(canaries, guessed, correct, claim.delta, confidence),
+        threshold=threshold,
+        true_positives=correct,
+        present=int(present.sum()),
+        false_positives=guessed - correct,
+        absent=int((~present).sum()),
+    )
+
+
+def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence: float) -> tuple[float, float]:
+    best = (-1.0, 0.0)
+    inside = np.flatnonzero((profile.in_rate > 1e-6) & (profile.in_rate < 1 - 1e-6))
+    for at in inside[:: max(1, len(inside) // 25)]:
+        right, wrong = (canaries / 2 * float(rate[at]) for rate in (profile.in_rate, profile.out_rate))
+        guessed = round(right + wrong)
+        if guessed:
+            bound = f_dp_one_run(canaries, guessed, min(guessed, round(right)), delta, confidence)
+            best = max(best, (bound, float(profile.losses[at])))
+    return best[1], max(0.0, best[0])
+
+
+def _threshold(attack: Attack, scores: Scores, confidence: float) -> tuple[float, Scores]:
+    """A threshold that the scores it is used on had no part in, and those scores."""
+    profile = attack.claim.profile()
+    if attack.scores_are_losses and profile is not None:
+        return profile.best_threshold(len(scores.present), len(scores.absent), confidence)[0], scores
+    first, second = (max(FEWEST // 2, int(PILOT * len(each))) for each in (scores.present, scores.absent))
+    pilot = Scores(scores.present[:first], scores.absent[:second])
+    kept = Scores(scores.present[first:], scores.absent[second:])
+    spread = math.sqrt((float(np.var(pilot.present)) + float(np.var(pilot.absent))) / 2) or 1e-12
+    distance = min(max((float(pilot.present.mean()) - float(pilot.absent.mean())) / spread, 1e-3), 30.0)
+    loss, _ = gaussian_profile(distance).best_threshold(len(kept.present), len(kept.absent), confidence)
+    return float(pilot.absent.mean()) + spread * (loss / distance + distance / 2), kept
+
+
+def _separation(scores: Scores) -> float:
+    spread = math.sqrt((float(np.var(scores.present)) + float(np.var(scores.absent))) / 2)
+    gap = float(scores.present.mean() - scores.absent.mean())
+    return gap / spread if spread else (math.inf if gap > 0 else 0.0)
+
+
+# --- many runs ------------------------------------------------------------------------------------------------------
+
+
+def run_attack(
+    tree: Mapping[str, Any], name: str, observer: str, runs: int, jobs: int, state: Path, done: Callable[[int], None]
+) -> Scores:
+    """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
+    if runs < 2 * FEWEST:
+        raise InputError(f"--runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
+    key = hashlib.sha256(json.dumps([tree, name, observer, __version__], sort_keys=True).encode()).hexdigest()[:16]
+    found = _kept(state, key)
+    need = {True: (runs + 1) // 2, False: runs // 2}
+    done(sum(min(len(found[side]), need[side]) for side in need))
+    pieces = [(side, min(CHUNK, need[side] - at)) for side in need for at in range(len(found[side]), need[side], CHUNK)]
+
+    def take(side: bool, scores: list[float]) -> None:
+        found[side] += scores
+        state.parent.mkdir(parents=True, exist_ok=True)
+        with state.open("a") as file:
+            file.write(json.dumps({"key": key, "present": side, "scores": scores}) + "\n")
+        done(len(scores))
+
+    if jobs == 1 or len(pieces) <= 2:
+        for side, count in pieces:
+            take(side, _chunk(tree, name, observer, side, count))
+    else:
+        _on_all_cores(tree, name, observer, pieces, jobs, take)
+    state.unlink(missing_ok=True)
+    return Scores(*(np.array(found[side][: need[side]]) for side in (True, False)))
+
+
+def _on_all_cores(
+    tree: Mapping[str, Any],
+    name: str,
+    observer: str,
+    pieces: list[tuple[bool, int]],
+    jobs: int,
+    take: Callable[[bool, list[float]], None],
+) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=context, initializer=_ignore_interrupts) as pool:
+        running: dict[Future[list[float]], bool] = {}
+        try:
+            for side, count in pieces:
+                running[pool.submit(_chunk, tree, name, observer, side, count)] = side
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    take(running.pop(future), future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_attacks: dict[str, Attack] = {}
+
+
+def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, count: int) -> list[float]:
+    """Some runs in this process; the attack is built once."""
+    import torch
+
+    from homo_dp.config.load import config_from
+    from homo_dp.evidence.choice import attack_on
+
+    torch.set_num_threads(1)
+    key = json.dumps([tree, name, observer], sort_keys=True)
+    if key not in _attacks:
+        _attacks.clear()
+        _attacks[key] = attack_on(config_from(tree), name, observer)
+    return [float(score) for score in _attacks[key].scores(present, count)]
+
+
+def _kept(state: Path, key: str) -> dict[bool, list[float]]:
+    """Scores that an interrupted audit of the same recipe kept; lines of others, or half written, are passed over."""
+    found: dict[bool, list[float]] = {True: [], False: []}
+    file = Foreign(str(state), "delete it: the runs are made again", InputError)
+    lines = state.read_bytes().splitlines() if state.is_file() else []
+    for line in lines:
+        try:
+            read = file.json(line)
+        except InputError:
+            continue
+        if isinstance(read, dict) and read.get("key") == key and isinstance(read.get("scores"), list):
+            found[bool(read.get("present"))] += [float(score) for score in read["scores"]]
+    return found
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def rates(scores: Scores) -> tuple[Floats, Floats]:
+    """The attack's ROC: false- and true-positive rates over all thresholds."""
+    cuts = np.unique(np.concatenate([scores.present, scores.absent]))[::-1]
+    cuts = cuts[:: max(1, len(cuts) // 2000)]
+    false = np.array([float(np.mean(scores.absent >= cut)) for cut in cuts])
+    true = np.array([float(np.mean(scores.present >= cut)) for cut in cuts])
+    return np.append(0.0, false), np.append(0.0, true)
+
+
+def claimed_rates(claim: Claim, false: Floats) -> Floats:
+    """The true-positive rates that (epsilon, delta) alone allows."""
+    e, d = math.exp(min(claim.epsilon, 600.0)), claim.delta
+    return np.clip(np.minimum(e * false + d, 1 - (1 - d - false) / e), 0.0, 1.0)
