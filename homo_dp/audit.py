@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from homo_dp.cli import (
+from homo_dp.console.options import (
     Parser,
     Screen,
     add_common_arguments,
@@ -15,8 +15,8 @@ from homo_dp.cli import (
     run,
     screen_from_arguments,
 )
+from homo_dp.core.errors import InputError
 from homo_dp.core.files import check_writable, write_whole
-from homo_dp.errors import InputError
 
 if TYPE_CHECKING:
     import argparse

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from homo_dp import __version__
-from homo_dp.errors import InputError
+from homo_dp.core.errors import InputError
+from homo_dp.core.foreign import Foreign
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.estimators import clopper_pearson, f_dp_one_run, guesses_at, one_run
 from homo_dp.evidence.profile import Claim, Profile, gaussian_profile
-from homo_dp.foreign import Foreign
 
 Floats = NDArray[np.float64]
 CHUNK = 50  # runs between two saves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from homo_dp.config.schema import Config
-from homo_dp.errors import InputError
+from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack
 
 ATTACKS = ("canary_gradient", "canary_updates", "canary_model", "canary_user", "clip_bits", "canary_upload")

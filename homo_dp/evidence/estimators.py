@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from homo_dp.errors import InputError
-from homo_dp.privacy.analytic import gaussian_epsilons
+from homo_dp.core.errors import InputError
+from homo_dp.privacy.accounting.analytic_gaussian import gaussian_epsilons
 
 Floats = NDArray[np.float64]
 LARGEST_EPSILON = 200.0  # no number of guesses that fits in memory certifies more

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from homo_dp.core.errors import InputError
 from homo_dp.data.rows import Table
-from homo_dp.errors import InputError
 from homo_dp.evidence.attack import sampled_losses
 from homo_dp.evidence.profile import Claim, claim_of
 from homo_dp.evidence.records import Recipe
-from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, noise_source
-from homo_dp.federation.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.events import compose
+from homo_dp.privacy.accounting.events import compose
 
 Floats = NDArray[np.float64]
 NAME = "many_canaries"

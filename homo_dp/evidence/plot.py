@@ -6,7 +6,7 @@ import numpy as np
 
 from homo_dp.evidence.audit import Outcome, Scores, claimed_rates, rates
 from homo_dp.evidence.profile import Claim
-from homo_dp.tracking.figures import COLOURS, GREY, new_figure, png
+from homo_dp.tracking.report.figures import COLOURS, GREY, new_figure, png
 
 
 def roc_picture(outcome: Outcome, scores: Scores, claim: Claim) -> bytes:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from homo_dp.evidence.estimators import Guesses, clopper_pearson, error_bounds
-from homo_dp.privacy.accounting import mechanisms_of
-from homo_dp.privacy.analytic import gaussian_epsilons
-from homo_dp.privacy.events import DpEvent
-from homo_dp.privacy.pld import loss_distribution, loss_epsilons
-from homo_dp.privacy.pld_step import Mechanism
+from homo_dp.privacy.accounting.accountants import mechanisms_of
+from homo_dp.privacy.accounting.analytic_gaussian import gaussian_epsilons
+from homo_dp.privacy.accounting.events import DpEvent
+from homo_dp.privacy.accounting.pld import loss_distribution, loss_epsilons
+from homo_dp.privacy.accounting.pld_step import Mechanism
 
 Floats = NDArray[np.float64]
 Steps = tuple[tuple[Mechanism, int], ...]  # every step of a run, and how many times
@@ -143,7 +143,7 @@ class Claim:
 
 def claim_of(event: DpEvent, delta: float) -> Claim:
     """The claim that a ledger makes by charging this event."""
-    from homo_dp.privacy.accounting import epsilon
+    from homo_dp.privacy.accounting.accountants import epsilon
 
     mechanisms = mechanisms_of(event)
     steps = None if mechanisms is None else tuple(sorted(mechanisms.items(), key=repr))

@@ -17,17 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.data.rows import Table
-from homo_dp.errors import ConfigError, InputError
 from homo_dp.evidence.attack import Attack, repeated_losses, sampled_losses
 from homo_dp.evidence.profile import claim_of
-from homo_dp.federation.build import build_fit, build_mechanism, federation_facts, noise_source
-from homo_dp.federation.local_fit import LocalFit
-from homo_dp.federation.mechanism import Mechanism, PartyFacts, PartyPlan, Update, Weights
+from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Update, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
 from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.events import compose
-from homo_dp.privacy.noise import NoiseSource
+from homo_dp.privacy.noise.source import NoiseSource
 
 Floats = NDArray[np.float64]
 OTHERS = 8  # made-up rows beside the canary

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from homo_dp.errors import InputError
+from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack, sampled_losses
 from homo_dp.evidence.profile import claim_of
 from homo_dp.evidence.records import Recipe
-from homo_dp.federation.build import build_mechanism, federation_facts, noise_source
-from homo_dp.federation.mechanism import FederationFacts, Mechanism, PartyFacts, Update
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Update
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.nbafl import Nbafl
-from homo_dp.privacy.events import compose
-from homo_dp.privacy.sampling import REPLACE_ONE
+from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
+from homo_dp.privacy.accounting.events import compose
+from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 Floats = NDArray[np.float64]
 SIZE = 4  # weights of the made-up model

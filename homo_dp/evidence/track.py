@@ -13,7 +13,7 @@ METRICS = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confi
 
 def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None) -> str:
     """Log figures, tags and files; a line that says where. A store that is down costs the line, never the audit."""
-    from homo_dp.tracking.sender import set_defaults
+    from homo_dp.tracking.mlflow.sender import set_defaults
 
     set_defaults()
     from mlflow.exceptions import MlflowException

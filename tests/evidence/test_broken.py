@@ -10,10 +10,10 @@ from homo_dp.config.load import load
 from homo_dp.evidence.audit import Scores, judge
 from homo_dp.evidence.profile import claim_of
 from homo_dp.evidence.records import CanaryGradient, Recipe
-from homo_dp.federation.build import federation_facts, noise_source
-from homo_dp.federation.local_fit import LocalFit
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
-from homo_dp.privacy.training import PrivateTraining
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.sessions.build import federation_facts, noise_source
+from homo_dp.privacy.training.private_training import PrivateTraining
 
 RUNS = 250  # with the canary, and as many without; false alarms at 0.99: below 1 in 1,000
 
