@@ -1,7 +1,7 @@
 """scikit-learn estimators that train with differential privacy: ``fit(X, y, parties=None)``.
 
 They take their place in pipelines, ``clone`` and searches over parameters, but for two things that privacy asks for:
-what is public about the rows (``bounds``, ``classes``) is declared and not read off them, and ``ledger`` is written out.
+what is public about the rows (``bounds``, ``classes``) is declared, not read off them, and ``ledger`` is written out.
 A search over parameters spends epsilon at every fit: name one ledger for all of them, and look at what is left.
 """
 
@@ -91,13 +91,11 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return validate_data(self, X, reset=False, dtype=np.float64)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # noise is never seeded
-        for kind in (tags.classifier_tags, tags.regressor_tags):
-            if kind is not None:
-                kind.poor_score = True  # noise for epsilon on the few rows of a check
-        return tags
+
+def _tags(tags: Any, kind: Any) -> Any:
+    tags.non_deterministic = True  # noise is never seeded
+    kind.poor_score = True  # noise for epsilon on the few rows of a check
+    return tags
 
 
 class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
@@ -126,10 +124,15 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of each of ``classes_``, a row each."""
-        return self.model_.predict_proba(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
 
     def _own(self) -> dict[str, Any]:
         return {}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return _tags(tags, tags.classifier_tags)
 
 
 class PrivateLogisticRegression(_PrivateClassifier):
@@ -182,7 +185,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
 
 class PrivateMLPClassifier(_PrivateClassifier):
-    """A network of dense layers by DP-SGD; the arguments of ``PrivateLogisticRegression``, and the widths of its layers.
+    """Dense layers by DP-SGD; the arguments of ``PrivateLogisticRegression``, and the widths of the layers.
 
     >>> PrivateMLPClassifier(hidden_layer_sizes=(8,)).get_params()["hidden_layer_sizes"]
     (8,)
@@ -276,4 +279,9 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """A number for each row, in the units of y."""
-        return self.model_.predict(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict(rows)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return _tags(tags, tags.regressor_tags)
