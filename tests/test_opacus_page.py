@@ -19,6 +19,6 @@ def test_the_loop_on_the_page_trains_privately() -> None:
     assert isinstance(engine, PrivacyEngine)
     assert isinstance(engine, opacus.PrivacyEngine)
     assert engine.secure_mode
-    assert engine.accountant.history == [(0.8, 64 / 512, 5 * 8)]
+    assert engine.accountant.history == [(1.0, 64 / 512, 5 * 8)]
     assert 1 < after["epsilon"] < 10
     assert after["accuracy"] > 0.7

@@ -56,6 +56,7 @@ def test_a_model_predicts_classes_of_frames_and_arrays(result: homo_dp.Result) -
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     np.testing.assert_array_equal(answers, result.model.predict(rows[["age", "dose", "weight"]].to_numpy()))
     assert result.model.score(rows) == pytest.approx(np.mean(answers == rows["outcome"]))
+    assert result.model.score(rows, list(answers)) == 1
     with pytest.raises(DataError, match="3 columns"):
         result.model.predict(np.zeros((2, 2)))
 
