@@ -59,7 +59,7 @@ TESTS ?= $(shell $(PYTHON) pipelines/changed_tests.py)
 
 test-fast: $(DEVELOPING)
 	$(PYTHON) -m ruff check .
-	timeout 60 $(PYTHON) -m pytest -q -x -n 2 -m "not faults and not chaos and not ui and not slow" $(TESTS)
+	$(PYTHON) -m pytest -q -x -n 2 -m "not faults and not chaos and not ui and not slow" $(TESTS)
 
 test-slow: $(DEVELOPING)
 	$(PYTHON) -m pytest -n 2 -m slow

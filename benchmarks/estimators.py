@@ -34,9 +34,9 @@ def scaled(name: str) -> tuple[np.ndarray, np.ndarray]:
 def _nucleus() -> dict[str, Any]:
     """The bounds as they stand in homo_dp/data/embedded.py, which the other environment cannot import."""
     tree = ast.parse((Path(__file__).parents[1] / "homo_dp" / "data" / "embedded.py").read_text(encoding="utf-8"))
-    named = [node for node in tree.body if isinstance(node, ast.AnnAssign) and node.value is not None]
+    named = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
     found = next(node.value for node in named if getattr(node.target, "id", "") == "_NUCLEUS")
-    bounds: dict[str, Any] = ast.literal_eval(found or ast.Constant({}))
+    bounds: dict[str, Any] = ast.literal_eval(ast.unparse(found)) if found is not None else {}
     return bounds
 
 

@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
 
-class ThisPython(KernelSpecManager):
+class ThisPython(KernelSpecManager):  # type: ignore[misc]
     """The kernel of the interpreter that runs the tests, whatever kernels the machine knows."""
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:

@@ -73,7 +73,7 @@ def plan(
         from homo_dp.runs.dry_run import plan_of
 
         planned = plan_of(config)
-        table = pd.DataFrame(planned.parties.values()).set_index("party")
+        table = pd.DataFrame([dict(row) for row in planned.parties.values()]).set_index("party")
         return Plan(table, planned.releases, planned.notes, planned.refused)
 
 
