@@ -1,5 +1,10 @@
 # make train   runs the main job on the embedded data set
 # make test    runs every check: ruff, mypy, import-linter, pytest
+# make test-fast  a change in hand: ruff and the tests of changed files, under 60 s (TESTS=tests/... names others)
+# make test-slow  scikit-learn's checks of the estimators
+# make dist    wheel and sdist into dist/
+# make docs    the site into build/site; a broken link is an error
+# make examples  runs the notebooks of examples/ and keeps their outputs
 # make fuzz    mutates what readers of foreign bytes get, under 10 minutes, counts into docs/robustness.md (SECONDS=540)
 # make test-chaos       kills, freezes and cuts off 20 federations at random, on both transports, under 8 minutes
 # make audit-dependencies  asks what is known about the pinned packages and writes sbom.cdx.json
@@ -20,7 +25,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 DEVELOPING := $(VENV)/.homo_dp_developing
 
-.PHONY: train ui browser test test-ui test-faults test-chaos fuzz audit-dependencies demo-federation lint install bench clean help
+.PHONY: train ui browser test test-fast test-slow dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -47,7 +52,27 @@ lint: $(DEVELOPING)
 	$(VENV)/bin/lint-imports
 
 test: lint
-	$(PYTHON) -m pytest -n 2 -m "not faults and not chaos and not ui"
+	$(PYTHON) -m pytest -n 2 -m "not faults and not chaos and not ui and not slow"
+
+# The tests that mirror what is not committed yet (or TESTS), else the quick heart of the privacy rules.
+TESTS ?= $(shell $(PYTHON) pipelines/changed_tests.py)
+
+test-fast: $(DEVELOPING)
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m pytest -q -x -n 2 -m "not faults and not chaos and not ui and not slow" $(TESTS)
+
+test-slow: $(DEVELOPING)
+	$(PYTHON) -m pytest -n 2 -m slow
+
+dist: $(DEVELOPING)
+	rm -rf dist
+	$(PYTHON) -m build --no-isolation
+
+docs: $(DEVELOPING)
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
+
+examples: $(DEVELOPING)
+	$(PYTHON) pipelines/run_examples.py
 
 test-faults: $(DEVELOPING)
 	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py
@@ -64,7 +89,7 @@ audit-dependencies: $(INSTALLED)
 	$(PYTHON) pipelines/audit_dependencies.py
 
 # Two workers on two cores: one thread each.
-test test-faults test-chaos test-ui fuzz: export OMP_NUM_THREADS = 1
+test test-fast test-slow test-faults test-chaos test-ui fuzz: export OMP_NUM_THREADS = 1
 
 bench: $(DEVELOPING)
 	$(PYTHON) benchmarks/run_all.py

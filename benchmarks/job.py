@@ -35,7 +35,7 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
     phases = Phases()
     phases.enter("imports")
     import homo_dp.config.load
-    from homo_dp import train
+    import homo_dp.train as train
 
     if imported:
         import homo_dp.privacy.training.private_training

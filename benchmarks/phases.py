@@ -67,7 +67,7 @@ def watch_run(phases: Phases) -> None:
     phases.enter("imports")
     with quick_imports():
         import homo_dp.privacy.opacus.engine  # noqa: F401 (imported late by a run)
-        from homo_dp import train
+        import homo_dp.train as train
         from homo_dp.federation.mechanisms.dp_sgd import DpSgd
         from homo_dp.privacy.ledger import Ledger
         from homo_dp.privacy.training.private_training import PrivateTraining

@@ -15,6 +15,6 @@ def run_recipe(recipe: Path, arguments: Sequence[str] | None = None) -> int:
 
         usual = ["--config", str(recipe), "--vary", "privacy.mechanism=dp_sgd,none", "--repeats", "3"]
         return compare.main([*usual, *given[1:]])
-    from homo_dp import train
+    import homo_dp.train as train
 
     return train.main(["--config", str(recipe), *given])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.config.addresses import masked
@@ -16,7 +16,7 @@ from homo_dp.console.options import (
     run,
     screen_from_arguments,
 )
-from homo_dp.core.heavy_imports import quick_imports
+from homo_dp.core.callable_module import make_callable
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
@@ -62,34 +62,12 @@ def train(config: Config, screen: Screen) -> int:
 
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
-    with quick_imports():
-        from homo_dp.federation.sessions.build import mechanism_class
-        from homo_dp.runs.dry_run import continuation_note
-        from homo_dp.runs.outputs import write_outputs
-        from homo_dp.runs.run_facts import run_params, run_tags
-        from homo_dp.runs.user_simulation import build_simulation
-        from homo_dp.tracking.indicators import numbers_of
+    from homo_dp.runs.training import run_training
 
-        mechanism_class(config.privacy.mechanism).warm_up()
+    simulation, outcome = run_training(config, screen, tracker)
+    from homo_dp.runs.outputs import write_outputs  # after the heavy imports of training
+    from homo_dp.tracking.indicators import numbers_of
 
-    with screen.progress(config.train.rounds) as progress:
-
-        def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
-            progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
-            tracker.log_round(row["round"], {k: v for k, v in row.items() if k != "round" and v is not None}, parties)
-
-        try:
-            simulation = build_simulation(config, on_round)
-        except KeyboardInterrupt:
-            raise Interrupted("before the first round; nothing was written") from None
-        if config.train.init_from is not None:
-            screen.line(continuation_note(config.train.init_from))
-        tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
-        tracker.start(run_params(config), tags, list(simulation.plans))
-        outcome = simulation.run()
-    if outcome.interrupted and not outcome.rounds:
-        tracker.finish("KILLED", {}, {})
-        raise Interrupted("before the first round was over; nothing was written")
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms, tracker.draw)
     numbers = numbers_of(written.indicators)
     status = "KILLED" if outcome.interrupted else "FINISHED"
@@ -129,6 +107,8 @@ def _summary(outcome: Outcome, written: Written) -> dict[str, Any]:
     files = {name: str(path) for name, path in written.files.items()}
     return {**numbers, "privacy": outcome.statement, "files": files}
 
+
+make_callable(__name__, "homo_dp.api.training:train")  # homo_dp.train(...) is the Python API
 
 if __name__ == "__main__":
     run(main)

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["compare"]:
         compare()
         return 0
-    from homo_dp import train
+    import homo_dp.train as train
 
     return train.main(["--config", str(RECIPE), *given])
 

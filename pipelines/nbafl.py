@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the recipe or the sweep; the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] != ["sweep"]:
-        from homo_dp import train
+        import homo_dp.train as train
 
         return train.main(["--config", str(RECIPE), *given])
     parser = argparse.ArgumentParser(prog="pipelines/nbafl.py sweep", description="Sweep NbAFL's epsilon and delta.")

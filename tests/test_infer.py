@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp import infer, train
+import homo_dp.train as train
+from homo_dp import infer
 from tests.commands import CommandLine, Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"

@@ -14,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from homo_dp import infer, train
+import homo_dp.train as train
+from homo_dp import infer
 from homo_dp.config.load import load_config
 from homo_dp.models.scoring import round_metrics
 from homo_dp.runs.simulation import Simulation

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp import infer, train
+import homo_dp.train as train
+from homo_dp import infer
 from homo_dp.models.files import read_card
 from homo_dp.privacy.ledger import Ledger
 from tests.commands import CommandLine, Finished

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp import infer, train
+import homo_dp.train as train
+from homo_dp import infer
 from tests.commands import Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"

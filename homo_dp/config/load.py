@@ -19,6 +19,7 @@ from homo_dp.config.explain import dotted, explain, show
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.privacy import left_aside
+from homo_dp.config.recipes import recipe_path
 from homo_dp.config.schema import Config
 from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.core.errors import ConfigError
@@ -118,6 +119,7 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    path = recipe_path(path)
     is_json = path.suffix == ".json"
     file = Foreign(f"--config {path}", "correct it", ConfigError, LARGEST_YAML)
     try:

@@ -22,6 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from homo_dp.core.errors import DataError, printable
+from homo_dp.data.in_memory import table_in_memory
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -41,6 +42,11 @@ _NOT_UTF8 = "the text is not UTF-8; save the table as UTF-8 (for example: iconv 
 
 def read_table(path: str | PathLike[str]) -> pd.DataFrame:
     """The whole table, rows in the order of the file; CSV cells as text, Parquet columns with their types."""
+    held = table_in_memory(path)
+    if held is not None:
+        if len(held) == 0:
+            raise DataError(f"{path}: {_NO_ROWS}")
+        return held
     file = checked(path)
     names = header(file)
     with _explained(file, len(names)):
@@ -73,19 +79,26 @@ def read_chunks(path: str | PathLike[str], rows: int = 50_000) -> Iterator[pd.Da
 
 def header(path: str | PathLike[str]) -> list[str]:
     """Column names of a table, checked: none twice, none empty, and not one column that should be many."""
+    held = table_in_memory(path)
+    if held is not None:
+        return _checked_names([str(name) for name in held.columns], str(path))
     file = checked(path)
     with _explained(file, 0):
         if is_parquet(file):
             names = [str(name) for name in pyarrow.parquet.read_schema(file).names]
         else:
             names = _csv_header(file)
+    return _checked_names(names, str(file))
+
+
+def _checked_names(names: list[str], file: str) -> list[str]:
     if len(names) > MOST_COLUMNS:
         raise DataError(
             f"{file}: has {len(names)} columns, at most {MOST_COLUMNS} can be read; keep the columns that you use, or "
             "store wide records as arrays in an .npz file"
         )
     if len(names) > MANY_COLUMNS:
-        log.warning("%s: has %d columns; reading and encoding them takes a while", printable(str(file)), len(names))
+        log.warning("%s: has %d columns; reading and encoding them takes a while", printable(file), len(names))
     twice = sorted(name for name, times in collections.Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")

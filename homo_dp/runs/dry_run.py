@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +20,46 @@ from homo_dp.privacy.ledger.totals import Totals
 from homo_dp.runs.user_simulation import counted, planned_user_mechanism, simulates_users
 
 
-def show_plan(config: Config, screen: Screen) -> None:
-    """Print each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no table."""
+@dataclass(frozen=True)
+class Planned:
+    """What a training would release, by party, and why it would be refused, if it would."""
+
+    parties: Mapping[str, Mapping[str, Any]]
+    releases: tuple[str, ...]
+    notes: tuple[str, ...]
+    refused: str | None
+
+
+def plan_of(config: Config) -> Planned:
+    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no private table."""
     mechanism = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
-    screen.line("dry run: no data was touched, nothing is charged")
     left = _remaining(config)
-    rows = [_row(mechanism, name, plan, plans, left) for name, plan in plans.items()]
+    notes = [note for plan in plans.values() for note in plan.notes]
+    if config.train.init_from:
+        notes.append(continuation_note(config.train.init_from))
+    return Planned(
+        parties={name: _row(mechanism, name, plan, plans, left) for name, plan in plans.items()},
+        releases=tuple(dict.fromkeys(text for plan in plans.values() for text in plan.releases)),
+        notes=tuple(dict.fromkeys(notes)),
+        refused=_refusal(config, mechanism, plans),
+    )
+
+
+def show_plan(config: Config, screen: Screen) -> None:
+    """Print the plan of a training."""
+    planned = plan_of(config)
+    rows = list(planned.parties.values())
+    screen.line("dry run: no data was touched, nothing is charged")
     header = [counted(config) if name == "rows" else name for name in rows[0]]
     screen.table("plan", header, [list(row.values()) for row in rows])
-    for text in dict.fromkeys(text for plan in plans.values() for text in plan.releases):
+    for text in planned.releases:
         screen.line(f"released by each party: {text}")
-    for text in dict.fromkeys(note for plan in plans.values() for note in plan.notes):
+    for text in planned.notes:
         screen.line(text)
-    if config.train.init_from:
-        screen.line(continuation_note(config.train.init_from))
-    refused = _refusal(config, mechanism, plans)
-    if refused is not None:
-        screen.line(f"the run would be refused: {refused}")
-    screen.summary({"parties": dict(zip(plans, rows, strict=True)), "refused": refused})
+    if planned.refused is not None:
+        screen.line(f"the run would be refused: {planned.refused}")
+    screen.summary({"parties": planned.parties, "refused": planned.refused})
 
 
 def planned_mechanism(config: Config) -> Mechanism:

@@ -64,9 +64,9 @@ def write_outputs(
             "norms": histogram,
         }
     )
-    indicators = _indicators(outcome, summary)
+    indicators = indicators_of(outcome, summary)
     _write_predictions(outcome, files["predictions"])
-    save_model(files["model"], outcome.weights, _card(outcome))
+    save_model(files["model"], outcome.weights, model_card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
     if ledger is not None:
         files["ledger"] = companion(output.indicatorFileName, "ledger.json")
@@ -78,7 +78,8 @@ def write_outputs(
     return Written(files, indicators)
 
 
-def _indicators(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
+def indicators_of(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The content of the indicators file: metrics, the privacy statement, every round, the state of the ledger."""
     config, federation, threshold = outcome.config, outcome.federation, outcome.config.predict.threshold
     module, task = outcome.model.module, outcome.model.task
     parts: dict[str, dict[str, Any]] = {}
@@ -117,7 +118,8 @@ def _write_predictions(outcome: Outcome, path: Path) -> None:
             writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
 
 
-def _card(outcome: Outcome) -> ModelCard:
+def model_card(outcome: Outcome) -> ModelCard:
+    """What the model file says beside the weights."""
     encoding = outcome.federation.encoding
     return ModelCard(
         architecture=outcome.model.architecture,

@@ -13,7 +13,7 @@ import torch
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent, SelfComposedDpEvent
 from safetensors import safe_open
 
-from homo_dp import train
+import homo_dp.train as train
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyFacts, PartyPlan, Release, Update, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from homo_dp import train
+import homo_dp.train as train
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from homo_dp import train
+import homo_dp.train as train
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.files import load_model

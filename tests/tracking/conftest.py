@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from homo_dp import train
+import homo_dp.train as train
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

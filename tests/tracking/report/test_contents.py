@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from homo_dp import report, train
+import homo_dp.train as train
+from homo_dp import report
 from homo_dp.core.errors import InputError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.tracking.report.contents import Checks, report_page

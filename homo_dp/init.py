@@ -1,0 +1,153 @@
+"""Write a commented project to start from: ``homo-dp init DIR``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
+from homo_dp.core.errors import ConfigError
+from homo_dp.core.files import write_whole
+
+EXAMPLES = """examples:
+  homo-dp init trial
+      asks for tables, label and epsilon; without a terminal the answers are the defaults
+  homo-dp init trial --table a=hospital_a.csv --table b=hospital_b.csv --label outcome --epsilon 2
+      copies nothing: the config names the tables, and its columns are drafted from the first one"""
+
+CONFIG = """\
+# A federation in one process; every key and its default: docs/config.md. Run: homo-dp train --config {name}/config.yaml
+model:
+  name: {model}            # or mlp, linear_regression; see docs/models.md
+{data}
+privacy:
+  mechanism: dp_sgd        # each row is hidden
+  target_epsilon: {epsilon:g}        # what the whole run may cost each party: 1 is strong, 8 is weak
+  delta: 1.0e-05           # below 1 / rows of every party
+  ledger: {name}/ledger.sqlite   # what was spent on these data, over all runs: keep it
+train:
+  rounds: 20
+output:
+  predictFileName: {name}/out/predict.csv
+  indicatorFileName: {name}/out/indicator.json
+  modelFileName: {name}/out/model.safetensors
+tracking:
+  enabled: false           # true: runs go to MLflow (make ui)
+"""
+README = """\
+# {name}
+
+A federation of {parties}, with differential privacy (epsilon {epsilon:g} for each party).
+
+1. Read `config.yaml`. {todo}
+2. `homo-dp train --config {name}/config.yaml --dry-run` says what would be released, and touches no data.
+3. `homo-dp train --config {name}/config.yaml` trains; results are in `out/`.
+4. `homo-dp report {name}/out -o {name}/report.html` makes the page for whoever signs it off.
+
+`ledger.sqlite` keeps what was spent on these data. Do not delete it: the guarantee over several runs rests on it.
+Run the commands in the folder that holds this one. `parties/NAME/` is a place for what a party keeps to itself.
+"""
+_DRAFTED = "Its bounds and levels were drafted from rows: REPLACE every one by public knowledge before training."
+_BUNDLED = "It uses the bundled breast-cancer table, whose bounds are public; put your own tables under `data.files`."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Ask or take flags, write the project; the exit code."""
+    parser = Parser(prog="homo-dp init", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("folder", metavar="DIR", help="the project's folder; must be new or empty")
+    parser.add_argument("--table", metavar="PARTY=FILE", action="append", help="a party's table; may be repeated")
+    parser.add_argument("--label", metavar="COLUMN", help="the label column")
+    parser.add_argument("--epsilon", type=float, help="what the run may cost each party (default: 4)")
+    parser.add_argument("--yes", action="store_true", help="ask nothing")
+    add_screen_arguments(parser)
+    options = parser.parse_args(arguments)
+    screen = screen_from_arguments(options)
+    folder = Path(options.folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: is there already and not empty; give a new folder")
+    asks = sys.stdin is not None and sys.stdin.isatty() and not options.yes
+    tables = _tables(options.table if options.table is not None else _ask_tables(asks))
+    label = options.label or (_ask("label column", "", asks) or None if tables else None)
+    epsilon = options.epsilon if options.epsilon is not None else _number(_ask("epsilon", "4", asks))
+    if not 0 < epsilon < float("inf"):
+        raise ConfigError(f"--epsilon {epsilon:g}: must be a finite number above 0; 1 is strong, 8 is weak")
+    for path in write_project(folder, tables, label, epsilon):
+        screen.line(f"wrote {path}")
+    screen.line(f"next: read {folder / 'README.md'}")
+    return 0
+
+
+def write_project(folder: Path, tables: dict[str, str], label: str | None, epsilon: float) -> list[Path]:
+    """Write config, README and party folders; the paths of the files. Nothing is left if a table cannot be read."""
+    model = "logistic_regression"
+    if tables:
+        data, model = _drafted(tables, label)
+        todo, parties = _DRAFTED, f"{len(tables)} parties ({', '.join(tables)})"
+    else:
+        data = "data:\n  embedded: breast_cancer  # a bundled, public table, split over 3 parties"
+        todo, parties = _BUNDLED, "3 simulated parties"
+    words = {"name": folder.as_posix(), "epsilon": epsilon, "model": model}
+    files = {
+        "config.yaml": CONFIG.format(data=data, **words),
+        "README.md": README.format(parties=parties, todo=todo, **words),
+    }
+    made = not folder.exists()
+    try:
+        for name in tables or ("party_1", "party_2", "party_3"):
+            (folder / "parties" / name).mkdir(parents=True)
+        for name, text in files.items():
+            write_whole(folder / name, text.encode(), "DIR")
+    except BaseException:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return [folder / name for name in files]
+
+
+def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str]:
+    from homo_dp.data.describe import draft
+
+    first = next(iter(tables.values()))
+    text = draft(first, label).rstrip()
+    files = "\n".join(f"    {party}: {path}" for party, path in tables.items())
+    head, _, rest = text.partition("data:\n")
+    model = "linear_regression" if "\n  target_bounds:" in text else "logistic_regression"
+    return f"{head}data:\n  files:\n{files}\n{rest}", model
+
+
+def _tables(given: Sequence[str]) -> dict[str, str]:
+    tables = {}
+    for item in given:
+        party, equals, path = item.partition("=")
+        if not (equals and party and path):
+            raise ConfigError(f"--table {item}: write it as PARTY=FILE, for example a=hospital_a.csv")
+        if not Path(path).is_file():
+            raise ConfigError(f"--table {item}: no such file; correct the path")
+        tables[party] = path
+    return tables
+
+
+def _ask_tables(asks: bool) -> list[str]:
+    found: list[str] = []
+    while asks and (answer := _ask(f"table {len(found) + 1} as PARTY=FILE (empty: no more)", "", asks)):
+        found.append(answer)
+    return found
+
+
+def _ask(question: str, default: str, asks: bool) -> str:
+    if not asks:
+        return default
+    return input(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"epsilon={text}: is not a number; give one above 0") from None
+
+
+if __name__ == "__main__":
+    run(main)

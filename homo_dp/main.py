@@ -1,0 +1,119 @@
+"""``homo-dp COMMAND ...``: all commands under one name, grouped by who uses them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from homo_dp import __version__
+from homo_dp.console.completion import SHELLS, completion_script
+from homo_dp.console.options import BAD_INPUT, run
+
+# Who uses a command, the command, its module, what it is for.
+GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "data scientist",
+        (
+            ("init", "homo_dp.init", "write a commented project: config, README, folders of the parties"),
+            ("train", "homo_dp.train", "train a federation in one process"),
+            ("infer", "homo_dp.infer", "score a table with a trained model"),
+            ("compare", "homo_dp.compare", "train several settings and compare them"),
+            ("describe", "homo_dp.data.__main__", "draft the column descriptions of a table"),
+        ),
+    ),
+    (
+        "party operator",
+        (
+            ("party", "homo_dp.party", "run a party beside its own table"),
+            ("budget", "homo_dp.budget", "what was spent, what is left, what a run would cost"),
+            ("keys", "homo_dp.keys", "make and show keys"),
+        ),
+    ),
+    ("aggregator operator", (("aggregator", "homo_dp.aggregator", "collect sums and publish the model"),)),
+    (
+        "privacy officer",
+        (
+            ("report", "homo_dp.report", "a privacy report from a run's outputs"),
+            ("audit", "homo_dp.audit", "attack a training and compare with its epsilon"),
+            ("stats", "homo_dp.stats", "private statistics of the parties' tables"),
+        ),
+    ),
+    (
+        "anybody",
+        (
+            ("doctor", "homo_dp.doctor", "what is installed here, and what is missing"),
+            ("completion", "", f"print the completion script of a shell ({', '.join(SHELLS)})"),
+        ),
+    ),
+)
+
+
+def commands() -> dict[str, str]:
+    """Every command that this installation has, with its module."""
+    listed = {name: module for _, group in GROUPS for name, module, _ in group}
+    return {name: module for name, module in listed.items() if not module or _is_there(module)}
+
+
+def usage() -> str:
+    """The help: commands by person."""
+    there = commands()
+    lines = ["usage: homo-dp COMMAND [options]", "", "Horizontal federated learning with differential privacy.", ""]
+    for person, group in GROUPS:
+        lines.append(f"{person}:")
+        lines += [f"  {name:<12}{says}" for name, _, says in group if name in there]
+    lines += ["", "homo-dp COMMAND --help says more; homo-dp --version prints the version.", "Docs: docs/index.md"]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Hand over to the command; the exit code is its own."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if given[0] == "--version":
+        print(f"homo_dp {__version__}")
+        return 0
+    name, rest = given[0], given[1:]
+    there = commands()
+    if name not in there:
+        import difflib
+
+        near = difflib.get_close_matches(name, there, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(there)}"
+        print(f"homo-dp: error: {name}: no such command; {hint}; see homo-dp --help", file=sys.stderr)
+        return BAD_INPUT
+    if name == "completion":
+        return _complete(rest)
+    if name == "describe":
+        rest = ["describe", *rest]
+    return int(importlib.import_module(there[name]).main(rest) or 0)
+
+
+def script() -> None:
+    """The console script."""
+    run(main)
+
+
+def _complete(rest: Sequence[str]) -> int:
+    shell = rest[0] if rest else os.path.basename(os.environ.get("SHELL", ""))
+    if shell not in SHELLS:
+        known = ", ".join(SHELLS)
+        print(f"homo-dp completion: error: {shell or 'no shell'}: give one of {known}", file=sys.stderr)
+        return BAD_INPUT
+    print(completion_script(shell, commands()), end="")
+    return 0
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported, without importing it."""
+    from importlib.util import find_spec
+
+    found = find_spec(module)
+    return found is not None and (found.loader is not None)
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,287 @@
+"""scikit-learn estimators that train with differential privacy: ``fit(X, y, parties=None)``.
+
+They take their place in pipelines, ``clone`` and searches over parameters, but for two things that privacy asks for:
+what is public about the rows (``bounds``, ``classes``) is declared, not read off them, and ``ledger`` is written out.
+A search over parameters spends epsilon at every fit: name one ledger for all of them, and look at what is left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from homo_dp.api.tables import feature_names
+from homo_dp.api.training import train
+from homo_dp.core.errors import InputError
+
+__all__ = ["PrivacyLeakError", "PrivateLinearRegression", "PrivateLogisticRegression", "PrivateMLPClassifier"]
+
+NOT_GIVEN = "not given"
+ALONE = "one"  # the party that holds all rows where none are named
+
+
+class PrivacyLeakError(InputError):
+    """Something would be read off private rows that must be declared; diffprivlib warns, here it is refused."""
+
+
+class _Private(BaseEstimator):  # type: ignore[misc]
+    """What the estimators share: checking, training, and where the result is kept."""
+
+    _model = ""
+    _regression = False
+
+    def _fit(self, X: Any, y: Any, parties: Any, labels: dict[str, Any]) -> Self:
+        low, high = self._bounds(X)
+        names = feature_names(X.shape[1])
+        held = np.full(len(X), ALONE) if parties is None else np.asarray(parties).astype(str)
+        if held.shape != (len(X),):
+            raise InputError(f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} rows")
+        result = train(
+            {str(name): (X[held == name], y[held == name]) for name in np.unique(held)},
+            label="y",
+            epsilon=self.epsilon,
+            bounds={name: (float(low[at]), float(high[at])) for at, name in enumerate(names)},
+            ledger=self._ledger(),
+            model=self._model,
+            progress=False,
+            settings={
+                "privacy.delta": self.delta,
+                "privacy.max_grad_norm": self.clip_norm,
+                "train.rounds": self.rounds,
+                "train.batch_size": self.batch_size,
+                "train.learning_rate": self.learning_rate,
+                "train.seed": self.seed,
+                "data.test_fraction": 0.0,
+                **({"data.name": self.data_name} if self.data_name is not None else {}),
+                **labels,
+            },
+        )
+        self.model_, self.privacy_, self.epsilon_ = result.model, result.privacy, result.epsilon
+        self.n_iter_ = len(result.rounds)
+        return self
+
+    def _bounds(self, X: Any) -> tuple[Any, Any]:
+        if self.bounds is None:
+            self._leak("bounds", "what is publicly known of every column, for example bounds=(-1, 1)")
+            low, high = X.min(axis=0), X.max(axis=0)
+            return low, np.where(high > low, high, low + 1)
+        low, high = (np.broadcast_to(np.asarray(end, dtype=float), (X.shape[1],)) for end in self.bounds)
+        return low, high
+
+    def _leak(self, name: str, instead: str) -> None:
+        if not self.allow_leaks:
+            raise PrivacyLeakError(
+                f"{name}=None: would be read off the rows, which epsilon does not cover; declare {instead}, or write "
+                "allow_leaks=True"
+            )
+
+    def _ledger(self) -> str | None:
+        if self.ledger == NOT_GIVEN:
+            raise PrivacyLeakError(
+                "ledger: is not given; name the file that keeps what was spent on these data, or write ledger=None: "
+                "the lifetime budget is then not kept"
+            )
+        return None if self.ledger is None else str(self.ledger)
+
+    def _rows(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=np.float64)
+
+
+def _tags(tags: Any, kind: Any) -> Any:
+    tags.non_deterministic = True  # noise is never seeded
+    kind.poor_score = True  # noise for epsilon on the few rows of a check
+    return tags
+
+
+class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
+    def fit(self, X: Any, y: Any, parties: Any = None) -> Self:
+        """Train; ``parties`` names the party of each row, None is one party that holds all."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        if self.classes is None:
+            self._leak("classes", "all classes, for example classes=[0, 1]")
+            self.classes_ = np.unique(y)
+        else:
+            self.classes_ = np.asarray(self.classes)
+        if len(self.classes_) < 2:
+            raise InputError(f"classes: a classifier needs more than 1 class, here is {len(self.classes_)} class")
+        codes = {label: code for code, label in enumerate(self.classes_.tolist())}
+        strange = [label for label in np.unique(y).tolist() if label not in codes]
+        if strange:
+            raise InputError(f"y: {strange[0]!r} is not one of classes={self.classes_.tolist()}; list every class")
+        numbers = np.array([codes[label] for label in y.tolist()], dtype=np.int64)
+        return self._fit(X, numbers, parties, {"data.classes": list(range(len(codes))), **self._own()})
+
+    def predict(self, X: Any) -> Any:
+        """The class of each row."""
+        rows = self._rows(X)
+        return self.classes_[self.model_.predict(rows).astype(np.int64)]
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of each of ``classes_``, a row each."""
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
+
+    def _own(self) -> dict[str, Any]:
+        return {}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return _tags(tags, tags.classifier_tags)
+
+
+class PrivateLogisticRegression(_PrivateClassifier):
+    """Logistic regression by DP-SGD: binary or multinomial, one party or many.
+
+    Args:
+        epsilon, delta: what one fit may cost; after it, ``epsilon_`` is what it did cost, ``privacy_`` the statement.
+        bounds: public ``(low, high)`` of the columns, numbers or one for each column, as in diffprivlib.
+        classes: all classes that there can be.
+        ledger: the file that keeps what was spent over several fits; ``None`` must be written out.
+        allow_leaks: let ``bounds=None`` and ``classes=None`` be read off the rows, which epsilon does not cover.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (300, 2))
+    >>> model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=5)
+    >>> model.fit(X, (X.sum(axis=1) > 0).astype(int)).epsilon_ <= 8
+    True
+    """
+
+    _model = "logistic_regression"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        bounds: Any = (-1, 1),
+        *,
+        classes: Any = None,
+        delta: float = 1e-5,
+        ledger: str | None = NOT_GIVEN,
+        data_name: str | None = None,
+        rounds: int = 20,
+        batch_size: int = 50,
+        learning_rate: float = 2.0,
+        clip_norm: float = 1.0,
+        seed: int = 0,
+        allow_leaks: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.classes = classes
+        self.delta = delta
+        self.ledger = ledger
+        self.data_name = data_name
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.clip_norm = clip_norm
+        self.seed = seed
+        self.allow_leaks = allow_leaks
+
+
+class PrivateMLPClassifier(_PrivateClassifier):
+    """Dense layers by DP-SGD; the arguments of ``PrivateLogisticRegression``, and the widths of the layers.
+
+    >>> PrivateMLPClassifier(hidden_layer_sizes=(8,)).get_params()["hidden_layer_sizes"]
+    (8,)
+    """
+
+    _model = "mlp"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        bounds: Any = (-1, 1),
+        *,
+        hidden_layer_sizes: Any = (32,),
+        classes: Any = None,
+        delta: float = 1e-5,
+        ledger: str | None = NOT_GIVEN,
+        data_name: str | None = None,
+        rounds: int = 20,
+        batch_size: int = 50,
+        learning_rate: float = 0.5,
+        clip_norm: float = 1.0,
+        seed: int = 0,
+        allow_leaks: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.classes = classes
+        self.delta = delta
+        self.ledger = ledger
+        self.data_name = data_name
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.clip_norm = clip_norm
+        self.seed = seed
+        self.allow_leaks = allow_leaks
+
+    def _own(self) -> dict[str, Any]:
+        return {"model.layers": list(np.atleast_1d(self.hidden_layer_sizes))}
+
+
+class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
+    """Linear regression by DP-SGD; the target is clipped to its public ``target_bounds``.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, (300, 2))
+    >>> PrivateLinearRegression(epsilon=8, ledger=None, rounds=3).fit(X, X.mean(axis=1)).predict(X[:2]).shape
+    (2,)
+    """
+
+    _model = "linear_regression"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        bounds: Any = (-1, 1),
+        *,
+        target_bounds: Any = (-1, 1),
+        delta: float = 1e-5,
+        ledger: str | None = NOT_GIVEN,
+        data_name: str | None = None,
+        rounds: int = 20,
+        batch_size: int = 50,
+        learning_rate: float = 0.2,
+        clip_norm: float = 1.0,
+        seed: int = 0,
+        allow_leaks: bool = False,
+    ) -> None:
+        self.epsilon = epsilon
+        self.bounds = bounds
+        self.target_bounds = target_bounds
+        self.delta = delta
+        self.ledger = ledger
+        self.data_name = data_name
+        self.rounds = rounds
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.clip_norm = clip_norm
+        self.seed = seed
+        self.allow_leaks = allow_leaks
+
+    def fit(self, X: Any, y: Any, parties: Any = None) -> Self:
+        """Train; ``parties`` names the party of each row, None is one party that holds all."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        bounds = self.target_bounds
+        if bounds is None:
+            self._leak("target_bounds", "the public range of y, for example target_bounds=(0, 100)")
+            bounds = (float(y.min()), float(max(y.max(), y.min() + 1)))
+        return self._fit(X, y.astype(np.float64), parties, {"data.target_bounds": [float(end) for end in bounds]})
+
+    def predict(self, X: Any) -> Any:
+        """A number for each row, in the units of y."""
+        rows = self._rows(X)
+        return self.model_.predict(rows)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        return _tags(tags, tags.regressor_tags)

@@ -1,0 +1,88 @@
+"""homo-dp: the commands under one name, init, doctor, completion."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from homo_dp import doctor, init, main
+from homo_dp.config.load import load_config
+from homo_dp.console.completion import SHELLS
+from homo_dp.core.errors import ConfigError
+
+TABLE = Path(__file__).parents[1] / "data" / "breast_cancer_party_1_train.csv"
+
+
+def test_help_groups_the_commands_by_person(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    places = [
+        shown.index(word) for word in ("data scientist:", "train ", "party operator:", "budget ", "aggregator op")
+    ]
+    assert places == sorted(places)
+
+
+def test_a_subcommand_is_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main.main(["train", "--dry-run", "--quiet", "--config", "homo_lr_dpsgd"]) == 0
+    with pytest.raises(SystemExit) as left:
+        main.main(["infer", "--help"])
+    assert left.value.code == 0
+    assert main.main(["describe", str(TABLE), "--quiet"]) == 0
+    assert "mean radius" in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["trian"]) == 2
+    shown = capsys.readouterr().err
+    assert "did you mean train?" in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_names_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in main.commands())
+
+
+def test_bash_completes_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["completion", "bash"])
+    code = capsys.readouterr().out + '\nCOMP_WORDS=(homo-dp inf) COMP_CWORD=1; _homo_dp; echo "${COMPREPLY[*]}"'
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["infer"]
+
+
+def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert init.main(["bundled", "--yes", "--epsilon", "2", "--quiet"]) == 0
+    assert load_config("bundled/config.yaml").privacy.target_epsilon == 2
+    arguments = ["own", "--yes", "--table", f"a={TABLE}", "--table", f"b={TABLE}", "--label", "y", "--quiet"]
+    assert init.main(arguments) == 0
+    config = load_config("own/config.yaml")
+    assert set(config.data.files) == {"a", "b"}
+    assert "mean radius" in config.data.columns
+    assert "LEAK" in Path("own/config.yaml").read_text()
+    assert {path.name for path in Path("own/parties").iterdir()} == {"a", "b"}
+
+
+def test_init_refuses_what_is_there_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/kept.txt").write_text("kept")
+    with pytest.raises(ConfigError, match="not empty"):
+        init.main(["full", "--yes"])
+    with pytest.raises(ConfigError, match="no such file"):
+        init.main(["new", "--yes", "--table", "a=missing.csv"])
+    with pytest.raises(ConfigError, match="above 0"):
+        init.main(["new", "--yes", "--epsilon", "0"])
+    assert not Path("new").exists()
+
+
+def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.main([]) == 0
+    assert "secure mode" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "NEEDED", ("no-such-package",))
+    assert doctor.main([]) == 2
+    assert "MISSING  no-such-package" in capsys.readouterr().out

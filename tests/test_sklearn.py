@@ -1,0 +1,87 @@
+"""The estimators, alone and as scikit-learn checks them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from homo_dp.core.errors import InputError
+from homo_dp.sklearn import (
+    PrivacyLeakError,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+)
+
+# Each of these fits twice and wants the same answer; noise that could be repeated would be no noise.
+TWO_FITS = "two fits differ: the noise is fresh each time, and no seed makes it repeat itself"
+EXCEPTIONS = {
+    "check_fit_idempotent": TWO_FITS,
+    "check_supervised_y_2d": TWO_FITS,
+    "check_classifier_data_not_an_array": TWO_FITS,
+    "check_regressor_data_not_an_array": TWO_FITS,
+}
+
+
+def rows(count: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    X = np.random.default_rng(5).uniform(-1, 1, (count, 2))
+    return X, np.where(X.sum(axis=1) > 0, "high", "low")
+
+
+def test_a_classifier_in_a_pipeline_with_parties() -> None:
+    X, y = rows()
+    estimator = PrivateLogisticRegression(epsilon=8, classes=["low", "high"], ledger=None, rounds=5)
+    pipeline = make_pipeline(FunctionTransformer(lambda X: X * 1.0), clone(estimator))
+    pipeline.fit(X, y, privatelogisticregression__parties=np.where(np.arange(len(X)) % 2, "a", "b"))
+    fitted = pipeline[-1]
+    assert set(fitted.privacy_["parties"]) == {"a", "b"}
+    assert 0 < fitted.epsilon_ <= 8
+    assert pipeline.score(X, y) > 0.7
+    assert pipeline.predict_proba(X[:4]).shape == (4, 2)
+    assert not hasattr(estimator, "model_")
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"ledger": None}, "classes=None"),
+        ({"ledger": None, "classes": ["low", "high"], "bounds": None}, "bounds=None"),
+        ({"classes": ["low", "high"]}, "ledger: is not given"),
+    ],
+)
+def test_what_would_leak_is_refused_unless_it_is_allowed(given: dict[str, Any], word: str) -> None:
+    X, y = rows(100)
+    with pytest.raises(PrivacyLeakError, match=word):
+        PrivateLogisticRegression(**given).fit(X, y)
+
+
+def test_what_leaks_is_read_off_the_rows_where_that_is_allowed() -> None:
+    X, y = rows(100)
+    model = PrivateMLPClassifier(epsilon=8, bounds=None, ledger=None, rounds=1, allow_leaks=True).fit(3 * X, y)
+    assert list(model.classes_) == ["high", "low"]
+    with pytest.raises(InputError, match="list every class"):
+        PrivateMLPClassifier(classes=["low", "other"], ledger=None).fit(X, y)
+
+
+def test_a_regression_answers_in_its_own_units() -> None:
+    X, _ = rows()
+    y = 50 + 20 * X[:, 0]
+    fitted = PrivateLinearRegression(epsilon=20, target_bounds=(0, 100), ledger=None, rounds=20).fit(X, y)
+    assert fitted.score(X, y) > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearRegression, PrivateMLPClassifier])
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_own_checks_pass_but_for_the_documented_ones(kind: Any) -> None:
+    estimator = kind(epsilon=50, ledger=None, allow_leaks=True, rounds=1)
+    found = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=EXCEPTIONS)
+    failed = [(check["check_name"], check["exception"]) for check in found if check["status"] == "failed"]
+    assert failed == []
+    assert sum(check["status"] == "passed" for check in found) > 30
