@@ -174,7 +174,7 @@ def verify(options: argparse.Namespace, screen: Screen) -> int:
 def export(options: argparse.Namespace, screen: Screen) -> int:
     """Write a signed extract."""
     from homo_dp.core.files import check_writable, write_whole
-    from homo_dp.evidence.signed_extract import signed_extract
+    from homo_dp.runs.signed_extract import signed_extract
     from homo_dp.transport.keys import read_key_pair
 
     check_writable(options.output, "-o")
@@ -190,7 +190,7 @@ def export(options: argparse.Namespace, screen: Screen) -> int:
 
 def check(options: argparse.Namespace, screen: Screen) -> int:
     """Check a signed extract; 1 if the signature or a row is bad."""
-    from homo_dp.evidence.signed_extract import check_extract, spent
+    from homo_dp.runs.signed_extract import check_extract, spent
     from homo_dp.transport.keys import read_public_key
 
     trusted = None if options.key is None else read_public_key(Path(options.key))
