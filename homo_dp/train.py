@@ -17,6 +17,7 @@ from homo_dp.console.options import (
     screen_from_arguments,
 )
 from homo_dp.core.callable_module import make_callable
+from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
 if TYPE_CHECKING:
@@ -62,9 +63,11 @@ def train(config: Config, screen: Screen) -> int:
 
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
-    from homo_dp.runs.training import run_training
+    from homo_dp.runs.training import check_rounds, prepared
 
-    simulation, outcome = run_training(config, screen, tracker)
+    with prepared(config, screen, tracker) as simulation:
+        outcome = simulation.run()
+    check_rounds(outcome, tracker)
     from homo_dp.runs.outputs import write_outputs  # after the heavy imports of training
     from homo_dp.tracking.indicators import numbers_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import homo_dp
-from homo_dp import train
+import homo_dp.train as train
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
 
 ROOT = Path(homo_dp.__file__).parents[1]

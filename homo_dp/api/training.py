@@ -243,12 +243,14 @@ def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
 
 
 def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
-    from homo_dp.runs.training import run_training
+    from homo_dp.runs.training import check_rounds, prepared
     from homo_dp.tracking.tracker import open_tracker
 
     tracker = open_tracker(config)
     try:
-        simulation, outcome = run_training(config, screen, tracker)
+        with prepared(config, screen, tracker) as simulation:
+            outcome = simulation.run()
+        check_rounds(outcome, tracker)
         result = _result(simulation, outcome, tracker.draw)
         files: Mapping[str, Path] = {}
         if write:

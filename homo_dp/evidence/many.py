@@ -78,7 +78,7 @@ def many_canaries(recipe: Recipe, canaries: int) -> OneRun:
         scores += np.where(shift > 1e-6, losses, 0.0)
         expected = _columns(fit, first, features, labels, plan.clip_norm)
 
-    mechanism.after_batch = look  # type: ignore[method-assign]
+    mechanism.after_batch = look  # type: ignore[method-assign,assignment]
     for number in range(1, facts.rounds + 1):
         fit.load(start)
         expected = _columns(fit, first, features, labels, plan.clip_norm)
@@ -102,4 +102,5 @@ def _columns(fit: LocalFit, first: nn.Linear, features: Tensor, labels: Tensor, 
             parameter.grad = gradient
     columns = (behind * features.diagonal().unsqueeze(1)).T.detach()
     norms = columns.norm(dim=0)
-    return columns * (clip_norm / norms.clamp_min(1e-12)).clamp_max(1.0)
+    clipped: Tensor = columns * (clip_norm / norms.clamp_min(1e-12)).clamp_max(1.0)
+    return clipped

@@ -167,7 +167,9 @@ def _profile(steps: Steps, delta: float, resolution: float) -> Profile:
     inside = np.cumsum(found.mass[::-1])[::-1] + found.infinite
     outside = np.cumsum((found.mass * np.exp(-np.clip(losses, -600, 600)))[::-1])[::-1]
     every = max(1, len(losses) // _POINTS)
-    return Profile(losses[::every], np.minimum(inside, 1.0)[::every], np.minimum(outside, 1.0)[::every])
+    return Profile(
+        losses[::every].astype(np.float64), np.minimum(inside, 1.0)[::every], np.minimum(outside, 1.0)[::every]
+    )
 
 
 @functools.lru_cache(maxsize=256)

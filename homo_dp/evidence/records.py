@@ -104,13 +104,14 @@ class CanaryGradient(Attack):
                 raise PrivacyError("a step left no gradient to look at; audit a model that is trained by steps")
             seen.append(_along(gradient))
 
-        party.mechanism.after_batch = look  # type: ignore[method-assign]
+        party.mechanism.after_batch = look  # type: ignore[method-assign,assignment]
         for run in range(runs):
             for number in range(1, facts.rounds + 1):
                 party.round(run * facts.rounds + number)
         scale = facts.rows * facts.sample_rate / self.plan.clip_norm
         losses = sampled_losses(np.array(seen) * scale, self.plan.noise_multiplier, facts.sample_rate)
-        return losses.reshape(runs, -1).sum(axis=1)
+        scores: Floats = losses.reshape(runs, -1).sum(axis=1)
+        return scores
 
     def _party(self, present: bool) -> _Party:
         if present not in self._parties:
@@ -134,7 +135,8 @@ class CanaryUpdates(CanaryGradient):
         party, facts = self._party(present), self.facts
         sums = [self._seen(party, number) for number in range(1, runs * facts.rounds + 1)]
         losses = repeated_losses(np.array(sums), self._noise(), facts.sample_rate, facts.steps_per_round)
-        return losses.reshape(runs, -1).sum(axis=1)
+        scores: Floats = losses.reshape(runs, -1).sum(axis=1)
+        return scores
 
     def _noise(self) -> float:
         return self.plan.noise_multiplier

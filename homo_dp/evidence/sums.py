@@ -119,7 +119,8 @@ class CanaryUpload(Attack):
     def scores(self, present: bool, runs: int) -> Floats:
         seen = np.array([self._seen(present, 1 + n % self.times) for n in range(runs * self.times)])
         losses = sampled_losses(seen, self.noise_multiplier, 1.0)
-        return losses.reshape(runs, -1).sum(axis=1)
+        scores: Floats = losses.reshape(runs, -1).sum(axis=1)
+        return scores
 
     def _seen(self, present: bool, number: int) -> float:
         """Where the upload (or the published mean) lies between the two ends: 0 or 1, and noise."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.console.options import Interrupted
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from homo_dp.tracking.tracker import Tracker
 
 
-def run_training(config: Config, screen: Screen, tracker: Tracker) -> tuple[Simulation, Outcome]:
-    """Build and run the federation of a config; the caller writes what it wants to keep and ends the tracker."""
+@contextlib.contextmanager
+def prepared(config: Config, screen: Screen, tracker: Tracker) -> Iterator[Simulation]:
+    """The federation of a config, to be run while this is open: its rounds show progress and are tracked."""
     with quick_imports():
         from homo_dp.federation.sessions.build import mechanism_class
         from homo_dp.runs.dry_run import continuation_note
@@ -39,8 +41,11 @@ def run_training(config: Config, screen: Screen, tracker: Tracker) -> tuple[Simu
             screen.line(continuation_note(config.train.init_from))
         tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
         tracker.start(run_params(config), tags, list(simulation.plans))
-        outcome = simulation.run()
+        yield simulation
+
+
+def check_rounds(outcome: Outcome, tracker: Tracker) -> None:
+    """Raise if the run was interrupted before its first round was over, so that there is nothing to write."""
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})
         raise Interrupted("before the first round was over; nothing was written")
-    return simulation, outcome
