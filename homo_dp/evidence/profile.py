@@ -167,9 +167,8 @@ def _profile(steps: Steps, delta: float, resolution: float) -> Profile:
     inside = np.cumsum(found.mass[::-1])[::-1] + found.infinite
     outside = np.cumsum((found.mass * np.exp(-np.clip(losses, -600, 600)))[::-1])[::-1]
     every = max(1, len(losses) // _POINTS)
-    return Profile(
-        losses[::every].astype(np.float64), np.minimum(inside, 1.0)[::every], np.minimum(outside, 1.0)[::every]
-    )
+    rates = (np.asarray(np.minimum(each, 1.0)[::every], dtype=np.float64) for each in (inside, outside))
+    return Profile(np.asarray(losses[::every], dtype=np.float64), *rates)
 
 
 @functools.lru_cache(maxsize=256)

@@ -60,13 +60,15 @@ class ReusedStream(PrivateTraining):
 class SkippedEmptyBatches(PrivateTraining):
     """Does nothing where nobody was drawn."""
 
-    def _step(self, vectors: NoiseVectors) -> None:
-        rows = self._draw()
-        if len(rows):
-            self._sum_clipped(rows)
-            self._finish(vectors)
-        else:
+    def _sum_clipped(self, rows: Tensor) -> None:
+        self._empty = len(rows) == 0
+        super()._sum_clipped(rows)
+
+    def _finish(self, vectors: NoiseVectors) -> None:
+        if self._empty:
             self.steps_done += 1
+        else:
+            super()._finish(vectors)
 
 
 class DividedByDrawn(PrivateTraining):
