@@ -205,12 +205,13 @@ class Simulation:
         load_into(self.model.module, report.weights)
         sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
         numbers = party_numbers(self.plans, sigmas, report, self.private)
+        tables = self.test_tables if self.config.train.evaluates(report.round) else []
         row: RoundRow = {
             "round": report.round,
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
             if self.private
             else None,
-            **round_metrics(self.model.module, self.model.task, self.test_tables),
+            **round_metrics(self.model.module, self.model.task, tables),
             "seconds": report.seconds,
             **summed_up(numbers),
             **report.metrics,

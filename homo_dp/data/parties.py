@@ -14,9 +14,11 @@ from homo_dp.data.columns import Encoding, Level, short
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import load_embedded
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import header, read_chunks, read_table
+from homo_dp.data.readers import COMMAS, CsvForm, csv_form, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
+from homo_dp.data.strays import Strays
+from homo_dp.data.values import PLAIN, NumberForm
 from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
@@ -78,22 +80,35 @@ def load_federation(config: Config, seed: int | None = None, only: str | None = 
     return Federation(parties, encoding, encoding.classes, public, encoding.input_shape, users)
 
 
-def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Iterator[Table]:
+@dataclass(frozen=True)
+class Scored:
+    """How the files to score are written, and where values that the model does not know are counted."""
+
+    form: CsvForm = COMMAS
+    numbers: NumberForm = PLAIN
+    strays: Strays | None = None
+
+
+AS_TRAINED = Scored()
+
+
+def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED) -> Iterator[Table]:
     """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
     source, label = str(path), encoding.label.name
     if is_image_file(path):
         images = read_images(path, label)
         for at in range(0, len(images.frame), rows):
             features = encoding.encode_images(images.pixels[at : at + rows], source, start=at)
-            yield _scored(features, images.frame.iloc[at : at + rows], encoding, source)
+            yield _scored(features, images.frame.iloc[at : at + rows], encoding, source, how)
         return
-    for frame in read_chunks(path, rows):
-        yield table_to_score(frame, encoding, source)
+    for frame in read_chunks(path, rows, how.form):
+        yield table_to_score(frame, encoding, source, how)
 
 
-def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored = AS_TRAINED) -> Table:
     """Rows as a trained model reads them, with its own classes; labels only where the column is there."""
-    return _scored(encoding.encode(frame, source), frame, encoding, source)
+    features = encoding.encode(frame, source, how.numbers, how.strays)
+    return _scored(features, frame, encoding, source, how)
 
 
 @dataclass(frozen=True)
@@ -123,9 +138,9 @@ def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, 
     if not data.files:
         raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
     if only is not None and data.one_table is None and only in data.files:
-        encoding = _encoding(config, data.files[only])
+        encoding = file_encoding(config, data.files[only])
         return encoding, [_party_file(data, only, data.files[only], encoding, seed)]
-    encoding = _encoding(config, next(iter(data.files.values())))
+    encoding = file_encoding(config, next(iter(data.files.values())))
     if data.one_table is not None:
         test = _test_path(data)
         rows = _load(data.one_table, encoding, data, test=False)
@@ -136,7 +151,7 @@ def _from_files(config: Config, seed: int, only: str | None) -> tuple[Encoding, 
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
     for path in data.files.values():
         if not is_image_file(path):
-            _encoding(config, path)  # each party's own columns, as it checks them in a process of its own
+            file_encoding(config, path)  # each party's own columns, as it checks them in a process of its own
     held = [_party_file(data, party, path, encoding, seed) for party, path in data.files.items()]
     if isinstance(data.test_file, str):
         held = _deal_test(held, _load(data.test_file, encoding, data, test=True))
@@ -171,12 +186,13 @@ def _test_path(data: DataConfig) -> str | None:
     return data.test_file
 
 
-def _encoding(config: Config, path: str) -> Encoding:
+def file_encoding(config: Config, path: str) -> Encoding:
+    """The encoding of one file by the config; of a table only the header is read."""
     image = config.data.image
     shape = image.shape if image is not None else None
     if is_image_file(path):
         return image_encoding(config, shape or read_images(path, config.data.label).shape)
-    return table_encoding(config, header(path), path, shape)
+    return table_encoding(config, header(path, csv_form(config.data)), path, shape)
 
 
 def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Rows:
@@ -185,7 +201,7 @@ def _load(path: str, encoding: Encoding, data: DataConfig, *, test: bool) -> Row
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path)
-    return encode_rows(read_table(path), None, encoding, data, path)
+    return encode_rows(read_table(path, csv_form(data)), None, encoding, data, path)
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
@@ -267,7 +283,7 @@ def _together(parties: list[PartyData]) -> Table | None:
     return Table(torch.cat([test.features for test in tests]), torch.cat(labels), pd.concat(frames, ignore_index=True))
 
 
-def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored) -> Table:
     there = encoding.label.name in frame.columns
-    labels = encoding.encode_labels(frame, source) if there else None
+    labels = encoding.encode_labels(frame, source, how.numbers) if there else None
     return Table(features, labels, frame)

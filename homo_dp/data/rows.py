@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 
 from homo_dp.data.columns import Encoding
-from homo_dp.data.values import first_row
+from homo_dp.data.readers import number_form
+from homo_dp.data.values import as_texts, first_row
 from homo_dp.errors import DataError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from homo_dp.config.data import DataConfig
 
 
@@ -65,8 +65,9 @@ def encode_rows(
     public: bool = False,
 ) -> Rows:
     """Encode a raw table, or images with their side columns; targets are not clipped: test rows may be among them."""
-    features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
-    labels = encoding.encode_labels(frame, source)
+    numbers = number_form(data)
+    features = encoding.encode(frame, source, numbers) if pixels is None else encoding.encode_images(pixels, source)
+    labels = encoding.encode_labels(frame, source, numbers)
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
         users = texts(frame, data.user_column, source)
@@ -79,10 +80,10 @@ def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     if column not in frame.columns:
         raise DataError(f"{source}: column {column!r} is missing")
     series = frame[column]
-    named = series.astype(str).str.strip()
+    named = pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
     if named.iloc[:1].str.endswith(".0").all() and named.str.fullmatch(r"-?\d+\.0").all():
         named = named.str.removesuffix(".0")  # whole numbers as floats: else 7.0 and another table's 7 were two users
-    gaps = (series.isna() | (named == "")).to_numpy(dtype=bool)
+    gaps = (named == "").to_numpy(dtype=bool)
     if gaps.any():
         raise DataError(f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there")
     return named.to_numpy(dtype=object)
