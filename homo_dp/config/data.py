@@ -174,8 +174,8 @@ class DataConfig(Section):
     use: Columns | None = key(None, "Feature columns to use; null: all but id, label and the columns named above.")
     drop: Columns = key((), "Columns to leave out.")
     columns: dict[Column, ColumnConfig] = mapping(
-        "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, last]}`; a pattern such "
-        "as `drug_*` describes all columns that it matches."
+        "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, last]}`; a pattern "
+        "such as `drug_*` describes all columns that it matches."
     )
     columns_from: Literal["breast_cancer", "digits"] | None = key(
         None, "Shipped public description for columns not listed; null: that of the embedded set."

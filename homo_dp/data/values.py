@@ -77,12 +77,12 @@ def as_numbers(
 
 
 def as_days(series: pd.Series, missing_values: Sequence[str], source: str, form: str | None = None) -> np.ndarray:
-    """The column's calendar days as float64 (days since 0001-01-01), NaN where one is missing.
+    """The column's calendar days as float64 (0001-01-01 is 1), NaN where one is missing.
 
     `form` is the file's way to write a date ("%d.%m.%Y"); typed dates and ISO text need none.
 
-    >>> as_days(pd.Series(["2024-05-02", "2024-05-01T23:59"]), (), "t.csv") - as_days(pd.Series(["2024-05-01"]), (), "t")
-    array([1., 0.])
+    >>> as_days(pd.Series(["0001-01-02", "0001-01-01T23:59"]), (), "t.csv")
+    array([2., 1.])
     """
     encoded, texts = _distinct(series)
     absent = {text.strip() for text in missing_values} | {""}
