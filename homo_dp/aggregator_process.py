@@ -33,7 +33,7 @@ from homo_dp.federation.promise import promised_plans, promised_statement
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel, build_model
-from homo_dp.outputs import companion
+from homo_dp.outputs import bounds_facts, companion
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
 from homo_dp.round_numbers import payload_bytes, promised_numbers
@@ -216,6 +216,7 @@ class AggregatorProcess:
         counted = sum(bool(row["counted"]) for row in session.rows)
         heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
         extra = {
+            "bounds": bounds_facts(self.config),
             "run": self.run_id,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "version": __version__,
