@@ -284,9 +284,14 @@ def _block(column: _Column) -> str:
         years = [datetime.date.fromordinal(int(end)).year for end in (column.low, column.high)]
         return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{missing}}}"
     codes = column.whole and column.texts is not None and len(column.texts) <= _MOST_CODES
-    if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and column.texts != {"0", "1"}):
+    if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)):
         return f"{{levels: {_yaml(_levels(column))}}}"
     return f"{{bounds: {_yaml(_bounds(column))}{missing}}}"
+
+
+def _zero_one(column: _Column) -> bool:
+    """0 and 1 without a gap need no levels: one input says it all."""
+    return column.whole and (column.low, column.high) == (0, 1) and not column.missing
 
 
 def _levels(column: _Column) -> list[Any]:
@@ -299,7 +304,7 @@ def _levels(column: _Column) -> list[Any]:
 
 
 def _bounds(column: _Column) -> list[float]:
-    if column.texts is not None and column.texts <= {"0", "1"}:
+    if _zero_one(column):
         return [0, 1]
     low, high = round_out(column.low, column.high)
     return [int(end) if end == int(end) and abs(end) < 1e15 else end for end in (low, high)]
