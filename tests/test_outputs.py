@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from homo_dp.config.load import load_config
-from homo_dp.config.output import OutputConfig
 from homo_dp.data.parties import load_federation
 from homo_dp.errors import ConfigError
 from homo_dp.models.task import task_for
@@ -45,14 +44,14 @@ def test_an_interrupted_run_leaves_the_finished_one_alone(tmp_path: Path) -> Non
     assert files["model"] == tmp_path / "m_interrupted.safetensors"
     assert files["predictions"].name == "p_interrupted.csv"
     assert (tmp_path / "m.safetensors").read_bytes() == before
-    said = replaced(OutputConfig(**{name.partition(".")[2]: path for name, path in outputs_in(tmp_path).items()}))
+    said = replaced(load_config(None, outputs_in(tmp_path)).output)
     assert said is not None
     assert first.run_id in said
     assert "--keep" in said
 
 
 def test_kept_runs_are_numbered(tmp_path: Path) -> None:
-    output = OutputConfig(**{name.partition(".")[2]: path for name, path in outputs_in(tmp_path).items()})
+    output = load_config(None, outputs_in(tmp_path)).output
     assert replaced(output) is None
     assert [Path(numbered(output).modelFileName).parent.name for _ in range(2)] == ["run-001", "run-002"]
 

@@ -263,7 +263,7 @@ def _useless(column: _Column) -> str | None:
 def _form_lines(form: CsvForm, numbers: NumberForm) -> list[str]:
     """What is not plain about the file."""
     plain = {"separator": ",", "encoding": "utf-8", "decimal": ".", "thousands": None}
-    found = {"separator": form.separator, "encoding": form.encoding}
+    found: dict[str, str | None] = {"separator": form.separator, "encoding": form.encoding}
     found |= {"decimal": numbers.decimal, "thousands": numbers.thousands}
     words = {"\t": "tab"}
     return [f"  {key}: {_yaml(words.get(str(value), value))}" for key, value in found.items() if value != plain[key]]

@@ -135,7 +135,8 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, Decimal):
         return str(int(value)) if value == value.to_integral_value() else format(value.normalize(), "f")
     if isinstance(value, float | np.floating):
-        return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else str(value)
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(value)
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
@@ -149,7 +150,8 @@ def level_codes(
     >>> level_codes(pd.Series([True, False]), ["false", "true"], [])[0]
     array([1, 0])
     """
-    if _is_number(series) and series.dtype.itemsize == 8 and all(not isinstance(level, str) for level in levels):
+    wide = _is_number(series) and getattr(series.dtype, "itemsize", 0) == 8
+    if wide and all(not isinstance(level, str) for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _match_numbers(values, levels), np.isnan(values)
     at, texts = _distinct(series)

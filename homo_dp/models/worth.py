@@ -43,7 +43,7 @@ def plain_fit(task: Task, train: Sequence[Table], test: Sequence[Table]) -> dict
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     outputs = held @ weights.detach()[:-1] + weights.detach()[-1]
     found = evaluate(linear, outputs, truth, "test_")
     return {"what": WHAT, **{name: found[name] for name in ("test_acc", "test_auc", "test_r2") if name in found}}

@@ -29,7 +29,7 @@ def plots_of(record: Record, but: Collection[str] = ()) -> dict[str, bytes]:
     private = bool(record.privacy.get("private"))
     mark = "" if private else NOT_PRIVATE
     plain = (indicators.get("plain_fit") or {}).get("test_acc")
-    curve = [indicators.get(f"test_{name}") or [] for name in ("fpr", "tpr")]
+    fpr, tpr = indicators.get("test_fpr") or [], indicators.get("test_tpr") or []
     matrix, classes = indicators.get("test_confusion_matrix") or [], indicators.get("test_per_class")
     names = [str(name) for name in classes or indicators.get("classes") or ()]
     names = names if len(names) == len(matrix) else [str(number) for number in range(len(matrix))]
@@ -39,7 +39,7 @@ def plots_of(record: Record, but: Collection[str] = ()) -> dict[str, bytes]:
         "accuracy_epsilon": lambda: accuracy_against_epsilon(rounds, delta, indicators.get("test_majority"), plain),
         "gradient_norms": lambda: gradient_norms(record.norms, mark) if record.norms is not None else None,
         "budget": lambda: budget_bars(summary.get("datasets") or (), mark),
-        "roc": lambda: roc(*curve, indicators.get("test_auc"), mark),
+        "roc": lambda: roc(fpr, tpr, indicators.get("test_auc"), mark),
         "confusion": lambda: confusion(matrix, names, mark),
     }
     drawn = {name: draw() for name, draw in plots.items() if name not in but}

@@ -57,9 +57,11 @@ def as_json(_: Path) -> pd.DataFrame:
 
 def as_objects(_: Path) -> pd.DataFrame:
     frame = FRAME.astype(object)
-    frame["amount"] = [Decimal("1.50"), 2, "99"]
-    frame["code"] = [1.0, Decimal(3), " 2 "]
-    frame["since"] = [datetime.date(2020, 1, 1), "2020-07-01T23:30", np.datetime64("2021-12-31")]
+    frame["amount"] = pd.Series([Decimal("1.50"), 2, "99"], dtype=object)
+    frame["code"] = pd.Series([1.0, Decimal(3), " 2 "], dtype=object)
+    frame["since"] = pd.Series(
+        [datetime.date(2020, 1, 1), "2020-07-01T23:30", np.datetime64("2021-12-31")], dtype=object
+    )
     return frame
 
 
