@@ -58,12 +58,12 @@ def binary_metrics(labels: Ints, scores: Floats, threshold: float = 0.5) -> Metr
         "f1": _f1(precision, recall) if len(labels) else None,
         "precision": precision if len(labels) else None,
         "recall": recall if len(labels) else None,
-        "confusion_matrix": np.bincount(labels * 2 + predicted, minlength=4).reshape(2, 2).tolist()
-        if len(labels)
-        else [],
         "fpr": fpr[shown].tolist() if defined else [],
         "tpr": tpr[shown].tolist() if defined else [],
         "thresholds": thresholds[shown].tolist() if defined else [],
+        "confusion_matrix": np.bincount(labels * 2 + predicted, minlength=4).reshape(2, 2).tolist()
+        if len(labels)
+        else [],
     }
 
 

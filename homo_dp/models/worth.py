@@ -14,7 +14,7 @@ from homo_dp.models.task import Task, task_for
 
 MOST_VALUES = 20_000_000  # features of the plain fit; beyond, it would take longer than the training
 _STEPS, _PENALTY = 100, 1e-4
-WHAT = "linear model on all training rows together, without privacy"
+WHAT = "linear model without privacy, fitted to what all parties hold together"
 
 
 def majority(labels: Tensor) -> float | None:
