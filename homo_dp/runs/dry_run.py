@@ -1,13 +1,14 @@
-"""The dry run: what a training would release, at what price, from public facts alone."""
+"""The dry run: what a training would release, at what price. Rows that nobody declared are counted in their files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
-from homo_dp.data.public_facts import public_rows, public_shape
+from homo_dp.data.public_facts import planned_rows, public_shape
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, round_charge
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
@@ -15,14 +16,22 @@ from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
-from homo_dp.runs.user_simulation import counted, planned_user_mechanism, simulates_users
+from homo_dp.runs.user_simulation import counted, counts_users, planned_user_mechanism, simulates_users
+
+MUCH_NOISE = 1.0  # noise of a step as large as the largest sum of clipped gradients: from here on little is learned
 
 
 def show_plan(config: Config, screen: Screen) -> None:
-    """Print each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no table."""
-    mechanism = planned_mechanism(config)
+    """Print each party's releases, sigma, epsilon, remaining budget and noise-to-signal; releases nothing."""
+    mechanism, counted_here = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
-    screen.line("dry run: no data was touched, nothing is charged")
+    if counted_here:
+        screen.line(
+            f"dry run: {counted(config)} were counted in the files, nothing else of them was used; nothing is released "
+            "or charged"
+        )
+    else:
+        screen.line("dry run: no data was touched, nothing is charged")
     left = _remaining(config)
     rows = [_row(mechanism, name, plan, plans, left) for name, plan in plans.items()]
     header = [counted(config) if name == "rows" else name for name in rows[0]]
@@ -33,21 +42,36 @@ def show_plan(config: Config, screen: Screen) -> None:
         screen.line(text)
     if config.train.init_from:
         screen.line(continuation_note(config.train.init_from))
+    for text in noise_warnings(plans):
+        screen.warn(text)
     refused = _refusal(config, mechanism, plans)
     if refused is not None:
         screen.line(f"the run would be refused: {refused}")
     screen.summary({"parties": dict(zip(plans, rows, strict=True)), "refused": refused})
 
 
-def planned_mechanism(config: Config) -> Mechanism:
-    """The mechanism of a run, calibrated from declared or shipped row counts."""
+def noise_warnings(plans: Mapping[str, PartyPlan]) -> list[str]:
+    """A line where the noise of a step drowns what a step can say, for the worst party."""
+    name, worst = max(((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1])
+    if worst < MUCH_NOISE:
+        return []
+    return [
+        f"noise to signal per step is {worst:.3g} at {name}: noise is larger than all clipped gradients of a step "
+        "together, so little will be learned; raise train.batch_size or privacy.target_epsilon, or use fewer rounds, "
+        "a smaller model or more rows"
+    ]
+
+
+def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
+    """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether they were counted."""
     shape, classes = public_shape(config)
     public = config.privacy.public_tensors
     module = build_model(config.model, shape, classes, config.train.seed, public_tensors=public).module
     parameters = sum(parameter.numel() for parameter in module.parameters())
     if simulates_users(config):
-        return planned_user_mechanism(config, parameters)
-    return build_mechanism(config, federation_facts(config, public_rows(config), parameters), noise_source(config))
+        return planned_user_mechanism(config, parameters), counts_users(config)
+    rows, counted_here = planned_rows(config)
+    return build_mechanism(config, federation_facts(config, rows, parameters), noise_source(config)), counted_here
 
 
 def continuation_note(path: str) -> str:
