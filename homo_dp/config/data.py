@@ -48,6 +48,18 @@ def _days(value: object) -> object:
     return (first.isoformat(), last.isoformat())
 
 
+def _day_form(value: object) -> object:
+    """A form by which a whole day is written and read back; another one would fail on rows, not here."""
+    day = datetime.datetime(2015, 12, 31)
+    try:
+        whole = isinstance(value, str) and datetime.datetime.strptime(day.strftime(value), value) == day
+    except (ValueError, re.error):
+        whole = False
+    if not whole:
+        raise ValueError("must write day, month and year once each, such as %d.%m.%Y")
+    return value
+
+
 def _separator(value: object) -> object:
     value = SEPARATORS.get(value, value) if isinstance(value, str) else value
     if not isinstance(value, str) or len(value) != 1 or ord(value) > 127 or value in "\"'\r\n" or value.isalnum():
@@ -73,7 +85,9 @@ class ColumnConfig(Section):
     parts: Annotated[tuple[DatePart, ...], BeforeValidator(listed)] = key(
         ("days",), "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or several."
     )
-    format: Text | None = key(None, "How the file writes dates, such as `%d.%m.%Y`; null: ISO (2024-05-31) or typed.")
+    format: Annotated[Text, BeforeValidator(_day_form)] | None = key(
+        None, "How the file writes dates, such as `%d.%m.%Y`; null: ISO (2024-05-31) or typed."
+    )
     missing: Value | None = key(
         None,
         "A missing value is an `error` (numeric default), or becomes `middle`, `low`, `high` or a number (numeric); "

@@ -112,7 +112,7 @@ class Numeric:
         for at in range(0, len(values), _VALUE_BLOCK):  # a block stays in the processor's cache
             block = values[at : at + _VALUE_BLOCK]
             out[0, at : at + _VALUE_BLOCK] = self.scale(block)
-            clipped += np.count_nonzero(block < self.low) + np.count_nonzero(block > self.high)
+            clipped += int(np.count_nonzero(block < self.low) + np.count_nonzero(block > self.high))
         if self.indicator:
             out[1] = gaps
         return ColumnStrays(clipped=clipped, missing=int(gaps.sum()))

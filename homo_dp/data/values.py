@@ -159,7 +159,7 @@ def text_of(value: Any) -> str | None:
     if isinstance(value, datetime.datetime):
         text = value.isoformat()
         return text[:10] if text[10:] in ("", "T00:00:00") else text
-    if isinstance(value, Decimal):
+    if isinstance(value, Decimal) and value.is_finite():
         return str(int(value)) if value == value.to_integral_value() else format(value.normalize(), "f")
     if isinstance(value, float | np.floating):
         number = float(value)
@@ -275,7 +275,7 @@ def _day(text: str, form: str | None) -> float:
         if not _ISO.fullmatch(text.strip()):
             return math.inf
         return float(datetime.date.fromisoformat(text.strip()[:10]).toordinal())
-    except ValueError:
+    except (ValueError, re.error):  # the latter where a form names a part twice
         return math.inf
 
 

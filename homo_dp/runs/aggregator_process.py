@@ -27,6 +27,7 @@ from homo_dp.federation.sessions.crash_state import Row, RunFolder
 from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadBook
 from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
@@ -139,7 +140,8 @@ class AggregatorProcess:
         return make_plan(self.config, rows, self.encoding.to_json())
 
     def _same_plan(self, plan: Plan) -> Plan:
-        changed = difference(plan, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
+        changed = difference(kept, make_plan(self.config, plan["rows"], self.encoding.to_json()))
         before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
         if before != now:
             changed = f"federation.parties={before} became {now}"

@@ -271,6 +271,7 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session = run.party_session("a")
     session._start(run.plan())
     assert session.party is not None
+    assert isinstance(session.state.fits, FitStates)
     session.state.fits.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
     session._start(run.plan())
     assert session.state.fits.rounds() == []
