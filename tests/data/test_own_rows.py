@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from homo_dp.data.own_rows import check_own_rows
 from homo_dp.data.parties import load_federation
 from tests.data.parts import config
 
-FORM = {"separator": ";", "decimal": ",", "thousands": "."}
+FORM: dict[str, Any] = {"separator": ";", "decimal": ",", "thousands": "."}
 COLUMNS = {
     "lab_*": {"bounds": [0, 5000]},
     "seen": {"date": ["2020-01-01", "2021-12-31"], "format": "%d.%m.%Y", "missing": "error"},
