@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from homo_dp.config.schema import Config
     from homo_dp.data.columns import Encoding
+    from homo_dp.data.parties import Scored
     from homo_dp.data.rows import Table
     from homo_dp.models.files import SavedModel
 
@@ -60,6 +61,9 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         import torch
 
         from homo_dp.data.columns import Encoding
+        from homo_dp.data.parties import Scored
+        from homo_dp.data.readers import csv_form, number_form
+        from homo_dp.data.strays import Strays
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
@@ -76,7 +80,9 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     threshold = _threshold(config, model)
     outputs: list[torch.Tensor] = []
     labels: list[torch.Tensor] = []
-    tables = _tables(config, path, encoding)
+    strays = Strays()
+    how = Scored(csv_form(config.data), number_form(config.data), strays)
+    tables = _tables(config, path, encoding, how)
     first = next(tables, None)
     if first is None:
         raise DataError(f"{path or config.data.test_file}: has no rows; give a table with at least one")
@@ -101,23 +107,27 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
                 outputs.append(scores)
                 labels.append(table.labels)
     screen.line(f"predictions: {destination} ({writer.rows} rows)")
+    for warning in strays.warnings(config.predict.warn_above):
+        screen.warn(f"{warning}; the table may not mean what the model was trained on")
+    counts = strays.counts()
     if not labels:
         older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
         screen.line(
             f"no indicators: the table has no label column {model.card.label!r}"
             + (f"; {older} is of an earlier run" if older else "")
         )
-        screen.summary({"rows": writer.rows, "files": {"predictions": destination}})
+        screen.summary({"rows": writer.rows, "strays": counts, "files": {"predictions": destination}})
         return 0
     metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", threshold)
-    indicators = build_indicators({}, metrics, model.card.privacy, [], local_only_names({}, metrics))
+    local_only = [*local_only_names({}, metrics), "strays"]
+    indicators = build_indicators({}, metrics, model.card.privacy, [], local_only, {"strays": counts})
     write_indicators(config.output.indicatorFileName, indicators)
     shown = {k.removeprefix("test_"): v for k, v in metrics.items() if isinstance(v, float | int)}
     screen.table("metrics", list(shown), [list(shown.values())])
     screen.line(f"indicators: {config.output.indicatorFileName}")
     files = {"predictions": destination, "indicators": config.output.indicatorFileName}
     numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}  # the curve is in the indicators
-    screen.summary({"rows": writer.rows, **numbers, "files": files})
+    screen.summary({"rows": writer.rows, **numbers, "strays": counts, "files": files})
     return 0
 
 
@@ -154,7 +164,7 @@ def _threshold(config: Config, model: SavedModel) -> float:
     return config.predict.threshold if "threshold" in config.predict.model_fields_set else model.card.threshold
 
 
-def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Table]:
+def _tables(config: Config, path: str | None, encoding: Encoding, how: Scored) -> Iterator[Table]:
     from homo_dp.data.parties import iter_tables, load_federation, table_to_score
 
     source = path or config.data.test_file
@@ -163,7 +173,7 @@ def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Ta
             if party.test is not None and party.test.frame is not None:
                 try:
                     name = f"test rows of data.embedded={config.data.embedded}"
-                    yield table_to_score(party.test.frame, encoding, name)
+                    yield table_to_score(party.test.frame, encoding, name, how)
                 except DataError as error:
                     raise DataError(f"{error}; give the table to score with --data") from error
         return
@@ -171,7 +181,7 @@ def _tables(config: Config, path: str | None, encoding: Encoding) -> Iterator[Ta
         raise ConfigError("--data is missing: give the table to score, or data.test_file in --config")
     paths: list[Any] = list(source.values()) if isinstance(source, dict) else [source]
     for each in paths:
-        yield from iter_tables(each, encoding, config.predict.chunk_rows)
+        yield from iter_tables(each, encoding, config.predict.chunk_rows, how)
 
 
 def _frame(table: Table) -> DataFrame:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from homo_dp.runs.outputs import Written
     from homo_dp.runs.simulation import Outcome
 
+PLAIN_FIGURES = {"test_acc": "accuracy", "test_auc": "AUC", "test_r2": "R2"}
 EXAMPLES = """examples:
   python -m homo_dp.train
       the default recipe: logistic regression with DP-SGD on the embedded breast-cancer data, 3 parties, into out/
@@ -38,9 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, train, write; the exit code."""
     parser = Parser(prog="python -m homo_dp.train", description=__doc__, epilog=EXAMPLES)
     add_common_arguments(parser)
+    parser.add_argument("--keep", action="store_true", help="write into a new folder, out/run-001/ (output.keep: true)")
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
-    loaded = load_from_arguments(options)
+    loaded = load_from_arguments(options, [("output.keep", True)] if options.keep else ())
     screen.notes(loaded.notes)
     if options.dry_run:
         with quick_imports():
@@ -49,7 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_plan(loaded.config, screen)
         return 0
     check_outputs(loaded.config)
-    return train(loaded.config, screen)
+    return train(_placed(loaded.config, screen), screen)
+
+
+def _placed(config: Config, screen: Screen) -> Config:
+    """The config with its outputs in a folder of their own where they are kept; else a word about what is replaced."""
+    with quick_imports():
+        from homo_dp.runs.outputs import numbered, replaced
+
+    if config.output.keep:
+        return config.model_copy(update={"output": numbered(config.output)})
+    if (what := replaced(config.output)) is not None:
+        screen.line(what)
+    return config
 
 
 def train(config: Config, screen: Screen) -> int:
@@ -95,6 +109,8 @@ def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | Non
     metrics = [name for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse") if f"test_{name}" in indicators]
     cells = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in ("train", "test")]
     screen.table("metrics", ["rows of", *metrics], cells)
+    for text in _compared(indicators):
+        screen.line(text)
     screen.line(statement["statement"])
     for note in statement["notes"]:
         screen.line(note)
@@ -103,6 +119,18 @@ def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | Non
     if tracked is not None:
         screen.line(f"MLflow run: {tracked} in {masked(outcome.config.tracking.uri)}")
     screen.summary(_summary(outcome, written) | {"mlflow_run": tracked})
+
+
+def _compared(indicators: Mapping[str, Any]) -> list[str]:
+    """What the test figures are to be held against."""
+    lines = []
+    if indicators.get("test_majority") is not None:
+        lines.append(f"always answering the most frequent class: test accuracy {indicators['test_majority']:.4g}")
+    fit = indicators.get("plain_fit") or {}
+    figures = [f"{name} {fit[key]:.4g}" for key, name in PLAIN_FIGURES.items() if fit.get(key) is not None]
+    if figures:
+        lines.append(f"{fit['what']}: test {', '.join(figures)}")
+    return lines
 
 
 def _summary(outcome: Outcome, written: Written) -> dict[str, Any]:

@@ -255,7 +255,8 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGINT)
     assert process.returncode == 130, shown
     assert "the model so far is in" in shown[-1]
-    indicators = read("out/indicator.json")
+    assert not Path("out/indicator.json").exists(), "that name is for a finished run"
+    indicators = read("out/indicator_interrupted.json")
     done = indicators["rounds_done"]
     assert isinstance(done, int)
     assert 1 <= done < 400

@@ -122,7 +122,7 @@ def _bounds(value: object) -> object:
     return (low, high)
 
 
-def _listed(value: object) -> object:
+def listed(value: object) -> object:
     """Let one value stand for a list of one."""
     return (value,) if isinstance(value, str | int | float | bool) else value
 
@@ -156,9 +156,9 @@ PartyName = Annotated[str, BeforeValidator(_party_name)]
 ImportPath = Annotated[str, BeforeValidator(_import_path)]
 Bounds = Annotated[tuple[float, float], BeforeValidator(_bounds)]
 Value = Annotated[Scalar, BeforeValidator(_scalar)]
-Values = Annotated[tuple[Value, ...], BeforeValidator(_listed)]
-Columns = Annotated[tuple[Column, ...], BeforeValidator(_listed)]
-Counts = Annotated[tuple[Count, ...], BeforeValidator(_listed)]
+Values = Annotated[tuple[Value, ...], BeforeValidator(listed)]
+Columns = Annotated[tuple[Column, ...], BeforeValidator(listed)]
+Counts = Annotated[tuple[Count, ...], BeforeValidator(listed)]
 
 
 def key(default: Any, says: str) -> Any:

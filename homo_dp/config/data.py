@@ -1,5 +1,7 @@
 """The `data` section: which tables, which columns, and what is publicly known about them."""
 
+import codecs
+import datetime
 import re
 from typing import Annotated, Any, Literal, Self
 
@@ -22,12 +24,54 @@ from homo_dp.config.base import (
     Value,
     Values,
     key,
+    listed,
     mapping,
     shorthand,
 )
 from homo_dp.config.text import parse_scalar
 
 ONE_TABLE = "all"  # the name under which a single table that is split later stands in data.files
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+DatePart = Literal["days", "year", "month", "weekday"]
+
+
+def _days(value: object) -> object:
+    """Two days in ISO form, the first before the last."""
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("must be a list of two days, [2015-01-01, 2026-12-31]")
+    try:
+        first, last = (datetime.date.fromisoformat(str(day)) for day in value)
+    except ValueError:
+        raise ValueError("must be two days such as 2015-01-31") from None
+    if first >= last:
+        raise ValueError("must have its first day before its last")
+    return (first.isoformat(), last.isoformat())
+
+
+def _day_form(value: object) -> object:
+    """A form by which a whole day is written and read back; another one would fail on rows, not here."""
+    day = datetime.datetime(2015, 12, 31)
+    try:
+        whole = isinstance(value, str) and datetime.datetime.strptime(day.strftime(value), value) == day
+    except (ValueError, re.error):
+        whole = False
+    if not whole:
+        raise ValueError("must write day, month and year once each, such as %d.%m.%Y")
+    return value
+
+
+def _separator(value: object) -> object:
+    value = SEPARATORS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str) or len(value) != 1 or ord(value) > 127 or value in "\"'\r\n" or value.isalnum():
+        raise ValueError("must be one sign, or comma, semicolon, tab or bar")
+    return value
+
+
+def _encoding(value: object) -> object:
+    try:
+        return codecs.lookup(value if isinstance(value, str) else "").name
+    except LookupError:
+        raise ValueError("must be the name of an encoding, such as utf-8, latin1 or cp1252") from None
 
 
 class ColumnConfig(Section):
@@ -35,12 +79,22 @@ class ColumnConfig(Section):
 
     bounds: Bounds | None = key(None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1].")
     levels: Values | None = key(None, "Categorical: every declared level; any other value has a slot of its own.")
+    date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
+        None, "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it."
+    )
+    parts: Annotated[tuple[DatePart, ...], BeforeValidator(listed)] = key(
+        ("days",), "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or several."
+    )
+    format: Annotated[Text, BeforeValidator(_day_form)] | None = key(
+        None, "How the file writes dates, such as `%d.%m.%Y`; null: ISO (2024-05-31) or typed."
+    )
     missing: Value | None = key(
         None,
         "A missing value is an `error` (numeric default), or becomes `middle`, `low`, `high` or a number (numeric); "
         "has a slot of its own, `level` (categorical default), or becomes `unknown` or one of the levels.",
     )
     indicator: Flag = key(False, "Add a 0/1 column that says where a value was missing.")
+    source: Text | None = key(None, "Where this knowledge comes from, in your words; the report repeats it.")
 
     @model_validator(mode="before")
     @classmethod
@@ -51,15 +105,21 @@ class ColumnConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.bounds is None) == (self.levels is None):
-            raise ValueError("must have either bounds: [low, high] (numeric) or levels: [...] (categorical)")
+        if sum(given is not None for given in (self.bounds, self.levels, self.date)) != 1:
+            raise ValueError(
+                "must have either bounds: [low, high] (numeric), levels: [...] (categorical) or date: [first, last]"
+            )
+        if self.date is None and (self.parts != ("days",) or self.format is not None):
+            raise ValueError("parts and format belong to a date: [first, last]")
         if self.levels is not None:
             if len(set(map(str, self.levels))) != len(self.levels) or not self.levels:
                 raise ValueError("levels must be a list of different values")
             if self.missing not in ("error", "unknown", "level") and self.missing not in self.levels:
                 raise ValueError("missing must be error, unknown, level, or one of the levels")
-        elif self.missing not in ("error", "middle", "low", "high") and not isinstance(self.missing, int | float):
-            raise ValueError("missing must be error, middle, low, high, or a number")
+        elif self.missing not in ("error", "middle", "low", "high") and (
+            self.date is not None or not isinstance(self.missing, int | float)
+        ):
+            raise ValueError("missing must be error, middle, low, high, or (where there are bounds) a number")
         return self
 
 
@@ -128,11 +188,26 @@ class DataConfig(Section):
     use: Columns | None = key(None, "Feature columns to use; null: all but id, label and the columns named above.")
     drop: Columns = key((), "Columns to leave out.")
     columns: dict[Column, ColumnConfig] = mapping(
-        "Public knowledge by column: `{bounds: [low, high]}` or `{levels: []}`."
+        "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, last]}`; a pattern "
+        "such as `drug_*` describes all columns that it matches."
     )
     columns_from: Literal["breast_cancer", "digits"] | None = key(
         None, "Shipped public description for columns not listed; null: that of the embedded set."
     )
+    bounds_source: Literal["codebook", "public", "private", "draft"] | None = key(
+        None,
+        "Where bounds and levels come from: a `codebook` (form, dictionary), `public` knowledge or tables, `private` "
+        "(found under a privacy budget), or a `draft` of describe, on which no private run starts.",
+    )
+    public: Flag = key(False, "All rows are public: a fit without privacy is shown beside the result.")
+    separator: Annotated[str, BeforeValidator(_separator)] = key(
+        ",", "What separates the columns of CSV files: one sign, or `comma`, `semicolon`, `tab`, `bar`."
+    )
+    encoding: Annotated[str, BeforeValidator(_encoding)] = key(
+        "utf-8", "Encoding of the text of CSV files, such as `latin1` or `cp1252`."
+    )
+    decimal: Literal[".", ","] = key(".", "Decimal sign of numbers that are text.")
+    thousands: Literal[".", ",", " ", "'"] | None = key(None, "Sign between groups of three digits, if there is one.")
     missing_values: Values = key(("", "NA", "NaN", "nan", "null"), "Cell texts that mean a missing value.")
     target_bounds: Bounds | None = key(None, "Public `[low, high]` of a regression target.")
     image: ImageConfig | None = key(None, "Rows are images of this shape and range.")
@@ -160,9 +235,7 @@ class DataConfig(Section):
         if filled.get("columns_from") is None and filled.get("embedded") in ("breast_cancer", "digits"):
             filled["columns_from"] = filled["embedded"]
         splits = ("partition", "party_column", "user_column")
-        one = isinstance(filled.get("files"), str) or (
-            isinstance(filled.get("files"), dict) and list(filled["files"]) == [ONE_TABLE]
-        )
+        one = isinstance(filled.get("files"), str)
         embedded = filled.get("embedded") in ("breast_cancer", "digits")
         if (one or embedded) and all(filled.get(name) is None for name in splits):
             filled["partition"] = {"kind": "iid"}
@@ -183,6 +256,10 @@ class DataConfig(Section):
         tests = [n for n in ("test_file", "test_fraction", "split_column") if getattr(self, n) is not None]
         if len(tests) > 1:
             raise Conflict(f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of them out")
+        if self.decimal == self.thousands:
+            raise Conflict(f"data.thousands={self.thousands!r}: is data.decimal too; they must differ")
+        if self.separator == self.decimal and self.separator != ",":
+            raise Conflict(f"data.separator={self.separator!r}: is data.decimal too; they must differ")
         if self.id == self.label:
             raise Conflict(f"data.id={self.id}: is also data.label; the label cannot be the identifier")
         if self.use is not None and (both := sorted(set(self.use) & set(self.drop))):

@@ -28,6 +28,9 @@ class PredictConfig(Section):
     """Scoring."""
 
     threshold: Fraction = key(0.5, "A row is of class 1 from this probability on (binary).")
+    warn_above: Fraction = key(
+        0.1, "Warn of a column of which more than this share is clipped or none of the declared levels."
+    )
     chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
 
 
@@ -37,3 +40,4 @@ class OutputConfig(Section):
     predictFileName: FilePath = key("out/predict.csv", "Predictions (CSV).")
     indicatorFileName: FilePath = key("out/indicator.json", "Indicators (JSON).")
     modelFileName: FilePath = key("out/model.safetensors", "The model (safetensors).")
+    keep: Flag = key(False, "Each training (`homo_dp.train`) writes into a new folder: `out/run-001/`, `out/run-002/`.")

@@ -85,7 +85,9 @@ class Config(Section):
         return self
 
     def _check_outputs(self) -> None:
-        paths = {f"output.{name}": path for name, path in self.output} | {"privacy.ledger": self.privacy.ledger}
+        paths = {f"output.{name}": path for name, path in self.output if isinstance(path, str)} | {
+            "privacy.ledger": self.privacy.ledger
+        }
         tests = self.data.test_file
         tables = {f"data.files.{party}": path for party, path in self.data.files.items()}
         if tests is not None:

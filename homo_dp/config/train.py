@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, model_validator
 from homo_dp.config.base import (
     Conflict,
     Count,
+    CountOrZero,
     FilePath,
     Fraction,
     Positive,
@@ -106,11 +107,24 @@ class TrainConfig(Section):
         AveragingConfig, "A word is short for its kind."
     )
     seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
+    evaluate_every: CountOrZero = key(
+        1, "Score the test rows after every so many rounds, and after the last; 0: after the last only."
+    )
     init_from: FilePath | None = key(None, "A saved model to continue.")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")
     threads: Literal["auto"] | Count = key(
         "auto", "Threads of torch in this process; `auto`: OMP_NUM_THREADS if it is set, else 1."
     )
+
+    def evaluates(self, round_number: int) -> bool:
+        """Whether test rows are scored after this round.
+
+        >>> [number for number in range(1, 8) if TrainConfig(rounds=7, evaluate_every=3).evaluates(number)]
+        [3, 6, 7]
+        """
+        if round_number >= self.rounds or self.evaluate_every == 0:
+            return round_number >= self.rounds
+        return round_number % self.evaluate_every == 0
 
     @model_validator(mode="before")
     @classmethod

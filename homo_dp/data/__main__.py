@@ -37,17 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     describe.add_argument("file", metavar="FILE", help="the table")
-    describe.add_argument("--label", metavar="COLUMN", help="label column (default: y, label, target, ...)")
-    describe.add_argument("--id", metavar="COLUMN", help="identifier column (default: id)")
-    describe.add_argument("--quiet", action="store_true", help="no warning on stderr (it stays in the draft)")
+    for role in ("label", "id", "user", "party"):
+        describe.add_argument(f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)")
+    describe.add_argument("--quiet", action="store_true", help="no warning and no guesses on stderr")
     given = parser.parse_args(arguments)
     try:
         from homo_dp.data.describe import WARNING, draft
 
-        text = draft(given.file, given.label, given.id)
+        roles = {"label": given.label, "id": given.id, "user": given.user, "party": given.party}
+        drafted = draft(given.file, roles)
         if not given.quiet:
-            print(WARNING, file=sys.stderr)
-        sys.stdout.write(text)
+            print("\n".join([WARNING, *drafted.guesses]), file=sys.stderr)
+        sys.stdout.write(drafted.text)
         sys.stdout.flush()
     except InputError as error:
         print(printable(f"error: {' '.join(str(error).split())}"), file=sys.stderr)

@@ -6,6 +6,7 @@ encoding of a row depends on that row alone and costs no privacy.
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,19 @@ import numpy as np
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.values import as_numbers, class_codes, first_row, level_codes, not_finite, parse_numbers
+from homo_dp.data.strays import ColumnStrays, Strays
+from homo_dp.data.values import (
+    PLAIN,
+    NumberForm,
+    as_days,
+    as_numbers,
+    class_codes,
+    first_row,
+    level_codes,
+    not_finite,
+    parse_days,
+    parse_numbers,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +39,17 @@ MISSING_VALUES = ("", "NA", "NaN", "nan", "null")
 NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
 _VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
+DATE_PARTS = ("days", "year", "month", "weekday")
 _PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy
+
+
+@dataclass(frozen=True)
+class Cells:
+    """How the cells of one file are read, and how errors call it."""
+
+    source: str
+    missing_values: tuple[str, ...] = MISSING_VALUES
+    numbers: NumberForm = PLAIN
 
 
 @dataclass(frozen=True)
@@ -74,26 +97,106 @@ class Numeric:
         scaled -= 1.0
         return scaled
 
-    def write(self, series: pd.Series, missing_values: Sequence[str], source: str, out: np.ndarray) -> None:
-        values = as_numbers(series, missing_values, source)
+    def write(self, series: pd.Series, cells: Cells, out: np.ndarray) -> ColumnStrays:
+        """Put the column's inputs into `out` (width x rows); what did not fit."""
+        values = as_numbers(series, cells.missing_values, cells.source, cells.numbers)
         gaps = np.isnan(values) if not_finite(values) else np.zeros(len(values) if self.indicator else 0, dtype=bool)
         if gaps.any():
             if self.fill is None:
                 raise DataError(
-                    f"{source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or "
-                    f"train with data.columns.{self.name}.missing=middle|low|high|<number>"
+                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, "
+                    f"or train with data.columns.{self.name}.missing=middle|low|high|<number>"
                 )
             values = np.where(gaps, self.fill, values)
+        clipped = 0
         for at in range(0, len(values), _VALUE_BLOCK):  # a block stays in the processor's cache
-            out[0, at : at + _VALUE_BLOCK] = self.scale(values[at : at + _VALUE_BLOCK])
+            block = values[at : at + _VALUE_BLOCK]
+            out[0, at : at + _VALUE_BLOCK] = self.scale(block)
+            clipped += int(np.count_nonzero(block < self.low) + np.count_nonzero(block > self.high))
         if self.indicator:
             out[1] = gaps
+        return ColumnStrays(clipped=clipped, missing=int(gaps.sum()))
 
-    def misfits(self, series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
+    def misfits(self, series: pd.Series, cells: Cells) -> np.ndarray:
         """Which values `write` refuses."""
-        values, wrong = parse_numbers(series, missing_values)
+        values, wrong = parse_numbers(series, cells.missing_values, cells.numbers)
         refused: np.ndarray = wrong | np.isinf(values)
         return refused | np.isnan(values) if self.fill is None else refused
+
+
+@dataclass(frozen=True)
+class Date:
+    """A calendar day with public bounds: days from the first to the last as one number, or parts of it.
+
+    `year` is one number within the years of the bounds; `month` and `weekday` are a point on a circle (sine and
+    cosine), so that December is beside January.
+
+    >>> Date("visit", "2020-01-01", "2020-12-31", ("days", "month")).width
+    3
+    """
+
+    name: str
+    first: str
+    last: str
+    parts: tuple[str, ...] = ("days",)
+    format: str | None = None
+    missing: str = "error"
+    indicator: bool = False
+
+    def __post_init__(self) -> None:
+        key = f"data.columns.{self.name}"
+        low, high = _ordinal(f"{key}.date", self.first), _ordinal(f"{key}.date", self.last)
+        if low >= high:
+            raise DataError(f"{key}.date=[{self.first}, {self.last}] must have its first day before its last")
+        if not self.parts or set(self.parts) - set(DATE_PARTS) or len(set(self.parts)) != len(self.parts):
+            raise DataError(f"{key}.parts={list(self.parts)} must be some of {', '.join(DATE_PARTS)}")
+        if self.missing not in NUMERIC_RULES:
+            raise DataError(f"{key}.missing={self.missing!r} is not one of {', '.join(NUMERIC_RULES)}")
+
+    @property
+    def width(self) -> int:
+        return sum(2 if part in ("month", "weekday") else 1 for part in self.parts) + self.indicator
+
+    def write(self, series: pd.Series, cells: Cells, out: np.ndarray) -> ColumnStrays:
+        """Put the column's inputs into `out` (width x rows); what did not fit."""
+        days = as_days(series, cells.missing_values, cells.source, self.format)
+        gaps = np.isnan(days)
+        low, high = _ordinal("date", self.first), _ordinal("date", self.last)
+        if gaps.any():
+            if self.missing == "error":
+                raise DataError(
+                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, "
+                    f"or train with data.columns.{self.name}.missing=middle|low|high"
+                )
+            days = np.where(gaps, {"low": low, "high": high, "middle": (low + high) // 2}[self.missing], days)
+        within = np.clip(days, low, high)
+        at = 0
+        for part in self.parts:
+            for values in self._inputs(part, within):
+                out[at] = values
+                at += 1
+        if self.indicator:
+            out[at] = gaps
+        return ColumnStrays(clipped=int((days != within).sum()), missing=int(gaps.sum()))
+
+    def misfits(self, series: pd.Series, cells: Cells) -> np.ndarray:
+        """Which values `write` refuses."""
+        days, wrong = parse_days(series, cells.missing_values, self.format)
+        return wrong | np.isnan(days) if self.missing == "error" else wrong
+
+    def _inputs(self, part: str, days: np.ndarray) -> tuple[np.ndarray, ...]:
+        low, high = _ordinal("date", self.first), _ordinal("date", self.last)
+        if part == "days":
+            return (Numeric(self.name, low, high).scale(days),)
+        if part == "weekday":
+            return _circle((days + 6) % 7, 7)  # day 1 of the calendar was a Monday
+        found, where = np.unique(days, return_inverse=True)
+        dates = [datetime.date.fromordinal(int(day)) for day in found]
+        if part == "month":
+            return _circle(np.array([day.month - 1 for day in dates], dtype=np.float64)[where], 12)
+        first, last = (datetime.date.fromordinal(day).year for day in (low, high))
+        years = np.array([day.year for day in dates], dtype=np.float64)[where]
+        return (Numeric(self.name, first, max(last, first + 1)).scale(years),)
 
 
 @dataclass(frozen=True)
@@ -120,13 +223,15 @@ class Categorical:
     def width(self) -> int:
         return len(self.levels) + (2 if self.missing == "level" and "level" not in self.levels else 1)
 
-    def write(self, series: pd.Series, missing_values: Sequence[str], source: str, out: np.ndarray) -> None:
-        codes, gaps = level_codes(series, self.levels, missing_values)
+    def write(self, series: pd.Series, cells: Cells, out: np.ndarray) -> ColumnStrays:
+        """Put the column's inputs into `out` (width x rows); what did not fit."""
+        codes, gaps = level_codes(series, self.levels, cells.missing_values, cells.numbers)
         if self.missing == "error" and gaps.any():
             raise DataError(
-                f"{source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or train "
-                f"with data.columns.{self.name}.missing=level"
+                f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or "
+                f"train with data.columns.{self.name}.missing=level"
             )
+        other = int(((codes < 0) & ~gaps).sum())
         codes[codes < 0] = len(self.levels)
         if self.missing in self.levels:
             codes[gaps] = self.levels.index(self.missing)
@@ -134,15 +239,16 @@ class Categorical:
             codes[gaps] = len(self.levels) + 1
         out[:] = 0.0
         out[codes, np.arange(len(codes))] = 1.0
+        return ColumnStrays(other=other, missing=int(gaps.sum()))
 
-    def misfits(self, series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
+    def misfits(self, series: pd.Series, cells: Cells) -> np.ndarray:
         """Which values `write` refuses."""
         if self.missing != "error":
             return np.zeros(len(series), dtype=bool)
-        return level_codes(series, self.levels, missing_values)[1]
+        return level_codes(series, self.levels, cells.missing_values, cells.numbers)[1]
 
 
-Column = Numeric | Categorical
+Column = Numeric | Categorical | Date
 
 
 @dataclass(frozen=True)
@@ -167,24 +273,24 @@ class Label:
     def regression(self) -> bool:
         return self.bounds is not None
 
-    def encode(self, series: pd.Series, source: str, *, clip: bool = True) -> torch.Tensor:
+    def encode(self, series: pd.Series, source: str, *, clip: bool = True, numbers: NumberForm = PLAIN) -> torch.Tensor:
         """Class numbers (int64), or the target scaled so that its bounds are [-1, 1] (float32)."""
         if self.bounds is not None:
-            values = as_numbers(series, MISSING_VALUES, source)
+            values = as_numbers(series, MISSING_VALUES, source, numbers)
             gaps = np.isnan(values)
             if gaps.any():
                 row = first_row(gaps, series)
                 raise DataError(f"{source}: label {self.name!r} row {row}: missing value; drop the row")
             scaled = self._numeric().scale(values) if clip else self._scale_unclipped(values)
             return torch.from_numpy(scaled.astype(np.float32))
-        codes = class_codes(series, self.classes or (), source)
+        codes = class_codes(series, self.classes or (), source, numbers)
         return torch.from_numpy(codes)
 
-    def misfits(self, series: pd.Series) -> np.ndarray:
+    def misfits(self, series: pd.Series, numbers: NumberForm = PLAIN) -> np.ndarray:
         """Which labels `encode` refuses."""
         if self.bounds is not None:
-            return self._numeric().misfits(series, MISSING_VALUES)
-        refused: np.ndarray = level_codes(series, self.classes or (), ())[0] < 0
+            return self._numeric().misfits(series, Cells("labels", numbers=numbers))
+        refused: np.ndarray = level_codes(series, self.classes or (), (), numbers)[0] < 0
         return refused
 
     def decode(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -251,18 +357,30 @@ class Encoding:
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 
-    def encode(self, frame: pd.DataFrame, source: str = "table") -> torch.Tensor:
-        """Features of all rows, float32, shape (rows, *input_shape); columns are matched by name."""
+    def encode(
+        self,
+        frame: pd.DataFrame,
+        source: str = "table",
+        numbers: NumberForm = PLAIN,
+        strays: Strays | None = None,
+    ) -> torch.Tensor:
+        """Features of all rows, float32, shape (rows, *input_shape); columns are matched by name.
+
+        `strays` counts the values that were clipped or are none of the declared levels.
+        """
         if self.pixel_bounds is not None:
             raise DataError(f"{source}: this model takes images (.npz or IDX), not a table")
         absent = [name for name in self.names if name not in frame.columns]
         if absent:
             raise DataError(f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}")
         block = np.empty((self.width, len(frame)), dtype=np.float32)
-        at = 0
+        cells = Cells(source, self.missing_values, numbers)
+        at, found = 0, {}
         for column in self.columns:
-            column.write(frame[column.name], self.missing_values, source, block[at : at + column.width])
+            found[column.name] = column.write(frame[column.name], cells, block[at : at + column.width])
             at += column.width
+        if strays is not None:
+            strays.add(len(frame), found)
         features = torch.from_numpy(block).t().contiguous()
         return features.reshape(len(frame), *self.input_shape)
 
@@ -287,20 +405,21 @@ class Encoding:
             out[at : at + _PIXEL_BLOCK] = scale(values)
         return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
 
-    def encode_labels(self, frame: pd.DataFrame, source: str = "table") -> torch.Tensor:
+    def encode_labels(self, frame: pd.DataFrame, source: str = "table", numbers: NumberForm = PLAIN) -> torch.Tensor:
         """The labels as they are: of a target, only what is trained on is clipped to its bounds."""
         if self.label.name not in frame.columns:
             raise DataError(
                 f"{source}: label column {self.label.name!r} is not there; its columns are {short(frame.columns)}; "
                 "set data.label"
             )
-        return self.label.encode(frame[self.label.name], source, clip=False)
+        return self.label.encode(frame[self.label.name], source, clip=False, numbers=numbers)
 
-    def misfits(self, frame: pd.DataFrame, pixels: np.ndarray | None = None) -> np.ndarray:
+    def misfits(self, frame: pd.DataFrame, pixels: np.ndarray | None = None, numbers: NumberForm = PLAIN) -> np.ndarray:
         """Which rows `encode` (or `encode_images`) and `encode_labels` refuse, each by itself."""
-        refused: np.ndarray = self.label.misfits(frame[self.label.name])
+        refused: np.ndarray = self.label.misfits(frame[self.label.name], numbers)
+        cells = Cells("table", self.missing_values, numbers)
         for column in self.columns:
-            refused = refused | column.misfits(frame[column.name], self.missing_values)
+            refused = refused | column.misfits(frame[column.name], cells)
         if pixels is not None:
             refused = refused | ~np.isfinite(pixels.reshape(len(pixels), -1)).all(axis=1)
         return refused
@@ -353,7 +472,7 @@ def check_values(key: str, values: Sequence[Level]) -> None:
         raise DataError(f"{key} is empty; list the values that can occur")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise DataError(f"{key}: {value!r} is not a text or a number; quote it (YAML reads yes as true)")
+            raise DataError(f"{key}: {value!r} is not a text or a number; quote it")
         if isinstance(value, float) and not math.isfinite(value):
             raise DataError(f"{key}: {value!r} is not a finite number")
     if len({str(value) for value in values}) != len(values) or len(set(values)) != len(values):
@@ -378,6 +497,15 @@ def _column_to_json(column: Column) -> dict[str, Any]:
             "missing": column.missing,
             "indicator": column.indicator,
         }
+    if isinstance(column, Date):
+        return {
+            "name": column.name,
+            "date": [column.first, column.last],
+            "parts": list(column.parts),
+            "format": column.format,
+            "missing": column.missing,
+            "indicator": column.indicator,
+        }
     return {"name": column.name, "levels": list(column.levels), "missing": column.missing}
 
 
@@ -385,9 +513,25 @@ def _column_from_json(raw: Mapping[str, Any]) -> Column:
     name, missing = str(raw["name"]), raw["missing"]
     if "levels" in raw:
         return Categorical(name, tuple(raw["levels"]), missing)
+    if "date" in raw:
+        first, last = (str(day) for day in raw["date"])
+        form = None if raw["format"] is None else str(raw["format"])
+        return Date(name, first, last, tuple(map(str, raw["parts"])), form, str(missing), bool(raw["indicator"]))
     low, high = (float(bound) for bound in raw["bounds"])
     rule = missing if isinstance(missing, str) else float(missing)
     return Numeric(name, low, high, rule, bool(raw["indicator"]))
+
+
+def _ordinal(key: str, day: str) -> int:
+    try:
+        return datetime.date.fromisoformat(day).toordinal()
+    except ValueError:
+        raise DataError(f"{key}: {day!r} is not a day such as 2015-01-31") from None
+
+
+def _circle(place: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
+    angle = place * (2 * math.pi / places)
+    return np.sin(angle), np.cos(angle)
 
 
 def _tuple(raw: Sequence[Level] | None) -> tuple[Level, ...] | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Column, Encoding, Label, Level, Numeric, missing_columns, short
+from homo_dp.data.columns import Categorical, Column, Date, Encoding, Label, Level, Numeric, missing_columns, short
 from homo_dp.data.embedded import shipped_columns, shipped_label
+from homo_dp.data.values import text_of
 
 if TYPE_CHECKING:
     from homo_dp.config.data import ColumnConfig, DataConfig
@@ -43,12 +46,13 @@ def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
 
 def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tuple[Column, ...]:
     """Descriptions of the feature columns, in the order of the declaration (never of one party's file)."""
-    known: dict[str, Column] = {name: _column(name, block) for name, block in data.columns.items()}
+    left_out = _left_out(data)
+    plain = [name for name in names if name not in left_out]
+    known: dict[str, Column] = {name: _column(name, block) for name, block in _spelled_out(data, plain).items()}
     if data.columns_from is not None:
         shipped = shipped_columns(data.columns_from)
         if not known or any(column.name in names for column in shipped):  # else it describes another table
             known |= {column.name: column for column in shipped if column.name not in known}
-    left_out = _left_out(data)
     _check_named(data, names, source)
     if data.use is None:
         wanted = [name for name in known if name not in left_out]
@@ -59,7 +63,8 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     if undescribed:
         raise DataError(
             f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; describe it in "
-            f"data.columns or list it in data.drop; to draft the block: python -m homo_dp.data describe {source}"
+            "data.columns or list it in data.drop, where free text belongs; to draft the block: python -m "
+            f"homo_dp.data describe {source}"
         )
     absent = [name for name in wanted if name not in names]
     if absent:
@@ -70,17 +75,54 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     return tuple(known[name] for name in wanted)
 
 
-def described_columns(data: DataConfig) -> dict[str, Column]:
-    """Every feature column that the config describes by itself or by a shipped description, by name."""
-    known = {column.name: column for column in shipped_columns(data.columns_from)} if data.columns_from else {}
-    known |= {name: _column(name, block) for name, block in data.columns.items()}
+def described_columns(data: DataConfig, names: Sequence[str]) -> dict[str, Column]:
+    """Those of the named columns that the config describes as features, by itself or by a shipped description."""
     left_out = _left_out(data)
-    return {name: column for name, column in known.items() if name not in left_out}
+    plain = [name for name in names if name not in left_out]
+    known = {column.name: column for column in shipped_columns(data.columns_from)} if data.columns_from else {}
+    known |= {name: _column(name, block) for name, block in _spelled_out(data, plain).items()}
+    return {name: known[name] for name in plain if name in known}
 
 
 def _left_out(data: DataConfig) -> set[str | None]:
     roles = {data.id, data.label, data.party_column, data.split_column, data.user_column}
     return (roles | set(data.drop)) - set(data.use or ())
+
+
+def described_names(data: DataConfig) -> list[str]:
+    """The columns that the config describes, where no table is at hand; patterns need `data.use` to stand for names."""
+    patterns = [name for name in data.columns if is_pattern(name)]
+    if patterns and data.use is None:
+        raise DataError(
+            f"data.columns: {patterns[0]!r} is a pattern, and there is no table here whose columns it could match; "
+            "list the columns in data.use"
+        )
+    return list(dict.fromkeys([*(name for name in data.columns if name not in patterns), *(data.use or ())]))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a key of data.columns stands for several columns: `drug_*`, `x?`, `lab_[abc]`."""
+    return any(sign in name for sign in "*?[")
+
+
+def _spelled_out(data: DataConfig, names: Sequence[str]) -> dict[str, ColumnConfig]:
+    """The description of each column: its own, else that of the first pattern that matches it.
+
+    Columns of one pattern stand in the order of their names (x2 before x10), not in that of one party's file.
+    """
+    found: dict[str, ColumnConfig] = {}
+    for key, block in data.columns.items():
+        if key in names or not is_pattern(key):
+            found.setdefault(key, block)
+            continue
+        matched = [name for name in names if fnmatchcase(name, key) and name not in data.columns and name not in found]
+        found |= dict.fromkeys(sorted(matched, key=_by_number), block)
+    return found
+
+
+def _by_number(name: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"(\d+)", name)
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def label_of(config: Config) -> Label:
@@ -99,7 +141,7 @@ def label_of(config: Config) -> Label:
         classes = data.classes
     elif data.embedded is not None:
         classes = shipped_label(data.embedded).classes or classes
-    return Label(data.label, classes=tuple(classes))
+    return Label(data.label, classes=as_levels(classes))
 
 
 def wants_images(config: Config) -> bool:
@@ -111,11 +153,19 @@ def wants_images(config: Config) -> bool:
 
 def _column(name: str, block: ColumnConfig) -> Column:
     if block.levels is not None and block.missing is not None:
-        return Categorical(name, tuple(block.levels), block.missing)
+        return Categorical(name, as_levels(block.levels), as_levels([block.missing])[0])
+    if block.date is not None:
+        first, last = block.date
+        return Date(name, first, last, block.parts, block.format, str(block.missing), block.indicator)
     if block.bounds is None or block.missing is None:
         raise DataError(f"data.columns.{name} needs bounds: [low, high] or levels: [...]")
     low, high = block.bounds
     return Numeric(name, low, high, block.missing, block.indicator)
+
+
+def as_levels(values: Sequence[Level]) -> tuple[Level, ...]:
+    """Levels or classes; true and false, which YAML reads as booleans, are the texts that all files have for them."""
+    return tuple(text_of(value) or "" if isinstance(value, bool) else value for value in values)
 
 
 def _id_column(data: DataConfig, names: Sequence[str], source: str) -> str | None:

@@ -6,8 +6,9 @@ is known without looking (a data dictionary, a law of nature, a form's drop-down
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -18,39 +19,63 @@ import pandas as pd
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import MISSING_VALUES
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import header, read_chunks
-from homo_dp.data.values import as_numbers, level_codes
+from homo_dp.data.readers import CsvForm, header, read_chunks
+from homo_dp.data.sniffing import sniff
+from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, as_texts
 
 WARNING = (
     "WARNING: these bounds and levels were read from the rows themselves. Used as they are, they LEAK private data "
     "and void the privacy guarantee. Replace every one by public knowledge before training."
 )
+NOBODY = "none"  # given for a role: no column has it
 _MOST_COLUMNS = 5_000
 _MOST_LEVELS = 50
 _MOST_CLASSES = 20
-_LABELS = ("y", "label", "target", "class", "outcome", "income")
+_MOST_CODES = 10  # whole numbers with at most so many different values are taken for codes
+_LABELS = ("y", "label", "target", "class", "outcome")
+_MAYBE_LABELS = ("income", "default", "churn", "response", "result", "diagnosis", "fraud")
 _PARTIES = ("party", "hospital", "site", "bank", "silo")
 _USERS = ("user", "user_id", "patient", "patient_id", "customer", "customer_id")
+_INDEX = ("unnamed: 0", "index", "rownames")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A `data` block as YAML, and a line for each guess in it."""
+
+    text: str
+    guesses: tuple[str, ...] = ()
 
 
 def round_out(low: float, high: float) -> tuple[float, float]:
-    """Bounds widened to round numbers, one or two significant digits of the span.
+    """Bounds widened to round numbers, as a person would write them: zero where the values start near it.
 
-    >>> round_out(6.981, 28.11), round_out(0.0, 97.0), round_out(5.0, 5.0)
-    ((5.0, 30.0), (0.0, 100.0), (4.75, 5.25))
+    >>> round_out(6.981, 28.11), round_out(0.0, 97.0), round_out(17, 90), round_out(5.0, 5.0)
+    ((5.0, 30.0), (0.0, 100.0), (0.0, 90.0), (4.75, 5.25))
     """
     if low == high:
         low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
     step = 10.0 ** math.floor(math.log10(high - low)) / 2
     digits = max(0, 1 - math.floor(math.log10(step)))
+    if 0 <= low <= 0.2 * high:
+        low = 0.0
     return round(math.floor(low / step) * step, digits), round(math.ceil(high / step) * step, digits)
 
 
-def draft(path: str | PathLike[str], label: str | None = None, identifier: str | None = None) -> str:
-    """A YAML `data` block for a table or image file, with the warning on top."""
-    found = _look_at_images(path) if is_image_file(path) else _look_at_table(path, label, identifier)
-    lines = [f"# {WARNING[:100].rsplit(' ', 1)[0]}", f"# {WARNING[len(WARNING[:100].rsplit(' ', 1)[0]) + 1 :]}"]
-    return "\n".join([*lines, f"# drafted from {printable(str(path))}", "data:", *found]) + "\n"
+def draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = None) -> Draft:
+    """A YAML `data` block for a table or image file, with the warning on top.
+
+    `given` names columns by role (label, id, user, party), or `none`; what is not given is guessed, and said.
+    """
+    guesses: list[str] = []
+    if is_image_file(path):
+        found = _look_at_images(path)
+    else:
+        found = _look_at_table(path, {role: name for role, name in (given or {}).items() if name}, guesses)
+    cut = WARNING[:100].rsplit(" ", 1)[0]
+    lines = [f"# {cut}", f"# {WARNING[len(cut) + 1 :]}", f"# drafted from {printable(str(path))}", "data:"]
+    source = "  bounds_source: draft  # then say codebook, public or private; a private run on a draft is refused"
+    return Draft("\n".join([*lines, source, *found]) + "\n", tuple(guesses))
 
 
 @dataclass
@@ -64,77 +89,188 @@ class _Column:
     high: float = -math.inf
     numeric: bool = True
     whole: bool = True
+    dated: bool = True
     texts: set[str] | None = field(default_factory=set)  # None: too many to be levels
+    different: bool = True  # no value came twice so far
+    numbers: NumberForm = PLAIN
+    _seen: set[int] = field(default_factory=set)
 
     def see(self, series: pd.Series) -> None:
-        _, gaps = level_codes(series, ("",), MISSING_VALUES)
-        gaps |= (series.isna() | (series.astype(str).str.strip() == "")).to_numpy(dtype=bool)
+        cells = pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
+        gaps = cells.isin(MISSING_VALUES).to_numpy(dtype=bool)
         self.rows += len(series)
         self.missing += int(gaps.sum())
-        present = series[~gaps]
+        present = cells[~gaps].rename(self.name)
+        if self.dated and len(present):
+            self._see_days(present)
         if self.numeric and len(present):
             self._see_numbers(present)
+        if self.different:
+            hashes = set(pd.util.hash_array(present.to_numpy(dtype=object), categorize=False).tolist())
+            self.different = len(hashes) == len(present) and self._seen.isdisjoint(hashes)
+            self._seen = self._seen | hashes if self.different else set()
         if self.texts is not None:
-            self.texts |= set(present.astype(str).str.strip().unique())
+            self.texts |= set(present.unique())
             if len(self.texts) > _MOST_LEVELS:
                 self.texts = None
 
+    @property
+    def two_valued(self) -> bool:
+        return self.texts is not None and len(self.texts) == 2
+
+    @property
+    def classes(self) -> bool:
+        """Whether its values can be classes: few, and text or whole numbers."""
+        few = self.texts is not None and 2 <= len(self.texts) <= _MOST_CLASSES
+        return few and (not self.numeric or self.whole)
+
     def _see_numbers(self, present: pd.Series) -> None:
         try:
-            values = as_numbers(present, MISSING_VALUES, self.name)
+            values = as_numbers(present, MISSING_VALUES, self.name, self.numbers)
         except DataError:
             self.numeric = False
             return
         values = values[~np.isnan(values)]
-        if len(values) == 0:
-            return
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        if {text.lower() for text in present.unique()} <= {"true", "false"}:
+            self.numeric = False  # booleans are levels
+        self._widen(values)
         self.whole = self.whole and bool(np.all(values == np.round(values)))
 
+    def _see_days(self, present: pd.Series) -> None:
+        try:
+            days = as_days(present, MISSING_VALUES, self.name)
+        except DataError:
+            self.dated = False
+            return
+        self._widen(days)
 
-def _look_at_table(path: str | PathLike[str], label: str | None, identifier: str | None) -> list[str]:
-    wide = len(header(path))
+    def _widen(self, values: np.ndarray) -> None:
+        if len(values):
+            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+
+
+def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses: list[str]) -> list[str]:
+    form, numbers = sniff(path)
+    wide = len(header(path, form))
     if wide > _MOST_COLUMNS:
         raise DataError(
             f"{path}: has {wide} columns, a draft of more than {_MOST_COLUMNS} is nothing to read and edit; describe a "
             "table of some of them, and write the others by a script"
         )
     columns: dict[str, _Column] = {}
-    for chunk in read_chunks(path):
+    for chunk in read_chunks(path, form=form):
         for name in chunk.columns:
-            columns.setdefault(str(name), _Column(str(name))).see(chunk[name])
-    for key, given in (("--label", label), ("--id", identifier)):
-        if given is not None and given not in columns:
-            raise DataError(f"{path}: {key}={given!r} is not a column; the columns are {', '.join(columns)[:200]}")
-    label = label or next((name for name in columns if name.lower() in _LABELS), None)
-    identifier = identifier or next((name for name in columns if name.lower() == "id"), None)
-    lines = [] if identifier in (None, "id") else [f"  id: {_yaml(identifier)}"]
-    lines += (
-        _label_lines(columns[label]) if label else ["  # label: no column is called y, label or target; name yours"]
-    )
-    rest = [column for name, column in columns.items() if name not in (label, identifier)]
-    roles, features, dropped = [], [], []
-    for column in rest:
-        if column.texts is not None and column.texts and {text.lower() for text in column.texts} <= {"train", "test"}:
-            roles.append(f"  split_column: {_yaml(column.name)}")
-        elif column.name.lower() in _PARTIES:
-            roles.append(f"  party_column: {_yaml(column.name)}  # guessed from its name")
-        elif column.name.lower() in _USERS:
-            roles.append(f"  user_column: {_yaml(column.name)}  # guessed from its name")
-        elif (not column.numeric and column.texts is None) or column.missing == column.rows:
-            dropped.append(column.name)
-        else:
-            features.append(column)
+            columns.setdefault(str(name), _Column(str(name), numbers=numbers)).see(chunk[name])
+    for role, name in given.items():
+        if name not in columns and name != NOBODY:
+            raise DataError(f"{path}: --{role}={name!r} is not a column; the columns are {', '.join(columns)[:200]}")
+    roles = _roles(columns, given, guesses)
+    lines = _form_lines(form, numbers)
+    if roles.get("id") not in (None, "id"):
+        lines.append(f"  id: {_yaml(roles['id'])}")
+    if roles.get("label") is not None:
+        lines += _label_lines(columns[roles["label"]])
+    else:
+        lines.append("  # label: could not be guessed; name yours here or by --label")
+    for role, key in (("party", "party_column"), ("user", "user_column"), ("split", "split_column")):
+        if roles.get(role) is not None:
+            lines.append(f"  {key}: {_yaml(roles[role])}")
+    rest = [column for name, column in columns.items() if name not in roles.values()]
+    dropped = {column.name: why for column in rest if (why := _useless(column)) is not None}
     if dropped:
-        lines.append(f"  drop: {_yaml(dropped)}  # text with more than {_MOST_LEVELS} values, or nothing at all")
-    lines += [*roles, "  columns:", *(f"    {_yaml(one.name)}: {_block(one)}" for one in features)]
-    return lines
+        lines.append(f"  drop: {_yaml(list(dropped))}")
+        lines += [f"  #   {printable(name)}: {why}" for name, why in dropped.items()]
+    blocks = (f"    {_yaml(one.name)}: {_block(one)}" for one in rest if one.name not in dropped)
+    return [*lines, "  columns:", *blocks]
+
+
+def _roles(columns: Mapping[str, _Column], given: Mapping[str, str], guesses: list[str]) -> dict[str, str]:
+    """Which column is what: as given, else guessed with the reason told."""
+    roles = {role: name for role, name in given.items() if name != NOBODY}
+
+    def guess(role: str, name: str, why: str) -> None:
+        roles[role] = name
+        override = f"; --{role} COLUMN (or none) overrides" if role != "split" else ""
+        guesses.append(f"guessed {role}={printable(name)}: {why}{override}")
+
+    for role, find in (("label", _label), ("id", _identifier), ("party", _party), ("user", _user), ("split", _split)):
+        free = {name: column for name, column in columns.items() if name not in roles.values()}
+        if role not in given and (found := find(free)) is not None:
+            guess(role, *found)
+    if "label" not in roles and "label" not in given:
+        two = [name for name, column in columns.items() if column.two_valued and name not in roles.values()]
+        hint = f" (two values have: {printable(', '.join(two[:8]))})" if two else ""
+        guesses.append(f"no column looks like the label{hint}; name it by --label COLUMN")
+    return roles
+
+
+def _label(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
+    named = [name for name in columns if name.lower() in _LABELS]
+    maybe = [name for name in columns if name.lower() in _MAYBE_LABELS]
+    for name in (*named, *maybe):
+        if columns[name].two_valued:
+            return name, "its name, and it has two values"
+    for name in (*named, *maybe):
+        if columns[name].classes:
+            return name, "its name, and it has few values"
+    two = [name for name, column in columns.items() if column.two_valued]
+    if named:
+        others = f" (two values have: {printable(', '.join(two[:8]))})" if two else ""
+        return named[0], f"its name; it has many values, so this would be a regression{others}"
+    last = list(columns)[-1:]
+    if len(two) == 1 or two[-1:] == last:
+        return two[-1], "the only column with two values" if len(two) == 1 else "the last column, with two values"
+    return None
+
+
+def _identifier(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
+    for name, column in columns.items():
+        if name.lower() == "id":
+            return name, "its name"
+        if name.lower().endswith("_id") and column.different and column.rows > 1:
+            return name, "its name, and no value comes twice"
+    return None
+
+
+def _party(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
+    return next(((name, "its name") for name in columns if name.lower() in _PARTIES), None)
+
+
+def _user(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
+    found = (name for name, column in columns.items() if name.lower() in _USERS and not column.different)
+    return next(((name, "its name, and values come more than once") for name in found), None)
+
+
+def _split(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
+    for name, column in columns.items():
+        if column.texts and {text.lower() for text in column.texts} <= {"train", "test"}:
+            return name, "it says train or test"
+    return None
+
+
+def _useless(column: _Column) -> str | None:
+    """Why a column cannot be a feature, None if it can."""
+    if column.missing == column.rows:
+        return "nothing in it"
+    if column.name.lower() in _INDEX and column.different:
+        return "row numbers"
+    if column.numeric or column.dated or column.texts is not None:
+        return None
+    return "an identifier: no value comes twice" if column.different else f"free text: more than {_MOST_LEVELS} values"
+
+
+def _form_lines(form: CsvForm, numbers: NumberForm) -> list[str]:
+    """What is not plain about the file."""
+    plain = {"separator": ",", "encoding": "utf-8", "decimal": ".", "thousands": None}
+    found: dict[str, str | None] = {"separator": form.separator, "encoding": form.encoding}
+    found |= {"decimal": numbers.decimal, "thousands": numbers.thousands}
+    words = {"\t": "tab"}
+    return [f"  {key}: {_yaml(words.get(str(value), value))}" for key, value in found.items() if value != plain[key]]
 
 
 def _label_lines(column: _Column) -> list[str]:
     lines = [f"  label: {_yaml(column.name)}"]
-    texts = column.texts
-    if texts is not None and len(texts) <= _MOST_CLASSES and (not column.numeric or column.whole):
+    if column.classes:
         lines.append(f"  classes: {_yaml(_levels(column))}")
     elif column.numeric:
         lines.append(f"  target_bounds: {_yaml(_bounds(column))}  # many values: a regression target?")
@@ -142,20 +278,33 @@ def _label_lines(column: _Column) -> list[str]:
 
 
 def _block(column: _Column) -> str:
-    if not column.numeric:
-        return f"{{levels: {_yaml(_levels(column))}}}"
     missing = ", missing: middle" if column.missing else ""
+    if column.dated:
+        years = [datetime.date.fromordinal(int(end)).year for end in (column.low, column.high)]
+        return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{missing}}}"
+    codes = column.whole and column.texts is not None and len(column.texts) <= _MOST_CODES
+    if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)):
+        return f"{{levels: {_yaml(_levels(column))}}}"
     return f"{{bounds: {_yaml(_bounds(column))}{missing}}}"
+
+
+def _zero_one(column: _Column) -> bool:
+    """0 and 1 without a gap need no levels: one input says it all."""
+    return column.whole and (column.low, column.high) == (0, 1) and not column.missing
 
 
 def _levels(column: _Column) -> list[Any]:
     texts = column.texts or set()
     if column.numeric and column.whole:
-        return sorted({int(float(text)) for text in texts})
+        return sorted(
+            map(int, {float(value) for value in as_numbers(pd.Series(sorted(texts)), (), "", column.numbers)})
+        )
     return sorted(texts)
 
 
 def _bounds(column: _Column) -> list[float]:
+    if _zero_one(column):
+        return [0, 1]
     low, high = round_out(column.low, column.high)
     return [int(end) if end == int(end) and abs(end) < 1e15 else end for end in (low, high)]
 

@@ -15,9 +15,11 @@ from homo_dp.data.columns import Encoding, Level, short
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import EmbeddedSet, load_embedded
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import header, read_chunks, read_table
+from homo_dp.data.readers import COMMAS, CsvForm, csv_form, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
+from homo_dp.data.strays import Strays
+from homo_dp.data.values import PLAIN, NumberForm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,25 +93,38 @@ def party_encoding(config: Config, party: str) -> Encoding:
         return _embedded_encoding(config)[1]
     if not data.files:
         raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
-    return _encoding(config, data.files.get(party) or next(iter(data.files.values())))
+    return file_encoding(config, data.files.get(party) or next(iter(data.files.values())))
 
 
-def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000) -> Iterator[Table]:
+@dataclass(frozen=True)
+class Scored:
+    """How the files to score are written, and where values that the model does not know are counted."""
+
+    form: CsvForm = COMMAS
+    numbers: NumberForm = PLAIN
+    strays: Strays | None = None
+
+
+AS_TRAINED = Scored()
+
+
+def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED) -> Iterator[Table]:
     """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
     source, label = str(path), encoding.label.name
     if is_image_file(path):
         images = read_images(path, label)
         for at in range(0, len(images.frame), rows):
             features = encoding.encode_images(images.pixels[at : at + rows], source, start=at)
-            yield _scored(features, images.frame.iloc[at : at + rows], encoding, source)
+            yield _scored(features, images.frame.iloc[at : at + rows], encoding, source, how)
         return
-    for frame in read_chunks(path, rows):
-        yield table_to_score(frame, encoding, source)
+    for frame in read_chunks(path, rows, how.form):
+        yield table_to_score(frame, encoding, source, how)
 
 
-def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored = AS_TRAINED) -> Table:
     """Rows as a trained model reads them, with its own classes; labels only where the column is there."""
-    return _scored(encoding.encode(frame, source), frame, encoding, source)
+    features = encoding.encode(frame, source, how.numbers, how.strays)
+    return _scored(features, frame, encoding, source, how)
 
 
 @dataclass(frozen=True)
@@ -143,9 +158,9 @@ def _from_files(config: Config, seed: int, only: str | None, leave_out: bool) ->
     if not data.files:
         raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
     if only is not None and data.one_table is None and only in data.files:
-        encoding = _encoding(config, data.files[only])
+        encoding = file_encoding(config, data.files[only])
         return encoding, [_party_file(data, only, data.files[only], encoding, seed, leave_out)]
-    encoding = _encoding(config, next(iter(data.files.values())))
+    encoding = file_encoding(config, next(iter(data.files.values())))
     if data.one_table is not None:
         test = _test_path(data)
         rows = _load(data.one_table, encoding, data, leave_out, test=False)
@@ -156,7 +171,7 @@ def _from_files(config: Config, seed: int, only: str | None, leave_out: bool) ->
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
     for path in data.files.values():
         if not is_image_file(path):
-            _encoding(config, path)  # each party's own columns, as it checks them in a process of its own
+            file_encoding(config, path)  # each party's own columns, as it checks them in a process of its own
     held = [_party_file(data, party, path, encoding, seed, leave_out) for party, path in data.files.items()]
     if isinstance(data.test_file, str):
         held = _deal_test(held, _load(data.test_file, encoding, data, leave_out, test=True))
@@ -191,12 +206,13 @@ def _test_path(data: DataConfig) -> str | None:
     return data.test_file
 
 
-def _encoding(config: Config, path: str) -> Encoding:
+def file_encoding(config: Config, path: str) -> Encoding:
+    """The encoding of one file by the config; of a table only the header is read."""
     image = config.data.image
     shape = image.shape if image is not None else None
     if is_image_file(path):
         return image_encoding(config, shape or read_images(path, config.data.label).shape)
-    return table_encoding(config, header(path), path, shape)
+    return table_encoding(config, header(path, csv_form(config.data)), path, shape)
 
 
 def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, test: bool) -> Rows:
@@ -205,7 +221,7 @@ def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, t
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
-    return encode_rows(read_table(path), None, encoding, data, path, leave_out=leave_out)
+    return encode_rows(read_table(path, csv_form(data)), None, encoding, data, path, leave_out=leave_out)
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
@@ -300,7 +316,7 @@ def _together(parties: list[PartyData]) -> Table | None:
     return Table(torch.cat([test.features for test in tests]), torch.cat(labels), pd.concat(frames, ignore_index=True))
 
 
-def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str) -> Table:
+def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored) -> Table:
     there = encoding.label.name in frame.columns
-    labels = encoding.encode_labels(frame, source) if there else None
+    labels = encoding.encode_labels(frame, source, how.numbers) if there else None
     return Table(features, labels, frame)

@@ -8,8 +8,9 @@ import torch
 
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
-from homo_dp.data.declared import image_encoding, table_encoding
+from homo_dp.data.declared import described_names, image_encoding, table_encoding
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.readers import csv_form, number_form
 from homo_dp.data.rows import Table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def public_encoding(config: Config) -> Encoding:
     data = config.data
     if data.image is not None and data.image.shape is not None:
         return image_encoding(config, tuple(data.image.shape))
-    names = [*data.columns, data.label, data.id]
+    names = [*described_names(data), data.label, data.id]
     shipped = data.columns_from or data.embedded
     if shipped is not None:
         names += [column.name for column in shipped_columns(shipped)]
@@ -42,13 +43,13 @@ def public_table(config: Config, encoding: Encoding) -> Table | None:
     data = config.data
     if not data.public_test:
         return None
-    from homo_dp.data.parties import iter_tables, load_federation
+    from homo_dp.data.parties import Scored, iter_tables, load_federation
 
     if data.embedded is not None and not data.files and data.test_file is None:
         return load_federation(config).public_test
     if not isinstance(data.test_file, str):
         raise DataError("data.public_test=true: give the public table as one path in data.test_file")
-    parts = list(iter_tables(data.test_file, encoding))
+    parts = list(iter_tables(data.test_file, encoding, how=Scored(csv_form(data), number_form(data))))
     labels = [part.labels for part in parts if part.labels is not None]
     if not parts or len(labels) != len(parts):
         raise DataError(f"data.test_file={data.test_file}: has no rows or no label column {data.label!r}")

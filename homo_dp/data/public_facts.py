@@ -1,31 +1,36 @@
-"""What is known of a federation's data without reading a private table: row counts, shape and classes."""
+"""What a dry run knows of a federation's data: row counts (declared, shipped or counted here), shape and classes."""
 
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Level
-from homo_dp.data.declared import feature_columns, label_of, wants_images
+from homo_dp.data.declared import described_names, feature_columns, is_pattern, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
-from homo_dp.data.parties import load_federation
+from homo_dp.data.parties import file_encoding, load_federation
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
 
 
-def public_rows(config: Config) -> dict[str, int]:
-    """Row counts by party: declared in the config, or those of an embedded (public) set."""
+def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
+    """Row counts by party, declared or of an embedded (public) set; and whether files had to be counted for them."""
     data = config.data
     if data.embedded is not None and not data.files:
         counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
-        return counted | dict(data.rows)
+        return counted | dict(data.rows), False
     absent = [name for name in data.files if name not in data.rows] if data.one_table is None else []
-    if absent or not data.rows:
-        name = absent[0] if absent else "<party>"
-        raise ConfigError(f"data.rows.{name}: is not declared; a dry run reads no table, so declare every party's rows")
-    return dict(data.rows)
+    if data.rows and not absent:
+        return dict(data.rows), False
+    gone = [path for path in data.files.values() if not Path(path).is_file()]
+    if gone or not data.files:
+        name, what = absent[0] if absent else "<party>", f"{gone[0]} is not there" if gone else "there are no files"
+        raise ConfigError(f"data.rows.{name}: is not declared, and {what} to count rows in; declare every party's rows")
+    counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
+    return counted | dict(data.rows), True
 
 
 def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | None]:
@@ -37,7 +42,10 @@ def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | N
     if data.image is not None and data.image.shape is not None:
         shape = tuple(data.image.shape)
         return (shape if wants_images(config) else (prod(shape),)), label_of(config).classes
-    names = [*data.columns, data.label]
+    if any(map(is_pattern, data.columns)) and data.use is None and data.files:
+        encoding = file_encoding(config, next(iter(data.files.values())))
+        return encoding.input_shape, encoding.classes
+    names = [*described_names(data), data.label]
     if data.columns_from is not None:
         names += [column.name for column in shipped_columns(data.columns_from)]
     names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]

@@ -13,6 +13,7 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -23,13 +24,17 @@ import pyarrow.parquet
 
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.in_memory import table_in_memory
+from homo_dp.data.values import NumberForm
 
 if TYPE_CHECKING:
     from os import PathLike
 
+    from homo_dp.config.data import DataConfig
+
 log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATORS = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), "|": ("bars", "|")}
+_INDEX = ("", "__index_level_0__")  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
 _BLOCK = 1 << 22  # bytes that Arrow parses at a time; a row must fit
 _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
@@ -37,10 +42,40 @@ MANY_COLUMNS = 5_000  # from here on a word is said
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
-_NOT_UTF8 = "the text is not UTF-8; save the table as UTF-8 (for example: iconv -f latin1 -t utf-8)"
+_NOT_TEXT = "the text is not {0}; say data.encoding (for example latin1 or cp1252), or save the table as UTF-8"
 
 
-def read_table(path: str | PathLike[str]) -> pd.DataFrame:
+@dataclass(frozen=True)
+class CsvForm:
+    """How a CSV file is written: what separates its columns, and the encoding of its text."""
+
+    separator: str = ","
+    encoding: str = "utf-8"
+
+    @property
+    def codec(self) -> str:
+        """The encoding by which the header is read; a byte-order mark of UTF-8 is skipped."""
+        return "utf-8-sig" if self.is_utf8 else self.encoding
+
+    @property
+    def is_utf8(self) -> bool:
+        return self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
+
+
+COMMAS = CsvForm()
+
+
+def csv_form(data: DataConfig) -> CsvForm:
+    """How the config says that CSV files are written."""
+    return CsvForm(data.separator, data.encoding)
+
+
+def number_form(data: DataConfig) -> NumberForm:
+    """How the config says that numbers are written."""
+    return NumberForm(data.decimal, data.thousands)
+
+
+def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFrame:
     """The whole table, rows in the order of the file; CSV cells as text, Parquet columns with their types."""
     held = table_in_memory(path)
     if held is not None:
@@ -48,26 +83,26 @@ def read_table(path: str | PathLike[str]) -> pd.DataFrame:
             raise DataError(f"{path}: {_NO_ROWS}")
         return held
     file = checked(path)
-    names = header(file)
-    with _explained(file, len(names)):
+    names = header(file, form)
+    with _explained(file, names, form):
         if is_parquet(file):
-            table = pyarrow.parquet.read_table(file)
+            table = pyarrow.parquet.read_table(file).select(names)
         else:
-            table = _with_block_that_fits(lambda size: _read_csv(file, names, size))
+            table = _with_block_that_fits(lambda size: _read_csv(file, names, size, form))
     if table.num_rows == 0:
         raise DataError(f"{file}: {_NO_ROWS}")
     return _to_pandas(table)
 
 
-def read_chunks(path: str | PathLike[str], rows: int = 50_000) -> Iterator[pd.DataFrame]:
+def read_chunks(path: str | PathLike[str], rows: int = 50_000, form: CsvForm = COMMAS) -> Iterator[pd.DataFrame]:
     """The table in pieces of at most `rows` rows, in order, in memory that does not grow with the file."""
     if rows < 1:
         raise DataError(f"rows={rows} must be at least 1")
     file = checked(path)
-    names = header(file)
+    names = header(file, form)
     seen = 0
-    with _explained(file, len(names)):
-        for batch in _batches(file, names, rows):
+    with _explained(file, names, form):
+        for batch in _batches(file, names, rows, form):
             for start in range(0, batch.num_rows, rows):
                 piece = _to_pandas(pa.Table.from_batches([batch.slice(start, rows)]))
                 piece.index = pd.RangeIndex(seen, seen + len(piece))
@@ -77,17 +112,20 @@ def read_chunks(path: str | PathLike[str], rows: int = 50_000) -> Iterator[pd.Da
         raise DataError(f"{file}: {_NO_ROWS}")
 
 
-def header(path: str | PathLike[str]) -> list[str]:
-    """Column names of a table, checked: none twice, none empty, and not one column that should be many."""
+def header(path: str | PathLike[str], form: CsvForm = COMMAS) -> list[str]:
+    """Column names of a table, checked: none twice, none empty, and not one column that should be many.
+
+    Row numbers that pandas wrote as a first column without a name are left out, here and where rows are read.
+    """
     held = table_in_memory(path)
     if held is not None:
         return _checked_names([str(name) for name in held.columns], str(path))
     file = checked(path)
-    with _explained(file, 0):
+    with _explained(file, (), form):
         if is_parquet(file):
             names = [str(name) for name in pyarrow.parquet.read_schema(file).names]
         else:
-            names = _csv_header(file)
+            names = _csv_header(file, form)
     return _checked_names(names, str(file))
 
 
@@ -102,6 +140,8 @@ def _checked_names(names: list[str], file: str) -> list[str]:
     twice = sorted(name for name, times in collections.Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")
+    if len(names) > 1 and (names[0] == "" or names[-1] == _INDEX[1]):
+        names.remove("" if names[0] == "" else _INDEX[1])
     if "" in names:
         raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
     return names
@@ -137,38 +177,39 @@ def reason(error: BaseException) -> str:
     return " ".join(text.split())[:200] or type(error).__name__
 
 
-def _csv_header(file: Path) -> list[str]:
-    with _stream(file) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
-        names = next(csv.reader(text), [])
+def _csv_header(file: Path, form: CsvForm) -> list[str]:
+    with _stream(file) as raw, io.TextIOWrapper(raw, encoding=form.codec, newline="") as text:
+        names = next(csv.reader(text, delimiter=form.separator), [])
     if not any(name.strip() for name in names):
         raise DataError(f"{file}: the first line is empty; a table needs a header")
     if len(names) == 1:
-        for separator, what in _SEPARATORS.items():
-            if separator in names[0]:
-                raise DataError(f"{file}: the columns are separated by {what}; save the table with commas")
+        for separator, (what, word) in (_SEPARATORS | {",": ("commas", ",")}).items():
+            if separator != form.separator and separator in names[0]:
+                raise DataError(f"{file}: the columns are separated by {what}; say data.separator={word!r}")
     return names
 
 
-def _read_csv(file: Path, names: Sequence[str], block: int) -> pa.Table:
+def _read_csv(file: Path, names: Sequence[str], block: int, form: CsvForm) -> pa.Table:
     with _stream(file) as stream:
-        return pyarrow.csv.read_csv(stream, **_csv_options(names, block, newlines=_has_quotes(file)))
+        return pyarrow.csv.read_csv(stream, **_csv_options(names, block, form, newlines=_has_quotes(file)))
 
 
-def _batches(file: Path, names: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(file: Path, names: Sequence[str], rows: int, form: CsvForm) -> Iterator[pa.RecordBatch]:
     if is_parquet(file):
         with pyarrow.parquet.ParquetFile(file) as parquet:
-            yield from parquet.iter_batches(batch_size=rows)
+            yield from (batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows))
         return
     with _stream(file) as stream:
-        yield from pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, newlines=True))
+        yield from pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, form, newlines=True))
 
 
-def _csv_options(names: Sequence[str], block: int, *, newlines: bool) -> dict[str, Any]:
+def _csv_options(names: Sequence[str], block: int, form: CsvForm, *, newlines: bool) -> dict[str, Any]:
+    encoding = "utf8" if form.is_utf8 else form.encoding
     return {
-        "read_options": pyarrow.csv.ReadOptions(block_size=block),
-        "parse_options": pyarrow.csv.ParseOptions(newlines_in_values=newlines),
+        "read_options": pyarrow.csv.ReadOptions(block_size=block, encoding=encoding),
+        "parse_options": pyarrow.csv.ParseOptions(delimiter=form.separator, newlines_in_values=newlines),
         "convert_options": pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False
+            column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False, include_columns=list(names)
         ),
     }
 
@@ -205,14 +246,14 @@ def _to_pandas(table: pa.Table) -> pd.DataFrame:
 
 
 @contextmanager
-def _explained(file: Path, columns: int) -> Iterator[None]:
+def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None]:
     """Whatever Arrow or the system says becomes one line that names the file and what to do."""
     try:
         yield
     except DataError:
         raise
     except UnicodeDecodeError:
-        raise DataError(f"{file}: {_NOT_UTF8}") from None
+        raise DataError(f"{file}: {_NOT_TEXT.format(form.encoding.upper())}") from None
     except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error) as error:
         text = reason(error)
         if is_parquet(file):
@@ -220,21 +261,22 @@ def _explained(file: Path, columns: int) -> Iterator[None]:
         if "Empty CSV" in text:
             raise DataError(f"{file}: {_NO_ROWS}") from None
         if "UTF8" in text:
-            raise DataError(f"{file}: {_NOT_UTF8}") from None
+            raise DataError(f"{file}: {_NOT_TEXT.format(form.encoding.upper())}") from None
         if "Expected" in text and "columns" in text:
-            raise DataError(f"{file}: {_uneven_row(file, columns)}") from None
+            raise DataError(f"{file}: {_uneven_row(file, form)}") from None
         if _is_gzip(file):
             raise DataError(f"{file}: the gzip data are damaged or cut off ({text}); copy the file again") from None
         raise DataError(f"{file}: not a readable CSV table ({text})") from None
 
 
-def _uneven_row(file: Path, columns: int) -> str:
+def _uneven_row(file: Path, form: CsvForm) -> str:
     """Find the row that Arrow stumbled over; its own message does not always number it."""
     with file.open("rb") as raw:
         opened = gzip.GzipFile(fileobj=raw) if _is_gzip(file) else raw
-        rows = csv.reader(io.TextIOWrapper(cast(IO[bytes], opened), encoding="utf-8-sig", newline="", errors="replace"))
+        text = io.TextIOWrapper(cast(IO[bytes], opened), encoding=form.codec, newline="", errors="replace")
+        rows = csv.reader(text, delimiter=form.separator)
         filled = (row for row in rows if row)
-        next(filled, None)
+        columns = len(next(filled, ()))
         for number, row in enumerate(filled, start=1):
             if len(row) != columns:
                 return f"row {number} has {len(row)} values where the header has {columns}; fix or quote its values"

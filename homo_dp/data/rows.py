@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding
-from homo_dp.data.values import first_row
+from homo_dp.data.readers import number_form
+from homo_dp.data.values import NumberForm, as_texts, first_row
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from homo_dp.config.data import DataConfig
 
 
@@ -71,16 +71,16 @@ def encode_rows(
 
     With `leave_out` a row that does not fit is marked, not refused: whether it does depends on that row alone.
     """
-    fits = misfit = None
+    numbers, fits, misfit = number_form(data), None, None
     try:
-        features, labels = _encoded(frame, pixels, encoding, source)
+        features, labels = _encoded(frame, pixels, encoding, source, numbers)
     except DataError as error:
         absent = [name for name in (*encoding.names, encoding.label.name) if name not in frame.columns]
-        refused = None if absent or not leave_out else encoding.misfits(frame, pixels)
+        refused = None if absent or not leave_out else encoding.misfits(frame, pixels, numbers)
         if refused is None or not refused.any():
             raise  # it is not about single rows
         fits, misfit = ~refused, str(error)
-        some = _encoded(frame[fits], None if pixels is None else pixels[fits], encoding, source)
+        some = _encoded(frame[fits], None if pixels is None else pixels[fits], encoding, source, numbers)
         features, labels = (torch.zeros(len(frame), *part.shape[1:], dtype=part.dtype) for part in some)
         features[torch.from_numpy(fits)], labels[torch.from_numpy(fits)] = some
     users = None
@@ -91,10 +91,10 @@ def encode_rows(
 
 
 def _encoded(
-    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, source: str
+    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, source: str, numbers: NumberForm
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    features = encoding.encode(frame, source) if pixels is None else encoding.encode_images(pixels, source)
-    return features, encoding.encode_labels(frame, source)
+    features = encoding.encode(frame, source, numbers) if pixels is None else encoding.encode_images(pixels, source)
+    return features, encoding.encode_labels(frame, source, numbers)
 
 
 def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
@@ -102,10 +102,10 @@ def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     if column not in frame.columns:
         raise DataError(f"{source}: column {column!r} is missing")
     series = frame[column]
-    named = series.astype(str).str.strip()
+    named = pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
     if named.iloc[:1].str.endswith(".0").all() and named.str.fullmatch(r"-?\d+\.0").all():
         named = named.str.removesuffix(".0")  # whole numbers as floats: else 7.0 and another table's 7 were two users
-    gaps = (series.isna() | (named == "")).to_numpy(dtype=bool)
+    gaps = (named == "").to_numpy(dtype=bool)
     if gaps.any():
         raise DataError(f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there")
     return named.to_numpy(dtype=object)

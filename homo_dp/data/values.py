@@ -1,12 +1,24 @@
-"""One raw column (text as it stands in the file, or typed) to numbers, level codes or class codes.
+"""One raw column (text as it stands in the file, or typed) to numbers, dates, level codes or class codes.
 
-Text is converted by Arrow, a column at a time; no loop over rows.
+One notion of a value, wherever it comes from (CSV text, Parquet, a pandas frame, JSON):
+    - a number is a number: 1, 1.0, "1" and Decimal("1.00") are one value; a number that is text by declaration
+      ("0123") is compared as text;
+    - true and false are the same as text in any case, as a typed boolean, and as the numbers 1 and 0;
+    - a date is its calendar day, as ISO text (2024-05-01, whatever time follows) or typed;
+    - text is compared without the spaces around it.
+
+Text is converted by Arrow, a column at a time; columns of Python objects and levels go through their distinct values.
 """
 
 from __future__ import annotations
 
+import datetime
 import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,20 +28,50 @@ import pyarrow.compute as pc
 from homo_dp.core.errors import DataError
 
 Level = str | int | float
+TRUTH = {"true": 1.0, "false": 0.0}
+_FREE_TEXT = 40  # letters from which on a cell that should be a number reads like prose
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_NO_NUMBER = "?"  # put where a sign has no place in a number of the declared form
 
 
-def as_numbers(series: pd.Series, missing_values: Sequence[str], source: str) -> np.ndarray:
+@dataclass(frozen=True)
+class NumberForm:
+    """How a file writes numbers: `1.234,5` has decimal="," and thousands="."."""
+
+    decimal: str = "."
+    thousands: str | None = None
+
+    def plain(self, text: pa.Array) -> pa.Array:
+        """Texts as Python writes numbers; a sign of another form becomes one that no number has."""
+        if self == PLAIN:
+            return text
+        mark = "" if self.thousands is None else _quoted(self.thousands)
+        if mark:
+            grouped = pc.match_substring_regex(text, rf"^\s*[+-]?\d{{1,3}}({mark}\d{{3}})+(\D.*)?$")
+            text = pc.if_else(grouped, pc.replace_substring_regex(text, mark, ""), text)
+        if self.decimal != ".":
+            text = pc.replace_substring(text, ".", _NO_NUMBER)
+            text = pc.replace_substring(text, self.decimal, ".")
+        return text
+
+
+PLAIN = NumberForm()
+
+
+def as_numbers(
+    series: pd.Series, missing_values: Sequence[str], source: str, numbers: NumberForm = PLAIN
+) -> np.ndarray:
     """The column as float64, NaN where a value is missing; text and infinity are refused with their row.
 
     >>> as_numbers(pd.Series(["1.5", "", " 2"]), ["", "NA"], "t.csv")
     array([1.5, nan, 2. ])
     """
-    values, wrong = parse_numbers(series, missing_values)
+    values, wrong = parse_numbers(series, missing_values, numbers)
     if wrong.any():
-        shown = _as_text(series)[int(wrong.argmax())].as_py().strip()
+        shown = (as_texts(series)[int(wrong.argmax())].as_py() or "").strip()
         raise DataError(
-            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a number; fix it, "
-            f"or train with it in data.missing_values or with data.columns.{series.name}.levels"
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {_cut(shown)!r} is not a number; "
+            f"{_advice(shown, str(series.name), numbers)}"
         )
     infinite = np.isinf(values) if not_finite(values) else None
     if infinite is not None and infinite.any():
@@ -50,33 +92,109 @@ def not_finite(values: np.ndarray) -> bool:
         return not math.isfinite(float(values.sum()))
 
 
+def as_days(series: pd.Series, missing_values: Sequence[str], source: str, form: str | None = None) -> np.ndarray:
+    """The column's calendar days as float64 (0001-01-01 is 1), NaN where one is missing.
+
+    `form` is the file's way to write a date ("%d.%m.%Y"); typed dates and ISO text need none.
+
+    >>> as_days(pd.Series(["0001-01-02", "0001-01-01T23:59"]), (), "t.csv")
+    array([2., 1.])
+    """
+    days, wrong = parse_days(series, missing_values, form)
+    if wrong.any():
+        shown = as_texts(series)[int(wrong.argmax())].as_py()
+        wanted = f"of the form {form}" if form else "such as 2024-05-31; another way to write it goes into `format`"
+        raise DataError(
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a date {wanted} "
+            f'(data.columns.{series.name}.format="%d.%m.%Y")'
+        )
+    return days
+
+
+def parse_days(
+    series: pd.Series, missing_values: Sequence[str], form: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The column's days as `as_days` counts them, NaN where one is missing or is no date, and which are no dates.
+
+    >>> parse_days(pd.Series(["0001-01-02", "", "soon"]), [""])
+    (array([ 2., nan, nan]), array([False, False,  True]))
+    """
+    encoded, texts = _distinct(series)
+    absent = {text.strip() for text in missing_values} | {""}
+    days = np.array([*(math.nan if text.strip() in absent else _day(text, form) for text in texts), math.nan])
+    wrong: np.ndarray = np.isinf(days)[encoded]
+    return np.where(wrong, math.nan, days[encoded]), wrong
+
+
+def as_texts(series: pd.Series) -> pa.Array:
+    """The column as Arrow text, each value in the one way in which it is written; null where it is missing.
+
+    >>> as_texts(pd.Series([True, 2.0, "x", None], dtype=object)).to_pylist()
+    ['true', '2', 'x', None]
+    """
+    if isinstance(series.dtype, pd.StringDtype):
+        array = pa.array(series.array, from_pandas=True)
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    if series.dtype.kind in "biuf" and not isinstance(series.dtype, pd.CategoricalDtype):
+        codes, found = pd.factorize(series)
+        texts = pa.array([text_of(value) for value in found], pa.large_string())
+        return texts.take(pa.array(codes, mask=codes < 0))
+    return pa.array([text_of(value) for value in series], pa.large_string())
+
+
+def text_of(value: Any) -> str | None:
+    """One value as text: None if it is missing, whole numbers without a point, true and false, days in ISO form.
+
+    >>> text_of(np.float64(3.0)), text_of(np.bool_(False)), text_of(pd.Timestamp("2024-05-01")), text_of(math.nan)
+    ('3', 'false', '2024-05-01', None)
+    """
+    if isinstance(value, str):
+        return value
+    if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    if isinstance(value, datetime.datetime):
+        text = value.isoformat()
+        return text[:10] if text[10:] in ("", "T00:00:00") else text
+    if isinstance(value, Decimal) and value.is_finite():
+        return str(int(value)) if value == value.to_integral_value() else format(value.normalize(), "f")
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def level_codes(
-    series: pd.Series, levels: Sequence[Level], missing_values: Sequence[str]
+    series: pd.Series, levels: Sequence[Level], missing_values: Sequence[str], numbers: NumberForm = PLAIN
 ) -> tuple[np.ndarray, np.ndarray]:
     """Position of each value in `levels` (-1: none of them), and which values are missing.
 
     >>> level_codes(pd.Series(["red", "?", " 2.0"]), ["red", 2], ["?"])
     (array([ 0, -1,  1]), array([False,  True, False]))
+    >>> level_codes(pd.Series([True, False]), ["false", "true"], [])[0]
+    array([1, 0])
     """
-    if _is_number(series) and all(not isinstance(level, str) for level in levels):
+    wide = _is_number(series) and getattr(series.dtype, "itemsize", 0) == 8
+    if wide and all(not isinstance(level, str) for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _match_numbers(values, levels), np.isnan(values)
-    encoded = _as_text(series).dictionary_encode()  # each distinct text is looked at once
-    texts = encoded.dictionary.to_pylist()
-    at = pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False)
-    known = np.array([*map(_matcher(levels), texts), -1], dtype=np.int64)
+    at, texts = _distinct(series)  # each distinct text is looked at once
+    known = np.array([*map(_matcher(levels, numbers), texts), -1], dtype=np.int64)
     absent = {text.strip() for text in missing_values}
     gaps = np.array([*(text.strip() in absent for text in texts), True])
     return known[at], (gaps & (known < 0))[at]
 
 
-def class_codes(series: pd.Series, classes: Sequence[Level], source: str) -> np.ndarray:
+def class_codes(series: pd.Series, classes: Sequence[Level], source: str, numbers: NumberForm = PLAIN) -> np.ndarray:
     """Class number of every label; a label that is not declared is refused with its row."""
-    codes, _ = level_codes(series, classes, ())
+    codes, _ = level_codes(series, classes, (), numbers)
     wrong = codes < 0
     if wrong.any():
         value = series.iloc[int(wrong.argmax())]
-        shown = "missing" if pd.isna(value) or value == "" else repr(value if isinstance(value, str) else value.item())
+        shown = "missing" if text_of(value) in (None, "") else repr(value.item() if hasattr(value, "item") else value)
         raise DataError(
             f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
             f"classes={list(classes)}; fix the row, or train with all classes in data.classes"
@@ -98,13 +216,11 @@ def _is_number(series: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_complex_dtype(series.dtype)
 
 
-def _as_text(series: pd.Series) -> pa.Array:
-    """The column as Arrow text; null where pandas says the value is missing."""
-    if not isinstance(series.dtype, pd.StringDtype):
-        gaps = series.isna()
-        series = series.astype(str).where(~gaps, None)
-    array = pa.array(series.array, from_pandas=True)
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+def _distinct(series: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """For each row the position of its text among the distinct texts; one past them where it is missing."""
+    encoded = as_texts(series).dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    return pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False), texts
 
 
 def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
@@ -113,12 +229,16 @@ def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
     return mask
 
 
-def _matcher(levels: Sequence[Level]) -> Callable[[str], int]:
-    """A text level matches as written (spaces around it aside), a number as a number: 1, 1.0 and 01 are one level."""
+def _matcher(levels: Sequence[Level], numbers: NumberForm) -> Callable[[str], int]:
+    """A level that is text matches as written (spaces aside), a number as a number, true and false as a boolean."""
     named: dict[str, int] = {}
     numbered: dict[float, int] = {}
+    truths: dict[float, int] = {}
     for place, level in enumerate(levels):
         named.setdefault(str(level), place)
+        truth = _truth(level)
+        if truth is not None:
+            truths.setdefault(truth, place)
         if not isinstance(level, str):
             numbered.setdefault(level, place)
 
@@ -126,12 +246,41 @@ def _matcher(levels: Sequence[Level]) -> Callable[[str], int]:
         places = [named[form] for form in (text, text.strip()) if form in named]
         if places:
             return min(places)
-        try:
-            return numbered.get(float(text), -1)
-        except ValueError:
-            return -1
+        value = _number(text.strip(), numbers)
+        if value in numbered:
+            return numbered[value]
+        truth = TRUTH.get(text.strip().lower(), value)
+        return -1 if truth is None else truths.get(truth, -1)
 
     return match
+
+
+def _number(text: str, numbers: NumberForm) -> float | None:
+    try:
+        return float(text if numbers == PLAIN else numbers.plain(pa.array([text]))[0].as_py())
+    except ValueError:
+        return None
+
+
+def _truth(level: Level) -> float | None:
+    """The boolean that a level stands for as 1 or 0; a number is one only if a boolean meets it."""
+    return TRUTH.get(level.lower()) if isinstance(level, str) else float(level)
+
+
+def _day(text: str, form: str | None) -> float:
+    """A calendar day by its number; infinite where the text is no date."""
+    try:
+        if form is not None and not _ISO.fullmatch(text.strip()):
+            return float(datetime.datetime.strptime(text.strip(), form).toordinal())
+        if not _ISO.fullmatch(text.strip()):
+            return math.inf
+        return float(datetime.date.fromisoformat(text.strip()[:10]).toordinal())
+    except (ValueError, re.error):  # the latter where a form names a part twice
+        return math.inf
+
+
+def _quoted(sign: str) -> str:
+    return "[" + ("\\" if sign in "]\\^-" else "") + sign + "]"
 
 
 def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
@@ -143,7 +292,9 @@ def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
     return codes
 
 
-def parse_numbers(series: pd.Series, missing_values: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def parse_numbers(
+    series: pd.Series, missing_values: Sequence[str], numbers: NumberForm = PLAIN
+) -> tuple[np.ndarray, np.ndarray]:
     """The column as float64, NaN where a value is missing or is no number, and which ones are no numbers.
 
     >>> parse_numbers(pd.Series(["1.5", "", "tall"]), [""])
@@ -152,14 +303,18 @@ def parse_numbers(series: pd.Series, missing_values: Sequence[str]) -> tuple[np.
     nothing = np.zeros(len(series), dtype=bool)
     if _is_number(series):
         return series.to_numpy(dtype=np.float64, na_value=np.nan), nothing
-    text = _as_text(series)
+    text = as_texts(series)
+    plain = numbers.plain(text)
     try:
-        return _to_float(text), nothing
-    except pa.ArrowInvalid:  # something is not a plain number: missing markers, spaces, or a mistake
+        return _to_float(plain), nothing
+    except pa.ArrowInvalid:  # something is not a plain number: missing markers, spaces, booleans, or a mistake
         gaps = _missing(text, missing_values)
         text = pc.utf8_trim_whitespace(text)
         gaps |= _missing(text, missing_values)
-    known = _without(text, gaps)
+    plain = pc.utf8_trim_whitespace(plain)
+    for word, number in TRUTH.items():
+        plain = pc.if_else(pc.equal(pc.utf8_lower(plain), word), str(number), plain)
+    known = _without(plain, gaps)
     try:
         return _to_float(known), nothing
     except pa.ArrowInvalid:
@@ -167,13 +322,28 @@ def parse_numbers(series: pd.Series, missing_values: Sequence[str]) -> tuple[np.
         absent = parsed.isna().to_numpy()
     wrong: np.ndarray = absent & ~gaps & ~_is_nan_text(known)
     try:
-        return _to_float(_without(text, absent)), wrong  # numbers beside a mistake are read as they are without it
+        return _to_float(_without(plain, absent)), wrong  # numbers beside a mistake are read as they are without it
     except pa.ArrowInvalid:
         return parsed.to_numpy(dtype=np.float64), wrong
 
 
 def _without(text: pa.Array, gaps: np.ndarray) -> pa.Array:
     return pc.if_else(pa.array(gaps), pa.scalar(None, text.type), text)
+
+
+def _advice(text: str, name: str, numbers: NumberForm) -> str:
+    """What to do about a cell that should be a number, by what it looks like."""
+    if _ISO.fullmatch(text):
+        return f"it is a date: describe the column by data.columns.{name}.date=[first, last]"
+    if len(text) >= _FREE_TEXT or len(text.split()) > 4:
+        return f"it is free text, which cannot be a feature: list {name} in data.drop"
+    if numbers == PLAIN and re.fullmatch(r"[+-]?[\d.]*,\d+|[+-]?\d{1,3}([ .,']\d{3})+([.,]\d+)?", text):
+        return "if the file writes numbers so, say data.decimal and data.thousands"
+    return f"fix it, or train with it in data.missing_values or with data.columns.{name}.levels"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _FREE_TEXT else text[: _FREE_TEXT - 1] + "…"
 
 
 def _to_float(text: pa.Array) -> np.ndarray:

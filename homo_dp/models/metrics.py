@@ -61,6 +61,9 @@ def binary_metrics(labels: Ints, scores: Floats, threshold: float = 0.5) -> Metr
         "fpr": fpr[shown].tolist() if defined else [],
         "tpr": tpr[shown].tolist() if defined else [],
         "thresholds": thresholds[shown].tolist() if defined else [],
+        "confusion_matrix": np.bincount(labels * 2 + predicted, minlength=4).reshape(2, 2).tolist()
+        if len(labels)
+        else [],
     }
 
 

@@ -27,6 +27,7 @@ from homo_dp.federation.sessions.crash_state import Row, RunFolder
 from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadBook
 from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
@@ -34,7 +35,7 @@ from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.continuation import continued_statement, earlier_model
-from homo_dp.runs.outputs import companion
+from homo_dp.runs.outputs import bounds_facts, companion
 from homo_dp.runs.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
 from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
 from homo_dp.tracking.files import write_json
@@ -96,7 +97,11 @@ class AggregatorProcess:
             with self.screen.progress(config.train.rounds) as progress:
 
                 def report(found: RoundReport, row: Row) -> Row:
-                    row = {**row, **self._measured(aggregator.weights), **self._numbers(aggregator, plans, found)}
+                    row = {
+                        **row,
+                        **self._measured(found.round, aggregator.weights),
+                        **self._numbers(aggregator, plans, found),
+                    }
                     replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
                     progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
                     numbers = {name: float(value) for name, value in numbers_of(row).items() if name != "round"}
@@ -135,7 +140,8 @@ class AggregatorProcess:
         return make_plan(self.config, rows, self.encoding.to_json())
 
     def _same_plan(self, plan: Plan) -> Plan:
-        changed = difference(plan, make_plan(self.config, plan["rows"], self.encoding.to_json()))
+        kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
+        changed = difference(kept, make_plan(self.config, plan["rows"], self.encoding.to_json()))
         before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
         if before != now:
             changed = f"federation.parties={before} became {now}"
@@ -164,9 +170,10 @@ class AggregatorProcess:
             return self.earlier.weights
         return {name: tensor.clone() for name, tensor in self.model.module.state_dict().items()}
 
-    def _measured(self, weights: Weights) -> dict[str, float | None]:
+    def _measured(self, number: int, weights: Weights) -> dict[str, float | None]:
         load_into(self.model.module, weights)
-        return round_metrics(self.model.module, self.model.task, [] if self.test is None else [self.test])
+        tables = [self.test] if self.test is not None and self.config.train.evaluates(number) else []
+        return round_metrics(self.model.module, self.model.task, tables)
 
     @staticmethod
     def _numbers(aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport) -> dict[str, float]:
@@ -211,6 +218,7 @@ class AggregatorProcess:
         counted = sum(bool(row["counted"]) for row in session.rows)
         heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
         extra = {
+            "bounds": bounds_facts(self.config),
             "run": self.run_id,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "version": __version__,

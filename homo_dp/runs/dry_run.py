@@ -1,4 +1,4 @@
-"""The dry run: what a training would release, at what price, from public facts alone."""
+"""The dry run: what a training would release, at what price. Rows that nobody declared are counted in their files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
-from homo_dp.data.public_facts import public_rows, public_shape
+from homo_dp.data.public_facts import planned_rows, public_shape
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, round_charge
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
@@ -17,7 +17,9 @@ from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
-from homo_dp.runs.user_simulation import counted, planned_user_mechanism, simulates_users
+from homo_dp.runs.user_simulation import counted, counts_users, planned_user_mechanism, simulates_users
+
+MUCH_NOISE = 1.0  # noise of a step as large as the largest sum of clipped gradients: from here on little is learned
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class Planned:
     releases: tuple[str, ...]
     notes: tuple[str, ...]
     refused: str | None
+    warnings: tuple[str, ...] = ()
+    counted_in_files: bool = False
 
 
 def plan_of(config: Config) -> Planned:
-    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; reads no private table."""
-    mechanism = planned_mechanism(config)
+    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; of a private table only rows are counted."""
+    mechanism, counted_here = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
     notes = [note for plan in plans.values() for note in plan.notes]
@@ -43,6 +47,8 @@ def plan_of(config: Config) -> Planned:
         releases=tuple(dict.fromkeys(text for plan in plans.values() for text in plan.releases)),
         notes=tuple(dict.fromkeys(notes)),
         refused=_refusal(config, mechanism, plans),
+        warnings=tuple(noise_warnings(plans)),
+        counted_in_files=counted_here,
     )
 
 
@@ -50,27 +56,48 @@ def show_plan(config: Config, screen: Screen) -> None:
     """Print the plan of a training."""
     planned = plan_of(config)
     rows = list(planned.parties.values())
-    screen.line("dry run: no data was touched, nothing is charged")
+    if planned.counted_in_files:
+        screen.line(
+            f"dry run: {counted(config)} were counted in the files, nothing else of them was used; nothing is released "
+            "or charged"
+        )
+    else:
+        screen.line("dry run: no data was touched, nothing is charged")
     header = [counted(config) if name == "rows" else name for name in rows[0]]
     screen.table("plan", header, [list(row.values()) for row in rows])
     for text in planned.releases:
         screen.line(f"released by each party: {text}")
     for text in planned.notes:
         screen.line(text)
+    for text in planned.warnings:
+        screen.warn(text)
     if planned.refused is not None:
         screen.line(f"the run would be refused: {planned.refused}")
     screen.summary({"parties": planned.parties, "refused": planned.refused})
 
 
-def planned_mechanism(config: Config) -> Mechanism:
-    """The mechanism of a run, calibrated from declared or shipped row counts."""
+def noise_warnings(plans: Mapping[str, PartyPlan]) -> list[str]:
+    """A line where the noise of a step drowns what a step can say, for the worst party."""
+    name, worst = max(((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1])
+    if worst < MUCH_NOISE:
+        return []
+    return [
+        f"noise to signal per step is {worst:.3g} at {name}: noise is larger than all clipped gradients of a step "
+        "together, so little will be learned; raise train.batch_size or privacy.target_epsilon, or use fewer rounds, "
+        "a smaller model or more rows"
+    ]
+
+
+def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
+    """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether they were counted."""
     shape, classes = public_shape(config)
     public = config.privacy.public_tensors
     module = build_model(config.model, shape, classes, config.train.seed, public_tensors=public).module
     parameters = sum(parameter.numel() for parameter in module.parameters())
     if simulates_users(config):
-        return planned_user_mechanism(config, parameters)
-    return build_mechanism(config, federation_facts(config, public_rows(config), parameters), noise_source(config))
+        return planned_user_mechanism(config, parameters), counts_users(config)
+    rows, counted_here = planned_rows(config)
+    return build_mechanism(config, federation_facts(config, rows, parameters), noise_source(config)), counted_here
 
 
 def continuation_note(path: str) -> str:

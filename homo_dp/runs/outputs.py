@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from homo_dp import __version__
 from homo_dp.config.load import dump_yaml
-from homo_dp.core.files import write_whole
+from homo_dp.config.output import OutputConfig
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import printable
+from homo_dp.core.files import FOLDER_MODE, make_folder, write_whole
 from homo_dp.federation.sessions.build import run_budget
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
+from homo_dp.models.worth import majority, plain_fit
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.round_numbers import GradientNorms
 from homo_dp.runs.simulation import Outcome
@@ -46,7 +54,7 @@ def write_outputs(
 ) -> Written:
     """Write everything that a training leaves, each file whole or not at all; ``begin`` hears what plots need first."""
     config = outcome.config
-    output = config.output
+    output = config.output if not outcome.interrupted else apart(config.output)
     outcome.load_weights()
     files = {
         "predictions": Path(output.predictFileName),
@@ -57,14 +65,15 @@ def write_outputs(
     extract = [] if ledger is None else ledger.extract(outcome.run)
     summary = None if ledger is None else ledger_summary(ledger, outcome.run, run_budget(config))
     histogram = norms.histogram() if norms is not None else None
+    worth = worth_of(outcome)
     begin(
         {
-            "indicators": {"privacy": outcome.statement, "rounds": outcome.rounds, "ledger": summary},
+            "indicators": {"privacy": outcome.statement, "rounds": outcome.rounds, "ledger": summary, **worth},
             "ledger": [{key: row[key] for key in ("party", "round", "epsilon", "epsilon_rdp")} for row in extract],
             "norms": histogram,
         }
     )
-    indicators = indicators_of(outcome, summary)
+    indicators = indicators_of(outcome, summary, worth)
     _write_predictions(outcome, files["predictions"])
     save_model(files["model"], outcome.weights, model_card(outcome))
     write_whole(files["config"], dump_yaml(config).encode(), "resolved config")
@@ -78,8 +87,73 @@ def write_outputs(
     return Written(files, indicators)
 
 
-def indicators_of(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[str, Any]:
+def apart(output: OutputConfig) -> OutputConfig:
+    """Names of their own for an interrupted run, so that it replaces no finished one.
+
+    >>> apart(OutputConfig()).modelFileName
+    'out/model_interrupted.safetensors'
+    """
+    paths = {name: Path(path) for name, path in output if isinstance(path, str)}
+    made = {name: str(path.with_name(f"{path.stem}_interrupted{path.suffix}")) for name, path in paths.items()}
+    return output.model_copy(update=made)
+
+
+def numbered(output: OutputConfig) -> OutputConfig:
+    """The same names in a new folder ``run-001``, ``run-002``, ... beside them, which is made here."""
+    parent = Path(output.indicatorFileName).parent
+    make_folder(parent)
+    number = 1 + max((int(path.name[4:]) for path in parent.glob("run-*") if path.name[4:].isdecimal()), default=0)
+    while True:
+        folder = parent / f"run-{number:03}"
+        try:
+            folder.mkdir(mode=FOLDER_MODE)
+            break
+        except FileExistsError:  # another run was quicker
+            number += 1
+    paths = {name: Path(path) for name, path in output if isinstance(path, str)}
+    made = {name: str(path.parent / folder.name / path.name) for name, path in paths.items()}
+    return output.model_copy(update=made)
+
+
+def replaced(output: OutputConfig) -> str | None:
+    """What a run would replace, in a sentence; None if its names are free."""
+    there = [path for _, path in output if isinstance(path, str) and Path(path).is_file()]
+    if not there:
+        return None
+    run = ""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(Path(output.indicatorFileName).read_bytes())
+        if isinstance(found, dict) and found.get("run"):
+            run = f" of {printable(str(found['run']))[:80]}, finished {printable(str(found.get('finished')))[:40]}"
+    return f"replaces {', '.join(there)}{run}; --keep writes each run into a folder of its own"
+
+
+def worth_of(outcome: Outcome) -> dict[str, Any]:
+    """What the result is to be compared with: the most frequent class, and a plain fit where the rows are public."""
+    parties, task, data = outcome.federation.parties.values(), outcome.model.task, outcome.config.data
+    test = [party.test for party in parties if party.test is not None and len(party.test)]
+    found: dict[str, Any] = {}
+    labels = [table.labels for table in test if table.labels is not None]
+    if task.kind != "regression" and labels:
+        found["test_majority"] = majority(torch.cat(labels))
+    if data.public or (data.embedded is not None and not data.files):
+        found["plain_fit"] = plain_fit(task, [party.train for party in parties], test)
+    return found
+
+
+def bounds_facts(config: Config) -> dict[str, Any]:
+    """Where bounds and levels come from, as the config says."""
+    data = config.data
+    shipped = "public" if data.embedded is not None and not data.files else None
+    columns = {name: block.source for name, block in data.columns.items() if block.source is not None}
+    return {"source": data.bounds_source or shipped or "not said", **({"columns": columns} if columns else {})}
+
+
+def indicators_of(
+    outcome: Outcome, ledger: Mapping[str, Any] | None, worth: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The content of the indicators file: metrics, the privacy statement, every round, the state of the ledger."""
+    worth = worth_of(outcome) if worth is None else worth
     config, federation, threshold = outcome.config, outcome.federation, outcome.config.predict.threshold
     module, task = outcome.model.module, outcome.model.task
     parts: dict[str, dict[str, Any]] = {}
@@ -89,6 +163,8 @@ def indicators_of(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[st
     }
     for name, found in tables.items():
         parts[name] = evaluate(task, *score_tables(module, found), name, threshold) if found else no_metrics(task, name)
+    if "test_majority" in worth:
+        parts["test_"]["test_majority"] = worth["test_majority"]
     public_test = config.data.public_test
     local_only = local_only_names(parts["train_"], parts["test_"], outcome.rounds, public_test=public_test)
     extra = {
@@ -99,6 +175,9 @@ def indicators_of(outcome: Outcome, ledger: Mapping[str, Any] | None) -> dict[st
         "model": config.model.factory or config.model.name,
         "rounds_done": len(outcome.rounds),
         "interrupted": outcome.interrupted,
+        "bounds": bounds_facts(config),
+        "classes": [str(name) for name in task.classes],
+        **({"plain_fit": worth["plain_fit"]} if worth.get("plain_fit") else {}),
         "ledger": ledger,
     }
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)

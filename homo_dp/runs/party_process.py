@@ -218,7 +218,8 @@ class PartyProcess:
         """Local figures of the global model after a round; they never leave."""
         load_into(self.model.module, weights)
         test = self.federation.parties[self.name].test
-        found = round_metrics(self.model.module, self.model.task, [test] if test is not None else [])
+        tables = [test] if test is not None and self.agreed.train.evaluates(number) else []
+        found = round_metrics(self.model.module, self.model.task, tables)
         plan = self.party.plan
         numbers = promised_numbers({self.name: plan}, self._spent_rounds(number)) if self._private else {}
         spent = numbers.get("epsilon")

@@ -278,12 +278,13 @@ class Simulation:
     def _report(self, report: RoundReport, kept: Row) -> Row:
         load_into(self.model.module, report.weights)
         numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
+        tables = self.test_tables if self.config.train.evaluates(report.round) else []
         row: RoundRow = {
             "round": report.round,
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
             if self.private
             else None,
-            **round_metrics(self.model.module, self.model.task, self.test_tables),
+            **round_metrics(self.model.module, self.model.task, tables),
             "seconds": report.seconds,
             **summed_up(numbers),
             **report.metrics,

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from homo_dp.config.privacy import UserKeys, keys_of
@@ -158,11 +159,19 @@ def planned_user_mechanism(config: Config, parameters: int) -> CohortMechanism:
     return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
 
 
+def counts_users(config: Config) -> bool:
+    """Whether a dry run has to look into files to know how many users there are."""
+    data, declared = config.data, keys_of(config.privacy, UserKeys).population
+    return declared is None and bool(data.files) and (data.one_table is not None or data.user_column is not None)
+
+
 def _public_population(config: Config) -> int:
     data = config.data
-    if data.embedded is not None and not data.files:
+    if counts_users(config):
+        gone = [path for path in data.files.values() if not Path(path).is_file()]
+        if gone:
+            raise ConfigError(f"privacy.population: is not declared, and {gone[0]} is not there to count its users in")
+    if (data.embedded is not None and not data.files) or counts_users(config):
         federation = load_federation(config)
         return federation.users or len(federation.parties)
-    if data.one_table is not None or data.user_column is not None:
-        raise ConfigError("privacy.population: is not declared; a dry run reads no table, so declare the users")
     return len(data.files)

@@ -6,6 +6,7 @@ both end here. A model from a factory runs the factory's code, so it loads only 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +15,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from homo_dp.core.errors import DataError
+from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import Encoding
+from homo_dp.data.strays import Strays
 from homo_dp.models.files import load_model
 from homo_dp.models.scoring import outputs_of
 from homo_dp.tracking.mlflow.signature import output_columns
 
 TRUST = "HOMO_DP_TRUST_FACTORY"
+WARN_ABOVE = 0.1  # share of a column's values that the model does not know, as predict.warn_above
+log = logging.getLogger(__name__)
 
 
 class Scorer:
@@ -52,7 +56,11 @@ class Scorer:
             return self.encoding.encode_images(np.asarray(rows), "input")
         if not isinstance(rows, pd.DataFrame):
             raise DataError("input: this model takes a table with named columns; give a pandas DataFrame")
-        return self.encoding.encode(rows, "input")
+        strays = Strays()
+        encoded = self.encoding.encode(rows, "input", strays=strays)
+        for warning in strays.warnings(WARN_ABOVE):
+            log.warning("%s", printable(warning))
+        return encoded
 
 
 def _load_pyfunc(path: str) -> Scorer:

@@ -6,8 +6,9 @@ import pytest
 
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Numeric
-from homo_dp.data.declared import feature_columns, label_of, table_encoding, wants_images
+from homo_dp.data.declared import feature_columns, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.public_encoding import public_encoding
 from tests.data.parts import COLUMNS, config
 
 
@@ -49,7 +50,19 @@ def test_who_gets_images() -> None:
     assert not wants_images(config({"factory": "mine:net"}, embedded="digits"))
 
 
-def test_yaml_booleans_are_refused_where_text_was_meant() -> None:
+def test_yaml_booleans_are_the_words_of_the_files() -> None:
     columns = {"rain": {"levels": [True, False]}}
-    with pytest.raises(DataError, match="quote it"):
-        table_encoding(config(files="t.csv", columns=columns), ["rain", "y"], "t.csv")
+    (rain,) = feature_columns(config(columns=columns).data, ["rain", "y"], "t.csv")
+    assert rain == Categorical("rain", ("true", "false"))
+
+
+def test_a_pattern_describes_all_columns_that_it_matches() -> None:
+    columns = {"drug_2": {"bounds": [0, 9]}, "drug_*": {"levels": [0, 1]}, "age": {"bounds": [0, 100]}}
+    names = ["age", "drug_10", "drug_9", "drug_2", "y"]
+    found = feature_columns(config(columns=columns).data, names, "t.csv")
+    assert [column.name for column in found] == ["drug_2", "drug_9", "drug_10", "age"], "by number, not by file"
+    assert isinstance(found[0], Numeric), "its own description wins"
+    with pytest.raises(DataError, match="is a pattern, and there is no table here"):
+        public_encoding(config(columns=columns))
+    used = config(columns=columns, use=["age", "drug_1", "drug_2"])
+    assert public_encoding(used).names == ["age", "drug_1", "drug_2"]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from homo_dp.config.schema import Config
+from homo_dp.config.text import parse_yaml
 from homo_dp.core.errors import DataError
 from homo_dp.data.__main__ import main
 from homo_dp.data.describe import draft, round_out
@@ -20,7 +21,7 @@ def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
     frame = people(80, answer=["Yes", "No"] * 40, note=[f"text {i}" for i in range(80)], split="train")
     frame.loc[3, "age"] = np.nan
     path = save(tmp_path, "t.csv", frame)
-    text = draft(path)
+    text = draft(path).text
     block = yaml.safe_load(text)["data"]
     assert "LEAK" in text.splitlines()[0]
     assert block["classes"] == [0, 1]
@@ -33,8 +34,8 @@ def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
 
 
 def test_bounds_are_rounded_outward(tmp_path: Path) -> None:
-    block = yaml.safe_load(draft(save(tmp_path, "t.csv", people(50, price=np.linspace(103.7, 988.1, 50)))))["data"]
-    assert block["columns"]["price"]["bounds"] == [100, 1000]
+    block = yaml.safe_load(draft(save(tmp_path, "t.csv", people(50, price=np.linspace(103.7, 988.1, 50)))).text)["data"]
+    assert block["columns"]["price"]["bounds"] == [0, 1000]
     generator = np.random.default_rng(0)
     for _ in range(200):
         low, high = sorted(generator.normal(size=2) * 10.0 ** generator.integers(-6, 9))
@@ -45,18 +46,52 @@ def test_bounds_are_rounded_outward(tmp_path: Path) -> None:
 
 def test_roles_are_guessed_or_given(tmp_path: Path) -> None:
     frame = people(30).rename(columns={"id": "key", "y": "outcome"}).assign(hospital="a", user="u")
-    block = yaml.safe_load(draft(save(tmp_path, "t.csv", frame), identifier="key"))["data"]
+    block = yaml.safe_load(draft(save(tmp_path, "t.csv", frame), {"id": "key"}).text)["data"]
     assert (block["id"], block["label"]) == ("key", "outcome")
     assert (block["party_column"], block["user_column"]) == ("hospital", "user")
     regression = people(30, y=np.linspace(1.5, 48.2, 30))
-    assert yaml.safe_load(draft(save(tmp_path, "r.csv", regression)))["data"]["target_bounds"] == [0, 50]
+    assert yaml.safe_load(draft(save(tmp_path, "r.csv", regression)).text)["data"]["target_bounds"] == [0, 50]
     with pytest.raises(DataError, match="--label='z' is not a column"):
-        draft(tmp_path / "t.csv", label="z")
+        draft(tmp_path / "t.csv", {"label": "z"})
+
+
+def test_guesses_are_said_and_two_values_are_preferred(tmp_path: Path) -> None:
+    frame = people(40).drop(columns=["id", "y"])
+    frame = frame.assign(income=np.linspace(1e4, 9e4, 40), customer_id=np.arange(40), left=["no", "yes"] * 20, sex="f")
+    path = save(tmp_path, "t.csv", frame)
+    found = draft(path)
+    block = yaml.safe_load(found.text)["data"]
+    assert (block["label"], block["id"], block["bounds_source"]) == ("left", "customer_id", "draft")
+    assert "user_column" not in block, "nobody comes twice"
+    assert any("guessed label=left: the only column with two values" in line for line in found.guesses)
+    again = yaml.safe_load(draft(path, {"label": "income", "id": "none"}).text)["data"]
+    assert again["label"] == "income"
+    assert again["target_bounds"] == [0, 90000]
+    assert "id" not in again
+
+
+def test_files_as_banks_have_them(tmp_path: Path) -> None:
+    lines = ["Größe;since;code;member;amount;y"]
+    lines += [
+        f"{100 + i},5;2021-03-{1 + i:02};{i % 3 + 1};{('true', 'false')[i % 2]};1.{200 + i},25;{i % 2}"
+        for i in range(28)
+    ]
+    path = tmp_path / "bank.csv"
+    path.write_bytes("\n".join(lines).encode("latin1"))
+    block = yaml.load(draft(path).text, Loader=yaml.BaseLoader)["data"]
+    form = (block["separator"], block["encoding"], block["decimal"], block["thousands"])
+    assert form == (";", "cp1252", ",", ".")
+    assert block["columns"]["since"] == {"date": ["2021-01-01", "2021-12-31"]}
+    assert block["columns"]["code"] == {"levels": ["1", "2", "3"]}, "a code, not an amount"
+    assert block["columns"]["member"] == {"levels": ["false", "true"]}
+    whole = parse_yaml(draft(path).text)["data"] | {"files": {"a": str(path)}}
+    loaded = load_federation(Config.model_validate({"data": whole}))
+    assert loaded.encoding.names == ["Größe", "since", "code", "member", "amount"]
 
 
 def test_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.full((4, 2, 2), 200, dtype=np.uint8), y=np.arange(4), user=np.arange(4))
-    block = yaml.safe_load(draft(tmp_path / "t.npz"))["data"]
+    block = yaml.safe_load(draft(tmp_path / "t.npz").text)["data"]
     assert block["image"] == {"shape": [1, 2, 2], "scale": [0, 255]}
     assert (block["classes"], block["user_column"]) == ([0, 1, 2, 3], "user")
 

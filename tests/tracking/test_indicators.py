@@ -12,7 +12,7 @@ from homo_dp.models.metrics import evaluate
 from homo_dp.models.task import task_for
 from homo_dp.tracking.indicators import build_indicators, local_only_names, published, write_indicators
 
-NAMES = ["loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds"]
+NAMES = ["loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds", "confusion_matrix"]
 
 
 def strict(path: Path) -> Any:

@@ -96,6 +96,12 @@ def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) 
             f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; write privacy.unit: "
             "record, or set unit of the class if it hides a user"
         )
+    if found.private and config.private and config.data.bounds_source == "draft":
+        raise ConfigError(
+            "data.bounds_source=draft: these bounds and levels were read from the rows, which no epsilon covers; "
+            "replace them by public knowledge and say data.bounds_source=codebook or public (private: they were found "
+            "under a budget), or try out with privacy.mechanism=none"
+        )
     return found(config, facts, noise)
 
 

@@ -30,7 +30,7 @@ PRIVACY_KEYS = (
     *("tolerated_dropouts", "options"),
 )
 DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
-OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size")
+OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size", "evaluate_every")
 
 MOST_DEPTH = 12
 MOST_VALUES = 100_000  # of all lists and objects together

@@ -91,7 +91,16 @@ def _inputs(encoding: Mapping[str, Any]) -> Any:
         import numpy as np
 
         return Schema([TensorSpec(np.dtype(np.float64), (-1, *encoding["shape"]))])
-    return Schema([ColSpec(_input_type(column), column["name"]) for column in encoding["columns"]])
+    return Schema([ColSpec(_spec_type(column), column["name"]) for column in encoding["columns"]])
+
+
+def _spec_type(column: Mapping[str, Any]) -> Any:
+    """Dates and booleans may come typed or as text, so their columns take any value; the encoding reads all of them."""
+    from mlflow.types.schema import AnyType
+
+    if "date" in column or any(str(level).lower() in ("true", "false") for level in column.get("levels", ())):
+        return AnyType()
+    return _input_type(column)
 
 
 def _input_type(column: Mapping[str, Any]) -> str:
@@ -103,5 +112,7 @@ def _example(column: Mapping[str, Any]) -> float | str:
     if "levels" in column:
         first = column["levels"][0]
         return str(first) if _input_type(column) == "string" else float(first)
+    if "date" in column:
+        return str(column["date"][0])
     low, high = column["bounds"]
     return (float(low) + float(high)) / 2

@@ -116,9 +116,20 @@ def _trained(record: Record) -> Html:
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
         (f"training {_counted(record)}", sum(known) if known and len(known) == len(rows) else "not in this report"),
         ("row counts", record.privacy.get("rows")),
+        ("bounds and levels", _bounds_words(record)),
         ("rounds", f"{done}{' (interrupted)' if indicators.get('interrupted') else ''}"),
     ]
     return Html(tag("h2", "What was trained") + facts((name, value) for name, value in pairs if value is not None))
+
+
+def _bounds_words(record: Record) -> str | None:
+    """Where bounds and levels come from, in general and for the columns that say it."""
+    bounds = record.indicators.get("bounds")
+    if not isinstance(bounds, dict):
+        return None
+    columns = bounds.get("columns")
+    each = [f"{name}: {text}" for name, text in columns.items()] if isinstance(columns, dict) else []
+    return "; ".join([str(bounds.get("source")), *each])
 
 
 def _guarantee(record: Record) -> Html:
@@ -248,6 +259,8 @@ def _pictures(record: Record, checks: Checks) -> Html:
         "epsilon": ("epsilon after every round, per party", False),
         "accuracy_epsilon": ("accuracy against epsilon", record.local),
         "learning": ("accuracy and loss per round", record.local),
+        "roc": ("ROC curve", record.local),
+        "confusion": ("confusion matrix", record.local),
         "gradient_norms": ("gradient norms against the clip norm", True),
     }
     shown = [
@@ -265,6 +278,13 @@ def _quality(record: Record) -> Html:
     if not metrics:
         return Html("")
     rows = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in parts]
+    if indicators.get("test_majority") is not None:
+        rows.append(
+            ["test, most frequent class", *(indicators["test_majority"] if m == "acc" else None for m in metrics)]
+        )
+    fit = indicators.get("plain_fit")
+    if isinstance(fit, dict):
+        rows.append([f"test, {fit.get('what')}", *(fit.get(f"test_{name}") for name in metrics)])
     badge = _local_badge() if record.local else ""
     return Html(tag("h2", "Quality of the model ", badge) + table(["rows of", *metrics], rows))
 

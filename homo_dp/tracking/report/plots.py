@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rounds = Sequence[Mapping[str, Any]]
+MOST_CLASSES = 30  # of a confusion matrix
 MOST_LINES, MOST_BARS, MOST_MARKERS = len(COLOURS), 12, 40
 NOT_PRIVATE = " (NOT PRIVATE)"
 
@@ -72,8 +73,52 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
     return png(figure)
 
 
-def accuracy_against_epsilon(rounds: Rounds, delta: float | None) -> bytes | None:
-    """What every unit of epsilon bought: accuracy (or loss) on test rows against epsilon so far."""
+def roc(fpr: Sequence[float], tpr: Sequence[float], area: float | None, mark: str = "") -> bytes | None:
+    """The ROC curve of two classes on test rows, with the diagonal of guessing; None without a curve."""
+    if not fpr:
+        return None
+    figure, (axis,) = new_figure()
+    axis.plot(fpr, tpr, color=COLOURS[0], label="model" if area is None else f"model, AUC {area:.3f}")
+    axis.plot([0, 1], [0, 1], "--", color=GREY, label="guessing, AUC 0.5")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1.02)
+    axis.set_xlabel("false-positive rate")
+    axis.set_ylabel("true-positive rate")
+    axis.set_title(f"ROC, on test rows{mark}")
+    axis.legend(loc="lower right", frameon=False)
+    return png(figure)
+
+
+def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str = "") -> bytes | None:
+    """Rows of each true class by what was predicted; numbers in the cells where they can be read."""
+    count = len(matrix)
+    if not count or count > MOST_CLASSES or not any(map(any, matrix)):
+        return None
+    figure, (axis,) = new_figure(height=max(3.2, 0.45 * count + 1.4))
+    shares = [[cell / max(1, sum(row)) for cell in row] for row in matrix]
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    for row, cells in enumerate(matrix):
+        for column, cell in enumerate(cells):
+            ink = "white" if shares[row][column] > 0.6 else "black"
+            axis.text(column, row, f"{cell:,}", ha="center", va="center", color=ink, fontsize="small")
+    names = [name if len(name) <= 12 else name[:11] + "…" for name in map(str, classes)]
+    axis.set_xticks(range(count), names)
+    axis.set_yticks(range(count), names)
+    axis.grid(False)
+    axis.set_xlabel("predicted class")
+    axis.set_ylabel("true class")
+    axis.set_title(f"Confusion matrix, test rows{mark}")
+    return png(figure)
+
+
+def accuracy_against_epsilon(
+    rounds: Rounds, delta: float | None, majority: float | None = None, plain: float | None = None
+) -> bytes | None:
+    """What every unit of epsilon bought: accuracy (or loss) on test rows against epsilon so far.
+
+    Accuracy starts where a model that learned nothing stands: at the share of the most frequent class, ``majority``, or
+    at zero where that is not known. ``plain`` is the accuracy of a fit without privacy.
+    """
     name = "test_acc" if _has(rounds, "test_acc") else "test_loss"
     points = [
         (row["epsilon"], row[name], row["round"])
@@ -86,7 +131,16 @@ def accuracy_against_epsilon(rounds: Rounds, delta: float | None) -> bytes | Non
     mark = "o" if len(points) <= MOST_MARKERS else ""
     axis.plot([p[0] for p in points], [p[1] for p in points], marker=mark, color=COLOURS[0], markersize=4)
     _name_ends(axis, points)
-    axis.margins(y=0.12)
+    if name == "test_acc":
+        lowest = min(0.0 if majority is None else majority, *(p[1] for p in points))
+        axis.set_ylim(max(0.0, lowest - 0.03) if majority is not None else 0.0, 1.02)
+        for value, label in ((majority, "most frequent class"), (plain, "linear model without privacy")):
+            if value is not None:
+                axis.axhline(value, color=GREY, linestyle="--" if value == majority else ":", label=label)
+        if majority is not None or plain is not None:
+            axis.legend(loc="center right", frameon=False)
+    else:
+        axis.set_ylim(0, 1.12 * max(p[1] for p in points))
     axis.set_xlim(0, points[-1][0] * 1.15)
     axis.set_xlabel("epsilon so far" + (f" at delta = {delta:g}" if delta else ""))
     axis.set_ylabel("accuracy on test rows (share)" if name == "test_acc" else "loss on test rows (mean per row)")

@@ -89,6 +89,9 @@ def find_record(place: Path) -> Record:
     }
     if not trainings:
         raise InputError(f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its folder")
+    finished = {path: value for path, value in trainings.items() if not value.get("interrupted")}
+    if len(finished) == 1:  # an interrupted run beside a finished one has names of its own
+        trainings = finished
     if len(trainings) > 1:
         names = ", ".join(path.name for path in trainings)
         raise InputError(f"{place}: holds the indicators of several trainings ({names}); give one of these files")

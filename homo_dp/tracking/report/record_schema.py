@@ -102,6 +102,20 @@ class Head(Part):
     hash: str
 
 
+class PlainFit(Part):
+    """The test metrics of a fit without privacy."""
+
+    what: str
+    test_acc: Number = None
+
+
+class Bounds(Part):
+    """Where bounds and levels come from."""
+
+    source: str
+    columns: dict[str, str] | None = None
+
+
 class Indicators(Part):
     """The indicators of a training."""
 
@@ -111,6 +125,23 @@ class Indicators(Part):
     ledger: Summary | None = None
     ledger_heads: dict[str, Head | None] | None = None
     local_only: list[str] = Field(default_factory=list)
+    classes: list[str] | None = None
+    bounds: Bounds | None = None
+    plain_fit: PlainFit | None = None
+    test_majority: Number = None
+    test_auc: Number = None
+    test_fpr: list[float] | None = None
+    test_tpr: list[float] | None = None
+    test_confusion_matrix: list[list[Whole]] | None = None
+
+    @model_validator(mode="after")
+    def _curves_fit(self) -> Self:
+        if len(self.test_fpr or ()) != len(self.test_tpr or ()):
+            raise ValueError("test_fpr and test_tpr must have as many points as each other")
+        matrix = self.test_confusion_matrix or []
+        if any(len(row) != len(matrix) for row in matrix):
+            raise ValueError("test_confusion_matrix must be square")
+        return self
 
 
 class ExtractRow(Part):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
-from homo_dp.federation.sessions.plan import agree, check_count, check_work, make_plan
+from homo_dp.federation.sessions.plan import agree, check_count, check_work, difference, make_plan
 from homo_dp.federation.sessions.plan_schema import MOST_VALUES, PlanRefused, read_plan
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.ledger import totals as ledger_totals
@@ -226,3 +226,28 @@ def test_the_first_plan_stands_when_a_second_one_is_monstrous() -> None:
 
     assert _changed(valid(), copy.deepcopy(valid())) is None
     assert "nested deeper" in str(_changed(valid(), {"train": DEEP[-1]}))
+
+
+def test_a_plan_of_an_earlier_version_is_the_same_job() -> None:
+    """Keys that came later have their defaults: an aggregator goes on with the plan that it has kept."""
+    old = valid()
+    for block in old["data"]["columns"].values():
+        for name in ("date", "parts", "format", "source"):
+            del block[name]
+    assert difference(read_plan(old), valid()) is None
+
+
+@pytest.mark.parametrize("form", ["%d %d", "%d.%m", "soon", "%", "%Q", 7])
+def test_a_form_that_reads_no_day_is_refused_before_rows(form: object) -> None:
+    """Such a form would fail at the first cell that it is tried on, and the failure would tell of that cell."""
+    plan = valid()
+    plan["data"]["columns"]["x"] = {"date": ["2000-01-01", "2001-01-01"], "format": form}
+    with pytest.raises(PlanRefused, match="format"):
+        read_plan(plan)
+
+
+def test_when_test_rows_are_scored_is_a_partys_own() -> None:
+    asked, own = ({"data.columns": COLUMNS, "train.evaluate_every": every} for every in (7, 3))
+    plan = make_plan(load_config(None, asked), {"a": 100}, {"columns": []})
+    assert "evaluate_every" not in plan["train"]
+    assert agree(load_config(None, FILES | own), plan).train.evaluate_every == 3

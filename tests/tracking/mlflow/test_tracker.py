@@ -95,7 +95,7 @@ def test_the_files_plots_and_report_are_artifacts(trained: Trained, client: Mlfl
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {path.name for path in trained.out.iterdir()} | {"plots", "report.html"} == names
     plots = {Path(item.path).stem for item in client.list_artifacts(parent.info.run_id, "plots")}
-    assert plots == {"learning", "epsilon", "accuracy_epsilon", "gradient_norms", "budget"}
+    assert plots == {"learning", "epsilon", "accuracy_epsilon", "gradient_norms", "budget", "roc", "confusion"}
 
 
 @pytest.mark.parametrize("public_test", [False, True])

@@ -110,10 +110,10 @@ def test_it_is_one_file_that_loads_and_runs_nothing(shell: Shell, folder: Path) 
     Walker().feed(page)
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in seen}
     images = [attributes for tag, attributes in seen if tag == "img"]
-    assert len(images) == 5
+    assert len(images) == 7
     assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images)
     assert not re.search(r"https?://", page)
-    assert len(list((shell.folder / "png").glob("*.png"))) == 5
+    assert len(list((shell.folder / "png").glob("*.png"))) == 7
 
 
 def test_with_the_ledger_the_whole_chain_is_checked(shell: Shell, trained: Trained) -> None:
