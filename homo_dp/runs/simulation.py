@@ -25,6 +25,7 @@ from homo_dp.federation.sessions.build import (
 )
 from homo_dp.federation.sessions.party import Party, PartyLimits, PartySettings
 from homo_dp.federation.sessions.rounds import RoundRules, run_rounds
+from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel, build_model
@@ -83,6 +84,7 @@ class Simulation:
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
@@ -98,7 +100,9 @@ class Simulation:
             weights = self.earlier.weights
         else:
             weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
-        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
+        aggregator = build_aggregator(
+            self.config, self.run_id, weights, self.mechanism, self.ledger, self.sums and self.sums[0]
+        )
         interrupted = False
         try:
             self._run_rounds(aggregator)
@@ -188,7 +192,8 @@ class Simulation:
             not_private=config.privacy.not_private,
             limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
         )
-        return Party(settings, *renew(), self.ledger, renew=renew)
+        sums = None if self.sums is None else self.sums[1][name]
+        return Party(settings, *renew(), self.ledger, renew=renew, sums=sums)
 
     def _check_budget(self) -> None:
         paying = [party for party in self.parties.values() if party.charges_itself]

@@ -16,6 +16,7 @@ from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, We
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import Message, check, check_tensors, decode, encode, pack, signature
 from homo_dp.federation.sessions.fit_state import FitState
+from homo_dp.federation.sessions.secure_rounds import PartySums
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.events import check_releases
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -75,6 +76,7 @@ class Party:
         ledger: Ledger | None,
         outbox: Outbox | None = None,
         renew: Callable[[], tuple[LocalFit, Mechanism]] | None = None,
+        sums: PartySums | None = None,
     ) -> None:
         self.settings = settings
         self.fit = fit
@@ -83,6 +85,7 @@ class Party:
         self.ledger = ledger
         self.outbox = outbox
         self.renew = renew
+        self.sums = sums
         self.final_weights: Weights | None = None
         self.applied_sigma: float | None = None
         self.rounds_done = 0
@@ -91,6 +94,7 @@ class Party:
         self._go_back_to: FitState | None = None  # while a fit is not charged, and after one that failed
         self._sent: tuple[Message, Message] | None = None  # the last question and its answer
         self._check_trust()
+        self._check_masks()
         self._check_plan()
 
     def handle(self, message: Message) -> Message | None:
@@ -107,6 +111,8 @@ class Party:
             self._check_weights(message.tensors)
             self.final_weights = dict(message.tensors)
             return None
+        if self.sums is not None and message.kind in PartySums.KINDS:
+            return self.sums.handle(message)
         raise MessageError(f"kind={message.kind}: a party answers 'weights' and 'finished'")
 
     def _answer_weights(self, message: Message) -> Message:
@@ -263,7 +269,8 @@ class Party:
         if not release.sigma > 0:
             raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
         self._check_price(release)
-        self._check_weights(release.tensors)
+        if self.sums is None:
+            self._check_weights(release.tensors)
         return release
 
     def _check_price(self, release: Release) -> None:
@@ -298,13 +305,14 @@ class Party:
         )
 
     def _message(self, message: Message, release: Release) -> Message:
+        tensors = release.tensors if self.sums is None else self.sums.masked(message.round, release.tensors)
         return Message(
             run=message.run,
             round=message.round,
             sender=self.settings.name,
             recipient=message.sender,
             kind="update",
-            tensors=release.tensors,
+            tensors=tensors,
             info=dict(release.info),
         )
 
@@ -361,6 +369,13 @@ class Party:
             raise PrivacyError(
                 f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would make weights "
                 "grow in every step whatever the rows are; refused"
+            )
+
+    def _check_masks(self) -> None:
+        if (self.mechanism.masked_sum is None) != (self.sums is None):
+            raise PrivacyError(
+                "privacy.secure_aggregation=true: a part of shared noise leaves a party only under masks, and this "
+                "session has none; it runs in simulation, or set privacy.secure_aggregation: false"
             )
 
     def _check_trust(self) -> None:

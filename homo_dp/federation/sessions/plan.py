@@ -17,7 +17,7 @@ from homo_dp.config.privacy import BUILT_IN, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
-from homo_dp.federation.sessions.build import mechanism_class, party_facts, warn_of_full_batches
+from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.sessions.plan_schema import DATA_KEYS, OWN_TRAIN_KEYS, PRIVACY_KEYS, VERSION, read_plan
 from homo_dp.federation.sessions.plan_schema import Plan as Plan
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
@@ -82,6 +82,7 @@ def agree(own: Config, plan: Plan) -> Config:
         _check_code(own, plan)
         _check_protection(own, plan)
         _check_caps(own, plan)
+        _check_shared_noise(own, plan)
         return config_from(_merged(own, plan))
     except ConfigError as error:
         raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
@@ -130,7 +131,7 @@ def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters
     counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
-    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters))
 
 
 def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
@@ -144,7 +145,7 @@ def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> Federat
             raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
-    return FederationFacts(parties=parties, rounds=train.rounds, parameters=parameters)
+    return common_facts(config, FederationFacts(parties, train.rounds, parameters))
 
 
 def needs_declared_rows(config: Config) -> str | None:
@@ -200,6 +201,37 @@ def _check_caps(own: Config, plan: Plan) -> None:
     if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
         raise PlanRefused(
             "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+        )
+
+
+def _check_shared_noise(own: Config, plan: Plan) -> None:
+    """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add it alone."""
+    asked = plan["privacy"]
+    if not asked["secure_aggregation"]:
+        if own.party.caps.secure_aggregation == "required":
+            raise PlanRefused(
+                "secure_aggregation",
+                "party.caps.secure_aggregation=required: the plan asks for updates in the clear; refused",
+            )
+        return
+    members = {member.name: member.public_key for member in own.federation.parties}
+    if set(members) != set(plan["rows"]) or own.party.name not in members or None in members.values():
+        raise PlanRefused(
+            "roster",
+            "federation.parties: must list exactly the parties of the plan, this one too, each with its public_key, in "
+            f"this party's own config; it has {', '.join(members) or 'none'}, the plan {', '.join(plan['rows'])}",
+        )
+    least = every_key(own.privacy)["tolerated_colluders"]
+    if asked["tolerated_colluders"] < least:
+        raise PlanRefused(
+            "roster", f"privacy.tolerated_colluders={least}: the plan assumes {asked['tolerated_colluders']}; refused"
+        )
+    cap, target = epsilon_cap(own), asked["target_epsilon"]
+    if (cap is not None and target is not None and target > cap) or asked["delta"] > own.privacy.delta:
+        raise PlanRefused(
+            "epsilon_cap",
+            f"party.caps.epsilon={cap} privacy.delta={own.privacy.delta:g}: the plan asks for {target} at "
+            f"{asked['delta']:g}, and noise that is shared cannot be raised by one party; agree on one target",
         )
 
 

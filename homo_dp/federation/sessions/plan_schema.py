@@ -27,7 +27,7 @@ VERSION = 1
 PRIVACY_KEYS = (
     *("mechanism", "unit", "target_epsilon", "noise_multiplier", "delta", "max_grad_norm", "clip_norm", "clipping"),
     *("adaptive", "clip_each_step", "sampling", "population", "cohort_size", "sample_rate", "noise_at"),
-    *("tolerated_dropouts", "options"),
+    *("tolerated_dropouts", "secure_aggregation", "tolerated_colluders", "options"),
 )
 DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
 OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size")

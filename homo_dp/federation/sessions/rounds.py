@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 
@@ -37,15 +38,32 @@ def run_rounds(
     ``charges`` is entered while a round's updates are asked for and left before they are used: where all parties are in
     this process, their charges become one commit (``Ledger.together``).
     """
+    if aggregator.sums is not None:
+        _drive(aggregator.sums.meeting(transport.send, rules.round_timeout or 3600.0), transport)
     while aggregator.round < rules.rounds:
         aggregator.start_round()
         with charges():
             for message in aggregator.broadcast():
                 transport.send(message)
             collect(aggregator, transport, rules)
+        if aggregator.sums is not None:
+            _drive(aggregator.sums.opening(aggregator.round, transport.send, rules.round_timeout or 3600.0), transport)
         report(aggregator.finish_round())
     for message in aggregator.finished():
         transport.send(message)
+
+
+def _drive(phase: Generator[float, Message | None, None], transport: Transport) -> None:
+    """Run a phase that asks for the next message by yielding how long it waits."""
+    try:
+        seconds = next(phase)
+        while True:
+            message = transport.receive(timeout=seconds)
+            seconds = phase.send(message)
+            if message is not None:
+                transport.done(message)
+    except StopIteration:
+        return
 
 
 def collect(aggregator: Aggregator, transport: Transport, rules: RoundRules) -> None:
