@@ -7,10 +7,12 @@ import pytest
 import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
+from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.privacy.noise.grid import on_grid
+from homo_dp.runs.simulation import Simulation
 from tests.federation.small import small_config, small_mechanism, small_party, small_table, weights_message, zeros
 
 KEYS = {"privacy__mechanism": "dp_fedsgd", "train__local_steps": None}
@@ -92,3 +94,25 @@ def test_a_party_without_masks_sends_no_share_of_noise(tmp_path: Path) -> None:
     mechanism = small_mechanism(config, {"a": 20, "b": 20, "c": 20})
     with pytest.raises(ValueError, match="secure_aggregation"):
         small_party(config, tmp_path, mechanism=mechanism)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_simulation_trains_and_its_ledger_says_who_shares_the_noise(tmp_path: Path, secure: bool) -> None:
+    keys = {
+        "privacy.mechanism": "dp_fedsgd",
+        "privacy.secure_aggregation": secure,
+        "privacy.noise_multiplier": 1.0,
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+        "train.rounds": 3,
+        "train.sample_rate": 1.0,
+    }
+    run = Simulation(load_config(None, keys), lambda row, numbers: None)
+    outcome = run.run()
+    assert outcome.rounds[-1]["test_loss"] < 0.5
+    assert outcome.statement["secure_aggregation"] == ("on" if secure else "off")
+    assert outcome.statement["delta_with_neglected"] > outcome.statement["delta"]
+    assert run.ledger is not None
+    rows = run.ledger.rows(outcome.run, "party_1")
+    assert len(rows) == 3
+    assert ("shared by 3 parties" in rows[0].noise) is secure
+    assert rows[0].sigma == pytest.approx(1 / math.sqrt(2) if secure else 1.0)

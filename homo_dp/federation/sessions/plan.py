@@ -18,7 +18,14 @@ from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
 from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
-from homo_dp.federation.sessions.plan_schema import DATA_KEYS, OWN_TRAIN_KEYS, PRIVACY_KEYS, VERSION, read_plan
+from homo_dp.federation.sessions.plan_schema import (
+    DATA_KEYS,
+    LATER_KEYS,
+    OWN_TRAIN_KEYS,
+    PRIVACY_KEYS,
+    VERSION,
+    read_plan,
+)
 from homo_dp.federation.sessions.plan_schema import Plan as Plan
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
@@ -35,13 +42,17 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
         "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
-        "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
+        "privacy": {name: privacy[name] for name in PRIVACY_KEYS if name not in LATER_KEYS or _asks(privacy)},
         **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
         "data": {name: data[name] for name in DATA_KEYS},
         "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
     }
+
+
+def _asks(privacy: Mapping[str, Any]) -> bool:
+    return bool(privacy["secure_aggregation"])
 
 
 def difference(old: Plan, new: Plan) -> str | None:
