@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,6 +151,9 @@ class AggregatorSession:
         state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
     ) -> None:
+        if aggregator.sums is not None:  # with fewer, masks stay on: such a round would be paid for and tell nothing
+            fewest = aggregator.sums.roster.fewest_survivors
+            rules = replace(rules, min_parties=max(rules.min_parties, fewest))
         self.aggregator = aggregator
         self.plan = plan
         self.lobby = lobby
