@@ -13,6 +13,7 @@
 # make ui      shows the runs of mlflow.db in MLflow's pages, on http://127.0.0.1:5000 (PORT=...)
 # make test-ui looks at those pages in a headless browser; installs chromium where it may (SCREENSHOTS=folder keeps pictures)
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
+# make demo-secure      the same with parties that share their noise under masks
 # make clean   removes what runs left here, but for the ledger: the lifetime budget is in it
 # What runs Python makes a .venv unless a virtual environment is active, and then uses that.
 
@@ -25,7 +26,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 DEVELOPING := $(VENV)/.homo_dp_developing
 
-.PHONY: train ui browser test test-fast test-slow dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation lint install bench clean help
+.PHONY: train ui browser test test-fast test-slow dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation demo-secure lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -111,6 +112,9 @@ browser:
 
 demo-federation: $(INSTALLED)
 	$(PYTHON) pipelines/demo_federation.py
+
+demo-secure: $(INSTALLED)
+	$(PYTHON) -m pipelines.demo_secure
 
 clean:
 	rm -rf out mlflow.db mlartifacts

@@ -110,7 +110,7 @@ def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str]:
     from homo_dp.data.describe import draft
 
     first = next(iter(tables.values()))
-    text = draft(first, label).rstrip()
+    text = draft(first, {"label": label}).text.rstrip()
     files = "\n".join(f"    {party}: {path}" for party, path in tables.items())
     head, _, rest = text.partition("data:\n")
     model = "linear_regression" if "\n  target_bounds:" in text else "logistic_regression"

@@ -13,15 +13,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PARTIES = ("party_a", "party_b", "party_c")
+RECIPES = {"aggregator": "federation", **{name: name for name in PARTIES}}
 MOST_SECONDS = 120.0
 
 
-def main(folder: Path) -> int:
-    """Make keys, start four processes on the recipes in conf/, show what they say and what each has at the end."""
+def main(folder: Path, recipes: Mapping[str, str]) -> int:
+    """Make keys, start four processes on their recipes in conf/, show what they say and what each has at the end."""
     from homo_dp.transport.keys import new_key_pair, write_key_pair
 
     shutil.copytree(ROOT / "data", folder / "data")
@@ -31,7 +33,7 @@ def main(folder: Path) -> int:
         write_key_pair(pair, folder / "keys")
         print(f"key of {name}: {pair.public.fingerprint}")
     started = time.monotonic()
-    processes = {name: start(name, folder) for name in ("aggregator", *PARTIES)}
+    processes = {name: start(name, recipe, folder) for name, recipe in recipes.items()}
     readers = [threading.Thread(target=show, args=item, daemon=True) for item in processes.items()]
     for reader in readers:
         reader.start()
@@ -48,9 +50,9 @@ def main(folder: Path) -> int:
     return max(codes.values()) or report(folder)
 
 
-def start(name: str, folder: Path) -> subprocess.Popen[str]:
+def start(name: str, recipe: str, folder: Path) -> subprocess.Popen[str]:
     """One process, as an operator starts it."""
-    module, recipe = ("aggregator", "federation") if name == "aggregator" else ("party", name)
+    module = "aggregator" if name == "aggregator" else "party"
     command = [sys.executable, "-m", f"homo_dp.{module}", "--config", str(ROOT / "conf" / f"{recipe}.yaml")]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
@@ -80,4 +82,4 @@ def report(folder: Path) -> int:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="homo_dp-demo-") as place:
-        sys.exit(main(Path(place)))
+        sys.exit(main(Path(place), RECIPES))

@@ -42,7 +42,9 @@ class FederationConfig(Section):
         None, "Name of the run; two runs in one folder or stream need two names. Null: made up."
     )
     parties: Annotated[tuple[MemberConfig, ...], BeforeValidator(_members)] = key(
-        (), "Allow-list: `[{name, public_key}]`, or `{name: public_key}`. Empty: the parties of the data."
+        (),
+        "Allow-list: `[{name, public_key}]`, or `{name: public_key}`. Empty: the parties of the data. "
+        "A party lists its peers here for privacy.secure_aggregation.",
     )
     min_parties: Count | None = key(None, "Fewest replies for a round to count; null: all parties.")
     round_timeout: Positive = key(60.0, "Seconds to wait for the replies of a round.")
@@ -73,6 +75,9 @@ class CapsConfig(Section):
     epochs: Positive | None = key(1_000_000.0, "Most passes over the rows in a run; null: no limit.")
     parameters: Count | None = key(1 << 26, "Most weights of a built-in model; null: no limit.")
     columns: Count | None = key(10_000, "Most numbers that a row of a table becomes (a level is one); null: no limit.")
+    secure_aggregation: Literal["optional", "required"] = key(
+        "optional", "`required`: answer only plans with privacy.secure_aggregation: true."
+    )
     releases: tuple[Text, ...] | None = key(None, "Kinds of release that are allowed; null: those of the mechanism.")
     max_weight: Positive = key(
         1e6, "Largest weight, clip norm or noise that the aggregator may ask this party to take."

@@ -112,7 +112,7 @@ def _leave_mechanism(base: dict[str, Any], over: dict[str, Any]) -> None:
         return
     for name in (*idle_keys(mechanism), "unit"):
         drop(base, f"privacy.{name}")
-    if mechanism in ("dp_sgd", "dp_fedavg", "none"):
+    if mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none"):
         base.pop("nbafl", None)
 
 

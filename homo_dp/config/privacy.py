@@ -68,7 +68,8 @@ class PrivacyConfig(Section):
     drops_foreign_keys: ClassVar[bool] = False
 
     mechanism: str = key(
-        "dp_sgd", "`dp_sgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE."
+        "dp_sgd",
+        "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE.",
     )
     unit: Literal["record", "user"] = key("record", "Whose presence is hidden: one row, or all rows of a user.")
     target_epsilon: Positive | None = key(None, _TARGET)
@@ -149,7 +150,21 @@ class PrivacyConfig(Section):
 class RecordKeys(PrivacyConfig):
     """Keys of mechanisms that clip the gradient of each row."""
 
-    max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd).")
+    max_grad_norm: Positive = key(1.0, "Clip norm of a row's gradient (dp_sgd, dp_fedsgd).")
+
+
+class SharedNoiseKeys(PrivacyConfig):
+    """Keys of mechanisms whose noise the parties can share, because the aggregator sees only their total."""
+
+    secure_aggregation: Flag = key(
+        False, "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd)."
+    )
+    tolerated_dropouts: CountOrZero = key(
+        0, "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too)."
+    )
+    tolerated_colluders: CountOrZero = key(
+        1, "Parties that may tell the aggregator their noise under secure_aggregation."
+    )
 
 
 class UserKeys(PrivacyConfig):
@@ -168,7 +183,9 @@ class UserKeys(PrivacyConfig):
     noise_at: Literal["server", "parties"] = key(
         "server", "Who adds the noise (dp_fedavg); `server` needs trust_aggregator: true."
     )
-    tolerated_dropouts: CountOrZero = key(0, "Dropouts and colluders that the noise of `noise_at: parties` survives.")
+    tolerated_dropouts: CountOrZero = key(
+        0, "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too)."
+    )
 
     @property
     def clips_adaptively(self) -> bool:
@@ -234,6 +251,25 @@ class DpSgdPrivacy(RecordKeys):
         return super().fill(_with_target(given))
 
 
+class DpFedSgdPrivacy(RecordKeys, SharedNoiseKeys):
+    """DP-FedSGD: one gradient a round, clipped per row and summed over the parties, who can share its noise."""
+
+    hides: ClassVar[str | None] = "record"
+    mechanism: Literal["dp_fedsgd"] = "dp_fedsgd"
+    public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
+
+    @classmethod
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return super().fill(_with_target(given))
+
+    def check_own(self) -> None:
+        if not self.secure_aggregation and (self.tolerated_dropouts or self.tolerated_colluders != 1):
+            raise Conflict(
+                "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for privacy.secure_aggregation: true; "
+                "leave them out"
+            )
+
+
 class DpFedAvgPrivacy(UserKeys):
     """DP-FedAvg: the whole update of each user is clipped, and noise is added to the sum of a cohort."""
 
@@ -278,7 +314,7 @@ def _own_class(value: object) -> object:
     return value
 
 
-class OwnPrivacy(RecordKeys, UserKeys):
+class OwnPrivacy(RecordKeys, UserKeys, SharedNoiseKeys):
     """A mechanism of one's own, which may read every key and has options besides."""
 
     mechanism: Annotated[str, BeforeValidator(_own_class)] = key("", "package.module:Class")
@@ -288,6 +324,7 @@ class OwnPrivacy(RecordKeys, UserKeys):
 # The mechanisms that ship, and the section of each; a new one is a class and a line here and in AnyPrivacy.
 SECTIONS: dict[str, type[PrivacyConfig]] = {
     "dp_sgd": DpSgdPrivacy,
+    "dp_fedsgd": DpFedSgdPrivacy,
     "dp_fedavg": DpFedAvgPrivacy,
     "nbafl": NbaflPrivacy,
     "none": NoPrivacy,
@@ -309,6 +346,7 @@ def _section_of(given: Any) -> str:
 
 AnyPrivacy = Annotated[
     Annotated[DpSgdPrivacy, Tag("dp_sgd")]
+    | Annotated[DpFedSgdPrivacy, Tag("dp_fedsgd")]
     | Annotated[DpFedAvgPrivacy, Tag("dp_fedavg")]
     | Annotated[NbaflPrivacy, Tag("nbafl")]
     | Annotated[NoPrivacy, Tag("none")]

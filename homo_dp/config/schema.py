@@ -67,8 +67,10 @@ class Config(Section):
         self._check_outputs()
         self._check_delta()
         mechanism = self.privacy.mechanism
-        if mechanism in ("dp_sgd", "dp_fedavg", "none") and self.nbafl != NbaflConfig():
+        if mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none") and self.nbafl != NbaflConfig():
             raise Conflict(f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl")
+        if mechanism == "dp_fedsgd":
+            self._check_one_step()
         if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.privacy.trust_aggregator:
             raise Conflict(
                 "nbafl.noise_at_upload=false: the aggregator sees weights without noise; "
@@ -83,6 +85,20 @@ class Config(Section):
         if files and least is not None and least > len(files):
             raise Conflict(f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files")
         return self
+
+    def _check_one_step(self) -> None:
+        """Under dp_fedsgd a round is one gradient, and the aggregator takes the step."""
+        train = self.train
+        if (train.local_steps or 1) != 1 or (train.local_epochs or 1.0) != 1.0:
+            raise Conflict(
+                "train.local_steps, train.local_epochs: a round of dp_fedsgd is one step; leave them out and raise "
+                "train.rounds"
+            )
+        if train.optimizer != "sgd" or train.momentum or train.proximal_mu:
+            raise Conflict(
+                "train.optimizer, train.momentum, train.proximal_mu: parties take no step under dp_fedsgd; use "
+                "train.server_optimizer: fedavgm or fedadam"
+            )
 
     def _check_outputs(self) -> None:
         paths = {f"output.{name}": path for name, path in self.output if isinstance(path, str)} | {

@@ -35,6 +35,7 @@ from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.continuation import continued_statement, earlier_model
+from homo_dp.runs.masked_sums import aggregator_sums
 from homo_dp.runs.outputs import bounds_facts, companion
 from homo_dp.runs.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
 from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
@@ -90,7 +91,7 @@ class AggregatorProcess:
             if plan is None:
                 lobby.open(rules)
                 plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
-            aggregator = self._aggregator(plan)
+            aggregator = self._aggregator(plan, folder.path)
             if aggregator.mechanism.hides_cohort and config.transport.kind == "directory":
                 self.screen.line(FOLDER_NOTE)
             plans = promised_plans(config, aggregator, plan) or {}
@@ -157,13 +158,14 @@ class AggregatorProcess:
         least = federation.min_parties or len(federation.parties)
         return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
 
-    def _aggregator(self, plan: Plan) -> Aggregator:
+    def _aggregator(self, plan: Plan, folder: Path) -> Aggregator:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         facts = facts_for_aggregator(self.config, plan, parameters)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
-        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger)
+        sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
+        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums)
 
     def _first_weights(self) -> Weights:
         if self.earlier is not None:

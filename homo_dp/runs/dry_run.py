@@ -35,7 +35,7 @@ class Planned:
 
 
 def plan_of(config: Config) -> Planned:
-    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; of a private table only rows are counted."""
+    """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private table is only counted."""
     mechanism, counted_here = planned_mechanism(config)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)

@@ -43,6 +43,7 @@ from homo_dp.models.scoring import load_into, round_metrics
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
+from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
 from homo_dp.runs.processes import GO_ON, discreet, open_transport, party_sealer, run_name, start_tracker
 from homo_dp.runs.round_numbers import GradientNorms, payload_bytes, promised_numbers
@@ -111,7 +112,7 @@ class PartyProcess:
 
     def _build(self, plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
         """First all that plan and config decide, then the rows, which can only be left out: no answer tells of one."""
-        plan = read_plan(plan)
+        told, plan = plan, read_plan(plan)
         config = self.agreed = agree(self.own, plan)
         with _refusing():
             check_work(self.own, config, self.name)
@@ -132,8 +133,9 @@ class PartyProcess:
                 return fit, build_mechanism(config, facts, self.noise)
 
             fit, mechanism = renew()
+            sums = party_sums(self.own, told, self.sealer, mechanism, self._folder.path)
             try:
-                party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew)
+                party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew, sums)
             except PrivacyError as error:
                 raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
             check_price(self.own, party.plan)

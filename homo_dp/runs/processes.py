@@ -51,13 +51,18 @@ def aggregator_sealer(config: Config, kinds: Kinds) -> Sealer:
     if not federation.parties:
         raise ConfigError("federation.parties: is empty; list every party with its public key")
     own = _own_key(federation.key_file, "federation.key_file", AGGREGATOR)
+    return _sealer(config, own, member_keys(config), kinds)
+
+
+def member_keys(config: Config) -> list[PublicKey]:
+    """The public keys of the parties that this process's own config lists."""
     keys = []
-    for member in federation.parties:
+    for member in config.federation.parties:
         where = f"federation.parties.{member.name}"
         if member.public_key is None:
             raise ConfigError(f"{where}: has no public_key; paste the line that `homo_dp.keys new` printed there")
         keys.append(_public_key(member.public_key, where, member.name))
-    return _sealer(config, own, keys, kinds)
+    return keys
 
 
 def party_sealer(config: Config) -> Sealer:

@@ -32,6 +32,7 @@ from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import Plan, agree, difference, make_plan
+from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel, build_model
@@ -95,6 +96,7 @@ class Simulation:
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
+        self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
         self._agreed_to: Plan | None = None
         self.rounds: list[RoundRow] = []
@@ -114,7 +116,8 @@ class Simulation:
             weights = self.earlier.weights
         else:
             weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
-        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger)
+        sums = None if self.sums is None else self.sums[0]
+        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger, sums)
         self._check_budget(aggregator)
         together = nullcontext if self.ledger is None else self.ledger.together
         hub = MemoryHub(self.mechanism.kinds)
@@ -187,7 +190,9 @@ class Simulation:
         if self._agreed_to is plan:
             return
         caps = self.config.party.caps.model_copy(update=dict.fromkeys(_CAPS) | {"epsilon": _NO_CAP})
-        own = self.config.model_copy(update={"party": self.config.party.model_copy(update={"caps": caps})})
+        own = self.config.model_copy(
+            update={"party": self.config.party.model_copy(update={"caps": caps, "name": None})}
+        )
         agreed = agree(own, plan)
         changed = difference(plan, make_plan(agreed, plan["rows"], self.federation.encoding.to_json()))
         if changed is not None:
@@ -257,7 +262,8 @@ class Simulation:
             not_private=config.privacy.not_private,
             limits=PartyLimits(config.party.caps.max_weight, config.party.caps.max_rate),
         )
-        return Party(settings, *renew(), self.ledger, renew=renew)
+        sums = None if self.sums is None else self.sums[1][name]
+        return Party(settings, *renew(), self.ledger, renew=renew, sums=sums)
 
     def _check_budget(self, aggregator: Aggregator) -> None:
         if self.ledger is None:

@@ -39,7 +39,7 @@ _LARGEST: Final = 4  # messages of the largest size that may wait of one sender
 _TIDYING: Final = 1.0  # seconds that one look spends on removing a flood
 _AGAIN: Final = 5.0  # seconds until a file that could not be read is tried again
 _ASIDE: Final = 20  # messages kept for a look at why they could not be read
-_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
+_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z_]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
 
 
 class _File(NamedTuple):

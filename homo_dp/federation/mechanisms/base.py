@@ -22,6 +22,7 @@ from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger.rows import Charge
 from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import PrivateSum
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -164,6 +165,11 @@ class Mechanism(ABC):
         """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
         return None
 
+    @classmethod
+    def common_facts(cls, facts: FederationFacts) -> FederationFacts:
+        """The public facts as this mechanism reads them."""
+        return facts
+
     @classmethod  # noqa: B027 (a hook that may stay empty)
     def warm_up(cls) -> None:
         """Import what the first round at a party needs, so that no round waits for it."""
@@ -172,6 +178,16 @@ class Mechanism(ABC):
     def kinds(self) -> Kinds:
         """The table of messages of a run with this mechanism."""
         return extended(KINDS, self.message_fields)
+
+    @property
+    def masked_sum(self) -> PrivateSum | None:
+        """The sum whose summands leave a party only under masks; None where updates are sent as they are."""
+        return None
+
+    @property
+    def noise_label(self) -> str:
+        """What a row of the ledger says about the noise."""
+        return self.noise.label
 
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
@@ -234,6 +250,10 @@ class Mechanism(ABC):
         """Called at the aggregator with the round's checked updates: the weights that follow from them."""
         return Combined(weighted_mean(updates))
 
+    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+        """Called at the aggregator instead of ``on_receive`` where updates are masked, with the values of their sum."""
+        raise PrivacyError(f"mechanism={self.name}: has no masked sum; send updates as they are")
+
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
         return weights
@@ -275,7 +295,7 @@ def round_charge(
         delta=plan.delta,
         sigma=sigma,
         observer=observer,
-        noise=mechanism.noise.label,
+        noise=mechanism.noise_label,
     )
 
 

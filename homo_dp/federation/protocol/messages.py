@@ -30,6 +30,7 @@ _CODE: Final = re.compile(r"[a-z_]{1,60}")  # no digits: a reason cannot carry a
 _RELEASE: Final = re.compile(r"[a-z][a-z_./-]{0,62}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_ROUND: Final = 10**9
+_MOST_PARTIES: Final = 10_000
 _HEADER_KEYS: Final = frozenset({"schema", "run", "round", "sender", "recipient", "kind", "digest", "info"})
 
 
@@ -67,12 +68,22 @@ def _releases(value: Any) -> bool:
     )
 
 
+def _parties(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= _MOST_PARTIES
+        and all(isinstance(name, str) and len(name) <= 64 for name in value)
+        and len(set(value)) == len(value)
+    )
+
+
 COUNT: Final = Field("a count", _count)
 COUNT_OR_NULL: Final = Field("a count or null", lambda value: value is None or _count(value))
 NUMBER: Final = Field("a finite number", _number)
 CODE: Final = Field("a word of a-z and _", lambda value: isinstance(value, str) and _CODE.fullmatch(value) is not None)
 HEAD: Final = Field("{count, hash} of a ledger, or null", lambda value: value is None or _head(value))
 RELEASES: Final = Field("names of releases", _releases)
+PARTIES: Final = Field("names of parties, each once", _parties)
 OBJECT: Final = Field("an object", lambda value: isinstance(value, dict))
 
 
@@ -95,6 +106,17 @@ KINDS: Final[Kinds] = MappingProxyType(
         "weights": Kind(False, True, {"rounds": COUNT, "clip_norm": NUMBER}),
         "finished": Kind(False, True, {"rounds": COUNT, "reason": CODE}),
         "status": Kind(False, False, {"rounds": COUNT, "state": CODE, "reason": CODE}, repeatable=True),
+        # secure sums (sessions/secure_rounds.py): keys once a run, then for each sum who is in it, signed
+        "sum_start": Kind(False, False, {}, repeatable=True),
+        "sum_peers": Kind(False, True, {}, repeatable=True),
+        "sum_secrets": Kind(False, True, {}, repeatable=True),
+        "survivors": Kind(False, True, {"survivors": PARTIES}),
+        "signatures": Kind(False, True, {"signers": PARTIES}),
+        "sum_keys": Kind(True, True, {}),
+        "sum_sealed": Kind(True, True, {}),
+        "sum_ready": Kind(True, False, {}),
+        "signature": Kind(True, True, {}),
+        "opening": Kind(True, True, {}),
         # party -> aggregator; `rows` is a value declared public in the party's config, the rest is no function of a row
         "join": Kind(True, False, {"rows": COUNT_OR_NULL, "ledger_head": HEAD}, repeatable=True),
         "update": Kind(True, True, {"ledger_head": HEAD, "releases": RELEASES}),

@@ -178,6 +178,13 @@ class SecureSumParty:
             raise MessageError(f"sum={sum_id}: a second set of survivors; this party has signed one already")
         return self._sign_set(content)
 
+    def agreed_set(self, sum_id: str) -> tuple[str, ...]:
+        """The survivors that this party signed."""
+        kept = self._keep.get(f"agreed {sum_id}")
+        if kept is None:
+            raise MessageError(f"sum={sum_id}: no set of survivors was agreed to")
+        return tuple(json.loads(_unpack(kept)["set"]["set"])["survivors"])
+
     def open(self, sum_id: str, signatures: Mapping[str, bytes]) -> Opening:
         """This party's shares of the survivors' seeds, once a quorum has signed the set that it signed itself."""
         kept = self._keep.get(f"agreed {sum_id}")

@@ -34,6 +34,7 @@ class Roster:
     identities: Mapping[str, bytes]
     dropouts: int = 0
     colluders: int = 1
+    terms: str = ""  # what all parties must have agreed to, such as the digest of the plan
 
     def __post_init__(self) -> None:
         parties, missing, dishonest = len(self.identities), self.dropouts, self.colluders
@@ -109,6 +110,7 @@ class Roster:
 
     @cached_property
     def digest(self) -> bytes:
-        """What every signature and key of the run is bound to: the run, all identities, the tolerated numbers."""
-        facts = [self.run, self.dropouts, self.colluders, {name: key.hex() for name, key in self.identities.items()}]
+        """What every signature and key of the run is bound to: run, terms, all identities, the tolerated numbers."""
+        identities = {name: key.hex() for name, key in self.identities.items()}
+        facts = [self.run, self.terms, self.dropouts, self.colluders, identities]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()

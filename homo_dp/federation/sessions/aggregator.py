@@ -18,6 +18,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -70,7 +71,9 @@ class Aggregator:
         server_optimizer: ServerOptimizer,
         average: WeightAverage,
         ledger: Ledger | None = None,
+        sums: AggregatorSums | None = None,
     ) -> None:
+        self.sums = sums  # where updates come masked
         self.settings = settings
         self.weights = weights
         self.mechanism = mechanism
@@ -118,9 +121,11 @@ class Aggregator:
             raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
         if message.sender in self._updates:
             return
-        check_tensors(
-            message.tensors, self.mechanism.update_signature(self.weights), max_norm=self.settings.max_update_norm
-        )
+        if self.mechanism.masked_sum is not None:
+            self._sums.take(message)
+        else:
+            expected = self.mechanism.update_signature(self.weights)
+            check_tensors(message.tensors, expected, max_norm=self.settings.max_update_norm)
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
@@ -144,9 +149,27 @@ class Aggregator:
         updates = [self._updates[party] for party in self.cohort if party in self._updates]
         missing = self.waiting_for
         combined = Combined(self.weights, discarded=True)
-        if updates or self.mechanism.combines_empty_rounds:
+        if self.mechanism.masked_sum is not None:
+            combined = self._combined_total()
+        elif updates or self.mechanism.combines_empty_rounds:
             combined = self.mechanism.on_receive(updates, self.weights, self.round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
+
+    @property
+    def _sums(self) -> AggregatorSums:
+        if self.sums is None:
+            raise PrivacyError(
+                "privacy.secure_aggregation=true: this aggregator was built without masked sums; give it some, or set "
+                "privacy.secure_aggregation: false"
+            )
+        return self.sums
+
+    def _combined_total(self) -> Combined:
+        """The step on the unmasked total; a sum that could not be opened is discarded, and charged."""
+        total, self._sums.total = self._sums.total, None
+        if total is None:
+            return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
+        return self.mechanism.on_total(total, self._sums.survivors, self.weights, self.round)
 
     def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +39,7 @@ from homo_dp.federation.sessions.crash_state import (
 from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.party import SKIPPED
 from homo_dp.federation.sessions.plan import Plan
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.privacy.accounting.events import from_json, to_json
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ _ONE_ROUND = (
     "weights",
     "plan_changed",
     "skipped",
+    "sums",
 )  # refusals after which a party goes on; others need a new join
 
 
@@ -149,6 +151,9 @@ class AggregatorSession:
         state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
     ) -> None:
+        if aggregator.sums is not None:  # with fewer, masks stay on: such a round would be paid for and tell nothing
+            fewest = aggregator.sums.roster.fewest_survivors
+            rules = replace(rules, min_parties=max(rules.min_parties, fewest))
         self.aggregator = aggregator
         self.plan = plan
         self.lobby = lobby
@@ -165,6 +170,7 @@ class AggregatorSession:
             "join": self._welcome,
             "refused": self._note_refusal,
             "update": self._take_update,
+            **dict.fromkeys(AggregatorSums.KINDS, self._hear_sums),
         }
         self.refusals = Refusals(lobby.parties)
         self._began = time.perf_counter()
@@ -200,9 +206,11 @@ class AggregatorSession:
 
     def rounds(self) -> Waiting[None]:
         """The rounds that are left, then the final weights to everybody."""
-        aggregator = self.aggregator
+        aggregator, sums = self.aggregator, self.aggregator.sums
         for party in self.lobby.parties:
             self._send_plan(party)
+        if sums is not None:
+            yield from sums.meeting(self._ask)
         self._began = time.perf_counter()
         while aggregator.round < aggregator.settings.rounds:
             self._check_agreement()
@@ -210,6 +218,8 @@ class AggregatorSession:
             self._refused = dict(self.lobby.refusals)
             self._why = ""
             yield from self._phase(aggregator.broadcast(), self._complete)
+            if sums is not None and self._enough(len(aggregator.cohort) - len(aggregator.waiting_for)):
+                yield from sums.opening(aggregator.round, self._ask)
             self._finish_round()
         self._settle()
         crash_point("aggregator.before_finished")
@@ -222,12 +232,26 @@ class AggregatorSession:
 
     def _phase(self, questions: Iterable[Message], complete: Callable[[], bool]) -> Waiting[None]:
         """Ask parties, then take what they say until it is complete or ``round_timeout`` is over."""
+        self._tell(questions)
+        self._settle()
+        yield from self._listen(complete)
+
+    def _ask(self, questions: Sequence[Message], heard: Mapping[str, Message]) -> Waiting[None]:
+        """A phase of secure sums: ask parties, and wait for all that have not refused. It lets go of nothing that came
+        before, since a killed aggregator begins its round again."""
+        self._tell(questions)
+        names = [question.recipient for question in questions]
+        yield from self._listen(lambda: all(name in heard or name in self._refused for name in names))
+
+    def _tell(self, questions: Iterable[Message]) -> None:
         crash_point("aggregator.before_broadcast")
         for question in questions:
             self.lobby.deliver(question)
             crash_point("aggregator.mid_broadcast")
         crash_point("aggregator.after_broadcast")
-        self._settle()
+
+    def _listen(self, complete: Callable[[], bool]) -> Waiting[None]:
+        """Take what parties say, of whatever kind, until something is complete or ``round_timeout`` is over."""
         deadline = time.monotonic() + self.rules.round_timeout
         while not complete():
             left = deadline - time.monotonic()
@@ -301,6 +325,10 @@ class AggregatorSession:
         self._refused.pop(party, None)
         self.lobby.refusals.pop(party, None)
         return True
+
+    def _hear_sums(self, message: Message) -> bool:
+        sums = self.aggregator.sums
+        return sums is not None and sums.hear(message, self.aggregator.round)
 
     def _welcome(self, message: Message) -> bool:
         party = message.sender

@@ -17,12 +17,14 @@ from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
+from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.none import NoPrivacy
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.device import torch_device
 from homo_dp.models.registry import BuiltModel
@@ -33,7 +35,7 @@ from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise
 log = logging.getLogger(__name__)
 
 MECHANISMS: Mapping[str, type[Mechanism]] = {
-    mechanism.name: mechanism for mechanism in (DpSgd, DpFedAvg, Nbafl, NoPrivacy)
+    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, NoPrivacy)
 }
 
 
@@ -58,7 +60,12 @@ def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
     warn_of_full_batches(config, parties)
-    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters))
+
+
+def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:
+    """The facts as the mechanism reads them: one that takes one step a round has one rate for all parties."""
+    return mechanism_class(config.privacy.mechanism).common_facts(facts)
 
 
 def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
@@ -143,7 +150,12 @@ def run_budget(config: Config) -> Budget:
 
 
 def build_aggregator(
-    config: Config, run: str, weights: Weights, mechanism: Mechanism, ledger: Ledger | None
+    config: Config,
+    run: str,
+    weights: Weights,
+    mechanism: Mechanism,
+    ledger: Ledger | None,
+    sums: AggregatorSums | None = None,
 ) -> Aggregator:
     """The aggregator of a run; party weights are uniform or by the public row counts."""
     by_rows = config.train.weighting == "rows"
@@ -160,4 +172,4 @@ def build_aggregator(
     optimizer = ServerOptimizer(config.train.server_optimizer)
     averaging = config.train.averaging
     average = WeightAverage(averaging.kind, config.train.rounds, averaging.tail, averaging.decay)
-    return Aggregator(settings, weights, mechanism, optimizer, average, ledger)
+    return Aggregator(settings, weights, mechanism, optimizer, average, ledger, sums)

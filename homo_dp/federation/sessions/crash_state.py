@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from pydantic import Field, Strict
 
@@ -287,6 +288,39 @@ class PartyFiles:
         """Keep the optimiser after a round, before that round is charged."""
         crash_point("party.before_fit_state")
         self.fits.save(round_number, state)
+
+
+class SumFiles:
+    """What masked sums must not forget (keys, secrets, signed sets), one file a name in a folder of their own.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = SumFiles(Path(folder) / "sums")
+    ...     files.put("agreed 1/update", b"set")
+    ...     SumFiles(Path(folder) / "sums").get("agreed 1/update"), files.get("keys")
+    (b'set', None)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with explained(folder):
+            make_folder(folder)
+            sync_directory(folder.parent)
+            sweep(folder)
+
+    def get(self, name: str) -> bytes | None:
+        """What was put under this name."""
+        with explained(self._path(name)), contextlib.suppress(FileNotFoundError):
+            return self._path(name).read_bytes()
+        return None
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep it, on disk when this returns; the whole of it or nothing."""
+        with explained(self._path(name)):
+            write_file(self._path(name), content, point="sums")
+
+    def _path(self, name: str) -> Path:
+        return self._folder / quote(name, safe="")
 
 
 class PartyMemory:

@@ -40,6 +40,7 @@ from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_part
 from homo_dp.federation.sessions.party import check_sizes as check_numbers
 from homo_dp.federation.sessions.plan import difference, release_names
 from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused, check_sizes
+from homo_dp.federation.sessions.secure_rounds import PartySums
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
@@ -66,7 +67,8 @@ class Party:
           before it, and without ``renew`` the party answers nothing more;
         - a release never costs more than its plan, and a message carries nothing but what its kind allows;
         - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the party itself
-          trusts the aggregator with the noise.
+          trusts the aggregator with the noise;
+        - where parties share noise, an update is masked before it is kept, and never exists outside without masks.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Party:
         ledger: Ledger | None,
         outbox: Outbox | MemoryOutbox | None = None,
         renew: Callable[[], tuple[LocalFit, Mechanism]] | None = None,
+        sums: PartySums | None = None,
     ) -> None:
         self.settings = settings
         self.fit = fit
@@ -85,6 +88,7 @@ class Party:
         self.ledger = ledger
         self.outbox = MemoryOutbox() if outbox is None else outbox
         self.renew = renew
+        self.sums = sums  # where updates leave masked
         self.final_weights: Weights | None = None
         self.applied_sigma: float | None = None
         self.rounds_done = 0
@@ -92,6 +96,7 @@ class Party:
         self.keep: Callable[[int, FitState], None] | None = None  # where a process keeps its state, before the charge
         self._go_back_to: FitState | None = None  # while a fit is not charged, and after one that failed
         check_party(settings, mechanism, self.plan, fit)
+        self._check_masks()
 
     def handle(self, message: Message) -> Message | None:
         """Answer one message; the same message twice gets the same answer without a second charge.
@@ -137,6 +142,8 @@ class Party:
         if self._private:
             check_numbers(self.settings.limits, message.tensors, broadcast)
         self.mechanism.check_broadcast(broadcast)
+        if self.sums is not None and not self.sums.ready:
+            raise MessageError(f"round={message.round}: this party has not met its peers, and cannot mask yet; refused")
         if self._private and not self.charges_itself and not self.settings.trust_aggregator:
             raise PrivacyError(
                 f"privacy.trust_aggregator=false: party {self.settings.name} sends no update without its own noise"
@@ -159,7 +166,8 @@ class Party:
                 f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; return a Release"
             )
         name, info = self.settings.name, dict(release.info)
-        answer = Message(message.run, message.round, name, message.sender, "update", release.tensors, info)
+        tensors = release.tensors if self.sums is None else self.sums.masked(message.round, release.tensors)
+        answer = Message(message.run, message.round, name, message.sender, "update", tensors, info)
         if not self.charges_itself:
             return answer, None
         if release.event is None:
@@ -173,7 +181,8 @@ class Party:
                 f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
             )
         check_within_plan(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
-        check_tensors(release.tensors, self.mechanism.update_signature(self.fit.model.state_dict()))
+        if self.sums is None:  # which has checked what it masked
+            check_tensors(release.tensors, self.mechanism.update_signature(self.fit.model.state_dict()))
         check(answer, self.mechanism.kinds)
         return answer, self._charge(message.round, release.event, release.sigma)
 
@@ -224,6 +233,13 @@ class Party:
         self.rounds_done = max(self.rounds_done, number)
         if self.failure is None:
             self._go_back_to = None
+
+    def _check_masks(self) -> None:
+        if (self.mechanism.masked_sum is None) != (self.sums is None):
+            raise PrivacyError(
+                "privacy.secure_aggregation=true: a part of shared noise leaves a party only under masks, and this "
+                "party was built without; give it masks, or set privacy.secure_aggregation: false"
+            )
 
     def planned_charge(self, round_number: int) -> Charge:
         """What a round will cost by the plan."""
@@ -301,6 +317,7 @@ class PartySession:
             "plan": self._take_plan,
             "status": self._take_status,
             "finished": self._take_final,
+            **dict.fromkeys(PartySums.KINDS, self._take_sums),
         }
         self._questions: dict[str, Callable[[Message], Message | None]] = {}
         self._plan: Plan | None = None
@@ -367,7 +384,7 @@ class PartySession:
             elif not self._is_over(message):
                 crash_point("party.before_handle")
                 try:
-                    answer = self._answer_again(message) or self._questions[message.kind](message)
+                    answer = self._answer_again(message) or self._question(message)
                 except Exception as error:
                     self._fail(message, error)
                     raise
@@ -428,6 +445,31 @@ class PartySession:
             log.info("round %d is over for this party", message.round)
             self._refuse(message.round, "round_over")
         return message.round < self._fitted
+
+    def _question(self, message: Message) -> Message | None:
+        if message.kind not in self._questions:
+            raise MessageError(f"kind={message.kind}: this party answers {', '.join(self._questions)}")
+        return self._questions[message.kind](message)
+
+    def _take_sums(self, message: Message) -> None:
+        """A message of secure sums: the answer comes from what is kept, the same bytes however often it is asked.
+
+        Guarantees:
+            - nothing is signed or opened of a round in which this party has paid for no update.
+        """
+        party = self._required()
+        try:
+            if party.sums is None:
+                raise MessageError(f"kind={message.kind}: this run has no masked sums")
+            if message.round and party.charges_itself and not self._is_charged(message.round):
+                raise MessageError(f"kind={message.kind} round={message.round}: this party sent no update in it")
+            answer = party.sums.handle(message)
+        except MessageError:
+            self._refuse(message.round, "sums")
+            raise
+        crash_point("party.before_sums")
+        self.transport.send(answer)
+        crash_point("party.after_sums")
 
     def _answer_again(self, message: Message) -> Message | None:
         """The last answer, asked for again; else the state is put before the round of this question."""

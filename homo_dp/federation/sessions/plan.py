@@ -17,8 +17,15 @@ from homo_dp.config.privacy import BUILT_IN, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
-from homo_dp.federation.sessions.build import mechanism_class, party_facts, warn_of_full_batches
-from homo_dp.federation.sessions.plan_schema import DATA_KEYS, OWN_TRAIN_KEYS, PRIVACY_KEYS, VERSION, read_plan
+from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
+from homo_dp.federation.sessions.plan_schema import (
+    DATA_KEYS,
+    LATER_KEYS,
+    OWN_TRAIN_KEYS,
+    PRIVACY_KEYS,
+    VERSION,
+    read_plan,
+)
 from homo_dp.federation.sessions.plan_schema import Plan as Plan
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
@@ -35,13 +42,17 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
         "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
-        "privacy": {name: privacy[name] for name in PRIVACY_KEYS},
+        "privacy": {name: privacy[name] for name in PRIVACY_KEYS if name not in LATER_KEYS or _asks(privacy)},
         **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
         "data": {name: data[name] for name in DATA_KEYS},
         "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
     }
+
+
+def _asks(privacy: Mapping[str, Any]) -> bool:
+    return bool(privacy["secure_aggregation"])
 
 
 def difference(old: Plan, new: Plan) -> str | None:
@@ -82,6 +93,7 @@ def agree(own: Config, plan: Plan) -> Config:
         _check_code(own, plan)
         _check_protection(own, plan)
         _check_caps(own, plan)
+        _check_shared_noise(own, plan)
         return config_from(_merged(own, plan))
     except ConfigError as error:
         raise PlanRefused("plan", f"the plan cannot be used: {error}") from error
@@ -130,7 +142,7 @@ def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters
     counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
-    return FederationFacts(parties=parties, rounds=config.train.rounds, parameters=parameters)
+    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters))
 
 
 def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
@@ -144,7 +156,7 @@ def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> Federat
             raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
-    return FederationFacts(parties=parties, rounds=train.rounds, parameters=parameters)
+    return common_facts(config, FederationFacts(parties, train.rounds, parameters))
 
 
 def needs_declared_rows(config: Config) -> str | None:
@@ -200,6 +212,39 @@ def _check_caps(own: Config, plan: Plan) -> None:
     if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
         raise PlanRefused(
             "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+        )
+
+
+def _check_shared_noise(own: Config, plan: Plan) -> None:
+    """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add it alone."""
+    asked = plan["privacy"]
+    if not asked["secure_aggregation"]:
+        if own.party.caps.secure_aggregation == "required":
+            raise PlanRefused(
+                "secure_aggregation",
+                "party.caps.secure_aggregation=required: the plan asks for updates in the clear; refused",
+            )
+        return
+    members = {member.name: member.public_key for member in own.federation.parties}
+    alone = own.party.name is None  # all parties in one process, which makes their keys
+    listed = set(members) == set(plan["rows"]) and own.party.name in members and None not in members.values()
+    if not alone and not listed:
+        raise PlanRefused(
+            "roster",
+            "federation.parties: must list exactly the parties of the plan, this one too, each with its public_key, in "
+            f"this party's own config; it has {', '.join(members) or 'none'}, the plan {', '.join(plan['rows'])}",
+        )
+    least = every_key(own.privacy)["tolerated_colluders"]
+    if asked["tolerated_colluders"] < least:
+        raise PlanRefused(
+            "roster", f"privacy.tolerated_colluders={least}: the plan assumes {asked['tolerated_colluders']}; refused"
+        )
+    cap, target = epsilon_cap(own), asked["target_epsilon"]
+    if (cap is not None and target is not None and target > cap) or asked["delta"] > own.privacy.delta:
+        raise PlanRefused(
+            "epsilon_cap",
+            f"party.caps.epsilon={cap} privacy.delta={own.privacy.delta:g}: the plan asks for {target} at "
+            f"{asked['delta']:g}, and noise that is shared cannot be raised by one party; agree on one target",
         )
 
 

@@ -27,8 +27,10 @@ VERSION = 1
 PRIVACY_KEYS = (
     *("mechanism", "unit", "target_epsilon", "noise_multiplier", "delta", "max_grad_norm", "clip_norm", "clipping"),
     *("adaptive", "clip_each_step", "sampling", "population", "cohort_size", "sample_rate", "noise_at"),
-    *("tolerated_dropouts", "options"),
+    *("tolerated_dropouts", "secure_aggregation", "tolerated_colluders", "options"),
 )
+# Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made and kept.
+LATER_KEYS = ("secure_aggregation", "tolerated_colluders")
 DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
 OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size", "evaluate_every")
 

@@ -64,6 +64,8 @@ def test_every_kind_comes_back_as_it_went(kind: str) -> None:
         "rows": None,
         "ledger_head": HEAD,
         "releases": ["update"],
+        "survivors": ["bank_a", "bank_b"],
+        "signers": ["bank_a"],
     }
     allowed = KINDS[kind]
     ends = {"sender": "bank_a", "recipient": AGGREGATOR}

@@ -179,3 +179,35 @@ def test_a_changed_job_is_named_by_its_key() -> None:
     assert difference(plan_of(train__rounds=3), plan_of(train__rounds=4)) == "train.rounds=3 became 4"
     rows = make_plan(config(), {"a": 1}, ENCODING)
     assert difference(rows, plan_of()) is None
+
+
+MEMBERS = {"a": "line of a", "b": "line of b", "c": "line of c"}
+
+
+def secure_plan(**overrides: Any) -> dict[str, Any]:
+    asked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True, **overrides}
+    return make_plan(config(**asked), dict.fromkeys(MEMBERS, 100), ENCODING)
+
+
+def test_masks_are_agreed_to_with_exactly_the_peers_of_the_partys_own_config() -> None:
+    own = config(party__name="a", federation__parties=MEMBERS)
+    agreed = agree(own, secure_plan())
+    assert agreed.privacy.model_dump()["secure_aggregation"] is True
+    for members in ({}, {"a": "x", "b": "y"}, {**MEMBERS, "d": "x"}, {**MEMBERS, "c": None}):
+        assert refusal(config(party__name="a", federation__parties=members), secure_plan()) == "roster"
+    assert refusal(own, secure_plan(privacy__tolerated_colluders=0)) == "roster"
+
+
+def test_shared_noise_is_not_calibrated_by_one_party_alone() -> None:
+    own = config(party__name="a", federation__parties=MEMBERS, party__caps__epsilon=1.0)
+    assert refusal(own, secure_plan(privacy__target_epsilon=2.0)) == "epsilon_cap"
+
+
+def test_a_party_can_require_masks() -> None:
+    own = config(party__caps__secure_aggregation="required")
+    assert refusal(own, plan_of()) == "secure_aggregation"
+
+
+def test_a_plan_without_masks_is_the_plan_of_before() -> None:
+    assert "secure_aggregation" not in plan_of()["privacy"]
+    assert "secure_aggregation" in secure_plan()["privacy"]

@@ -1,0 +1,68 @@
+"""Masked sums between processes: peers by the keys of one's own config, bound to the plan, with all secrets on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError, MessageError
+from homo_dp.federation.mechanisms.base import Mechanism
+from homo_dp.federation.secure_sums.party import SecureSumParty
+from homo_dp.federation.secure_sums.roster import Roster
+from homo_dp.federation.sessions.crash_state import SumFiles
+from homo_dp.federation.sessions.plan import Plan, PlanRefused
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums, PartySums
+from homo_dp.privacy.private_sum import NoiseShare
+from homo_dp.runs.processes import member_keys, run_name
+from homo_dp.transport.keys import PublicKey
+from homo_dp.transport.sealing import Sealer
+
+
+def party_sums(own: Config, plan: Plan, sealer: Sealer, mechanism: Mechanism, folder: Path) -> PartySums | None:
+    """A party's side, None where nothing is masked; ``plan`` is as it came, since all parties must have got the same.
+
+    Guarantees:
+        - peers are those of the party's own ``federation.parties``, with keys that are neither expired nor revoked;
+        - what has to survive a crash is in ``folder`` before anything that follows from it is sent.
+    """
+    found = mechanism.masked_sum
+    if found is None or found.share is None:
+        return None
+    keys = {key.name: key for key in member_keys(own)}
+    try:
+        for key in keys.values():
+            sealer.check_key(key)
+    except MessageError as refusal:
+        raise PlanRefused("roster", f"federation.parties: {refusal}") from None
+    if keys[sealer.name].raw != sealer.own.public.raw:
+        raise ConfigError(
+            f"federation.parties.{sealer.name}: is not the public key of party.key_file; take the line of that key"
+        )
+    roster = _roster(run_name(own), keys, found.share, plan)
+    party = SecureSumParty(roster, sealer.name, sealer.own.signer.sign, SumFiles(folder / "sums"))
+    return PartySums(run_name(own), party, found)
+
+
+def aggregator_sums(run: str, plan: Plan, sealer: Sealer, mechanism: Mechanism, folder: Path) -> AggregatorSums | None:
+    """The aggregator's side, None where nothing is masked."""
+    found = mechanism.masked_sum
+    if found is None or found.share is None:
+        return None
+    return AggregatorSums(run, _roster(run, sealer.allowed, found.share, plan), found, SumFiles(folder / "sums"))
+
+
+def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: Plan) -> Roster:
+    identities = {name: key.raw[:32] for name, key in keys.items()}
+    return Roster(run, identities, share.dropouts, share.colluders, plan_digest(plan))
+
+
+def plan_digest(plan: Plan) -> str:
+    """What parties sign of a plan, so that none shares its noise with peers who were told of less.
+
+    >>> plan_digest({"rounds": 3, "version": 1}) == plan_digest({"version": 1, "rounds": 3})
+    True
+    """
+    return hashlib.sha256(json.dumps(plan, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,0 +1,63 @@
+"""Private sums: bounds, noise alone and shared, the grid, and that nothing wraps."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.noise.source import SeededNoise
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+
+SHARE = NoiseShare(5, dropouts=1, colluders=1)
+
+
+def test_the_event_is_that_of_the_whole_noise_alone_and_shared() -> None:
+    expected = SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 7)
+    for share in (None, SHARE):
+        assert PrivateSum(3, 1.0, 2.0, 100, 0.1, share).event(7) == expected
+
+
+def test_one_row_moves_the_sum_by_at_most_the_clip_norm() -> None:
+    found = PrivateSum(2, 1.0, 1e-6, 100)
+    rows = torch.tensor([[30.0, 40.0], [float("nan"), 1.0]])
+    released = found.of_rows(rows, SeededNoise(1))
+    assert float(released.norm()) <= 1.0 + 1e-4
+
+
+@pytest.mark.parametrize(("wrong", "passes"), [(1.0, True), (1 / math.sqrt(3), False)])
+def test_the_honest_survivors_noise_is_the_noise_of_the_event(wrong: float, passes: bool) -> None:
+    """20,000 numbers: the variance is within 5 % but for a chance below 1e-6; shares of z C / (N - t) give a third."""
+    found = PrivateSum(20_000, 1.0, 8.0, 10, share=SHARE)
+    noise = SeededNoise(2)
+    parts = [found.release(torch.zeros(20_000, dtype=torch.float64), noise) * wrong for _ in range(SHARE.sharers)]
+    variance = float(torch.stack(parts).sum(0).double().mul(found.grid.step).var())
+    assert (variance >= 0.95 * found.sigma**2) is passes
+
+
+@pytest.mark.parametrize("rows", [100, 10**11])
+def test_words_add_up_modulo_and_come_back(rows: int) -> None:
+    found = PrivateSum(4, 1.0, 2.0, rows, share=SHARE)
+    assert found.bits == (32 if rows == 100 else 64)
+    parts = [found.release(torch.full((4,), -7.0, dtype=torch.float64), SeededNoise(n)) for n in range(5)]
+    with np.errstate(over="ignore"):
+        total = np.sum([found.to_words(part) for part in parts], axis=0, dtype=found.word())
+    assert torch.equal(found.from_words(total), torch.stack(parts).sum(0).double() * found.grid.step)
+
+
+def test_sums_that_could_wrap_are_refused() -> None:
+    with pytest.raises(PrivacyError, match="64 bits"):
+        PrivateSum(4, 1.0, 1e-9, 10**10, share=SHARE)
+
+
+def test_what_is_neglected_is_small_and_grows_with_the_numbers() -> None:
+    few, many = (PrivateSum(d, 1.0, 2.0, 100, share=SHARE).neglected_delta(100, 4.0) for d in (10, 100_000))
+    assert 0 < few < many < 1e-6
+
+
+@pytest.mark.parametrize("share", [(2, 1, 1), (1, 0, 1)])
+def test_somebody_must_be_left_to_share(share: tuple[int, int, int]) -> None:
+    with pytest.raises(PrivacyError):
+        NoiseShare(*share)

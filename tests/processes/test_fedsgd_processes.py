@@ -1,0 +1,76 @@
+"""DP-FedSGD between processes: every party pays for its own gradients; shares of noise never leave without masks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from tests.processes.parts import PARTIES, Cluster, ledger_rows
+from tests.processes.surviving import Victim, survive
+from tests.processes.zygote import Zygote
+
+
+def test_parties_send_gradients_and_pay_for_each(tmp_path: Path, zygote: Zygote) -> None:
+    with Cluster(tmp_path, zygote=zygote) as cluster:
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd")
+        cluster.change(AGGREGATOR, "train", local_steps=1)
+        for party in PARTIES:
+            cluster.change(party, "data", rows={party: 150})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    for party in PARTIES:
+        assert [row.round for row in ledger_rows(tmp_path / party / "ledger.sqlite")] == [1, 2, 3]
+
+
+def secure(folder: Path, zygote: Zygote) -> Cluster:
+    """A federation whose parties share the noise under masks, and list each other's keys."""
+    cluster = Cluster(folder, zygote=zygote, rounds=2)
+    cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=True)
+    cluster.change(AGGREGATOR, "train", local_steps=1)
+    for party in PARTIES:
+        cluster.change(party, "data", rows={party: 150})
+        cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+    return cluster
+
+
+def check_complete(folder: Path) -> None:
+    """Every party has paid once for each round, and every round counted."""
+    for party in PARTIES:
+        rows = ledger_rows(folder / party / "ledger.sqlite")
+        assert [row.round for row in rows] == [1, 2]
+        assert all("shared by 3 parties" in row.noise for row in rows)
+    indicators = json.loads((folder / AGGREGATOR / "out" / "indicator.json").read_text())
+    assert indicators["rounds_counted"] == 2
+
+
+def test_parties_share_noise_under_masks(tmp_path: Path, zygote: Zygote) -> None:
+    with secure(tmp_path, zygote) as cluster:
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    check_complete(tmp_path)
+
+
+def test_killed_in_the_middle_of_masks_the_run_goes_on_with_the_same_bytes(tmp_path: Path, zygote: Zygote) -> None:
+    victims = [
+        Victim("party_1", ["sums.before_rename:2", "party.before_sums:2", "party.after_sums:3", "outbox.after_charge"]),
+        Victim(AGGREGATOR, ["aggregator.received:5", "sums.after_rename", "aggregator.received:9"]),
+    ]
+    with secure(tmp_path, zygote) as cluster:
+        survive(cluster, victims, 100)
+    assert [victim.unused for victim in victims] == [[], []]
+    check_complete(tmp_path)
+
+
+@pytest.mark.parametrize("parties", [{}, {"party_1": None}])
+def test_a_party_that_does_not_know_its_peers_refuses(
+    tmp_path: Path, zygote: Zygote, parties: dict[str, str | None]
+) -> None:
+    with secure(tmp_path, zygote) as cluster:
+        cluster.change("party_1", "federation", parties=parties)
+        cluster.change(AGGREGATOR, "federation", round_timeout=20)
+        cluster.start_all()
+        assert cluster.processes["party_1"].wait(60) != 0
+        assert cluster.processes[AGGREGATOR].wait(60) != 0
+        assert "federation.parties" in cluster.log("party_1")
+        assert "party_1" in cluster.log(AGGREGATOR)
