@@ -40,6 +40,7 @@ def test_an_update_is_the_clipped_sum_with_noise_on_its_grid(tmp_path: Path) -> 
     party = small_party(config, tmp_path, table=table)
     answer = party.handle(weights_message())
     assert answer is not None
+    assert table.labels is not None
     weight = answer.tensors["linear.weight"].reshape(-1)
     residual = 0.5 - table.labels.double()  # of the sigmoid at zero weights
     rows = torch.cat([table.features.double() * residual[:, None], residual[:, None]], 1)
