@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor
 
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_rows
 from homo_dp.privacy.noise.discrete_gaussian import WIDTH
