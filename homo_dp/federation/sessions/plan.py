@@ -13,7 +13,7 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
-from homo_dp.config.privacy import BUILT_IN, every_key
+from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
@@ -218,7 +218,7 @@ def _check_caps(own: Config, plan: Plan) -> None:
 def _check_shared_noise(own: Config, plan: Plan) -> None:
     """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add it alone."""
     asked = plan["privacy"]
-    if not asked["secure_aggregation"]:
+    if not asked.get("secure_aggregation"):
         if own.party.caps.secure_aggregation == "required":
             raise PlanRefused(
                 "secure_aggregation",
@@ -304,7 +304,7 @@ def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS)}
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"]["init_from"] = None
-    asked = {name: plan["privacy"][name] for name in PRIVACY_KEYS}
+    asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
     if is_import_path(asked["mechanism"]):
         asked["options"] = every_key(own.privacy)["options"]
     cap = epsilon_cap(own)

@@ -71,7 +71,13 @@ def read_plan(plan: object) -> Plan:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in ("plan", *first["loc"]))
         raise PlanRefused("plan", f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
-    return {name: value for name, value in read.model_dump(mode="json").items() if name in plan or name != "order"}
+    found = {name: value for name, value in read.model_dump(mode="json").items() if name in plan or name != "order"}
+    given = plan["privacy"]
+    # Keys that came later are in a plan only if they are asked for, so that kept plans of before are the same job.
+    found["privacy"] = {
+        name: value for name, value in found["privacy"].items() if name not in LATER_KEYS or name in given
+    }
+    return found
 
 
 def check_sizes(plan: object) -> None:
