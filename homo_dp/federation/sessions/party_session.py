@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dp_accounting import DpEvent
 from torch import Tensor
 
 from homo_dp.core.crash import crash_point
@@ -41,6 +40,7 @@ from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_part
 from homo_dp.federation.sessions.party import check_sizes as check_numbers
 from homo_dp.federation.sessions.plan import difference, release_names
 from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused, check_sizes
+from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, releasing
