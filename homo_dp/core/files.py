@@ -215,16 +215,17 @@ def sweep(folder: Path, *, once: bool = False) -> None:
         return
     _swept.add(key)
     try:
-        names = [entry.name for entry in os.scandir(folder)]
+        names = {entry.name for entry in os.scandir(folder)}
     except OSError:
         return
-    for name in names:
+    for name in sorted(names):  # a database before what stands beside it, which goes with it
         found = _TEMPORARY.fullmatch(name)
         if found is None:
             continue
         with contextlib.suppress(OSError):
             if found["side"] is None:
                 _remove_abandoned(folder / name)
+                names.discard(name)
             elif name.removesuffix(found["side"]) not in names:
                 (folder / name).unlink()
 
