@@ -51,7 +51,7 @@ test: lint
 	$(PYTHON) -m pytest -n 2 -m "not faults and not chaos and not ui"
 
 test-faults: $(DEVELOPING)
-	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py
+	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py tests/processes
 
 test-chaos: $(DEVELOPING)
 	timeout 480 $(PYTHON) -m pytest -n 2 -m chaos tests/test_chaos.py

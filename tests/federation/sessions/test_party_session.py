@@ -33,5 +33,5 @@ def test_a_party_that_has_the_plan_is_not_told_that_others_are_awaited(tmp_path:
     for message in (waiting, Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": run.plan()}), waiting):
         aggregator.send(message)
     while (found := session.transport.receive(0.01)) is not None:
-        session._take(found)
+        session.take(found)
     assert [text for text in said if "awaited" in text] == [f"run {RUN}: waiting, the others are awaited"]
