@@ -218,11 +218,12 @@ def test_the_page_runs_as_it_stands(shell: Shell, tmp_path: Path) -> None:
     assert {row.sigma for row in rows} == {2**0.5 * multiplier * 2 * 3}
 
 
-def test_the_pages_mechanism_adds_the_noise_it_names() -> None:
+def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean absolute value of n Laplace draws: b, with standard error b / sqrt(n); seed 0, five errors: below 1e-6."""
     space: dict[str, Any] = {"__name__": "page"}
     exec(compile(block("python"), "docs/extend.md", "exec"), space)
     kind: type[Mechanism] = space["LaplaceUpload"]
+    monkeypatch.setitem(MECHANISMS, "page:LaplaceUpload", kind)
     settings: dict[str, Any] = {"privacy.target_epsilon": 1.0, "privacy.options": {"clip_norm": 3.0}}
     config = small_config(privacy__mechanism="page:LaplaceUpload", privacy__noise_multiplier=None, **settings)
     mechanism = kind(config, federation_facts(config, {"a": 20}, 4), SeededNoise(0))
