@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -10,14 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.protocol.ids import AGGREGATOR
-from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.protocol.messages import Json, Message
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.crash_state import SumFiles
 from homo_dp.federation.sessions.secure_rounds import PartySums
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.runs.masked_sums import plan_digest
-from tests.federation.queues import SmallRun
+from tests.federation.queues import End, SmallRun
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, weights_message
 
 NAMES = ("a", "b", "c")
@@ -72,6 +73,50 @@ def test_weights_before_the_peers_are_met_are_refused_before_a_row_is_touched(tm
     assert party.failure is None
     assert party.ledger is not None
     assert party.ledger.rows() == []
+
+
+class _Skipping(End):
+    """The end of a party that answers every round with the word of a failed fit."""
+
+    def send(self, message: Message) -> None:
+        if message.kind == "update":
+            info = {"reason": "skipped", "ledger_head": message.info["ledger_head"]}
+            message = Message(RUN, message.round, self.name, AGGREGATOR, "refused", {}, info)
+        super().send(message)
+
+
+class _Joining(End):
+    """The end of a party that joins again in the middle of every sum."""
+
+    head: Json = None
+
+    def send(self, message: Message) -> None:
+        self.head = message.info.get("ledger_head", self.head)
+        if message.kind == "signature":
+            info = {"rows": 20, "ledger_head": self.head}
+            super().send(Message(RUN, message.round, self.name, AGGREGATOR, "join", {}, info))
+        super().send(message)
+
+
+def test_a_session_opens_the_sum_of_those_who_are_there(tmp_path: Path) -> None:
+    asked_for = {"privacy__secure_aggregation": True, "privacy__tolerated_dropouts": 1}
+    config = small_config(privacy__mechanism="dp_fedsgd", train__local_steps=None, **asked_for)
+    run = SmallRun(tmp_path, config, "abcd", min_parties=1)
+    threads = []
+    for name, end in {"a": _Joining, "b": End, "c": End, "d": _Skipping}.items():
+        party = run.party_session(name)
+        party.transport = end(run.post, name)
+        threads.append(Thread(target=party.run, daemon=True))
+        threads[-1].start()
+    session = run.aggregate()
+    for thread in threads:
+        thread.join(30)
+    assert [(row["replied"], row["missing"], row["counted"]) for row in session.rows] == [
+        (list("abc"), ["d"], True)
+    ] * 2
+    assert float(session.aggregator.weights["linear.weight"].norm()) > 0
+    welcomed = {message.round for message in run.post.sent if message.kind == "status" and message.recipient == "a"}
+    assert welcomed >= {1, 2}  # what is no answer of a sum is heard as ever
 
 
 def test_parties_that_were_told_of_different_plans_do_not_meet(tmp_path: Path) -> None:
