@@ -76,7 +76,7 @@ examples: $(DEVELOPING)
 	$(PYTHON) pipelines/run_examples.py
 
 test-faults: $(DEVELOPING)
-	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py
+	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py tests/processes
 
 test-chaos: $(DEVELOPING)
 	timeout 480 $(PYTHON) -m pytest -n 2 -m chaos tests/test_chaos.py

@@ -57,7 +57,7 @@ def _accuracy(data: str, parties: int, secure: bool, given: Any, seed: int) -> f
         run = Simulation(load_config(None, keys), lambda row, numbers: None)
         outcome = run.run()
         outcome.load_weights()
-        return float(round_metrics(outcome.model.module, outcome.model.task, run.test_tables)["test_acc"] or 0.0)
+        return round_metrics(outcome.model.module, outcome.model.task, run.test_tables)["test_acc"] or 0.0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, check, decode, encode
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
@@ -18,6 +18,7 @@ from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadBook
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import Plan, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from tests.federation.small import FEATURES, RUN, small_mechanism, small_party, zeros
@@ -71,6 +72,7 @@ class SmallRun:
         self.post = Post()
         self.lobby = Lobby(RUN, parties, self.post.end(AGGREGATOR), HeadBook(folder / "heads.json"), lambda text: None)
         self.rules = SessionRules(**({"min_parties": len(parties), "round_timeout": 30.0} | rules))
+        self.sums = simulated_sums(RUN, parties, self._mechanism())
         self.threads: list[Thread] = []
         self.errors: dict[str, Exception] = {}
 
@@ -81,9 +83,10 @@ class SmallRun:
         if saved is None:
             self.lobby.open(self.rules)
         plan = saved.plan if saved else self.plan()
-        mechanism = small_mechanism(self.config, dict.fromkeys(self.lobby.parties, 20))
+        mechanism = self._mechanism()
         mechanism.facts = facts_for_aggregator(self.config, plan, FEATURES + 1)  # as a process would
-        aggregator = build_aggregator(self.config, RUN, zeros(), mechanism, None)
+        sums = None if self.sums is None else self.sums[0]
+        aggregator = build_aggregator(self.config, RUN, zeros(), mechanism, None, sums)
         session = AggregatorSession(aggregator, plan, self.lobby, self.rules, state, lambda report, row: row)
         if saved is None:
             session.begin()
@@ -93,7 +96,10 @@ class SmallRun:
         return session
 
     def plan(self) -> Plan:
-        return make_plan(self.config, dict.fromkeys(self.lobby.parties), {})
+        return make_plan(self.config, dict.fromkeys(self.lobby.parties, None if self.sums is None else 20), {})
+
+    def _mechanism(self) -> Mechanism:
+        return small_mechanism(self.config, dict.fromkeys(self.lobby.parties, 20))
 
     def party_session(self, name: str) -> PartySession:
         """A session of a party, from its folder."""
@@ -104,7 +110,9 @@ class SmallRun:
         def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
             if plan["version"] != 1:
                 raise ConfigError("unknown plan")
-            return small_party(self.config, folder, name, outbox=outbox)
+            if self.sums is None:
+                return small_party(self.config, folder, name, outbox=outbox)
+            return small_party(self.config, folder, name, self._mechanism(), outbox, sums=self.sums[1][name])
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:
             return {"norm": float(weights["linear.weight"].norm())}

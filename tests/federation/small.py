@@ -15,6 +15,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party
+from homo_dp.federation.sessions.secure_rounds import PartySums
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
@@ -47,6 +48,7 @@ def small_party(
     mechanism: Mechanism | None = None,
     outbox: Outbox | MemoryOutbox | None = None,
     table: Table | None = None,
+    sums: PartySums | None = None,
 ) -> Party:
     rows = table or small_table()
     first = mechanism or small_mechanism(config, {name: len(rows)})
@@ -65,7 +67,7 @@ def small_party(
         privacy.not_private,
         PartyLimits(caps.max_weight, caps.max_rate),
     )
-    return Party(settings, renew()[0], first, Ledger(folder / "ledger.sqlite"), outbox, renew)
+    return Party(settings, renew()[0], first, Ledger(folder / "ledger.sqlite"), outbox, renew, sums)
 
 
 def zeros() -> Weights:

@@ -42,6 +42,7 @@ def test_an_update_is_the_clipped_sum_with_noise_on_its_grid(tmp_path: Path) -> 
     assert answer is not None
     assert table.labels is not None
     weight = answer.tensors["linear.weight"].reshape(-1)
+    assert table.labels is not None
     residual = 0.5 - table.labels.double()  # of the sigmoid at zero weights
     rows = torch.cat([table.features.double() * residual[:, None], residual[:, None]], 1)
     clipped = rows * (1 / rows.norm(dim=1)).clamp(max=1.0)[:, None]

@@ -4,8 +4,6 @@ import ast
 import json
 import re
 import shlex
-import sys
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -225,7 +223,7 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
     space: dict[str, Any] = {"__name__": "page"}
     exec(compile(block("python"), "docs/extend.md", "exec"), space)
     kind: type[Mechanism] = space["LaplaceUpload"]
-    monkeypatch.setitem(sys.modules, "page", types.SimpleNamespace(**space))
+    monkeypatch.setitem(MECHANISMS, "page:LaplaceUpload", kind)
     settings: dict[str, Any] = {"privacy.target_epsilon": 1.0, "privacy.options": {"clip_norm": 3.0}}
     config = small_config(privacy__mechanism="page:LaplaceUpload", privacy__noise_multiplier=None, **settings)
     mechanism = kind(config, federation_facts(config, {"a": 20}, 4), SeededNoise(0))

@@ -15,7 +15,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
 from homo_dp.federation.sessions import aggregator, party_session
-from homo_dp.federation.sessions.crash_state import FitStates
+from homo_dp.federation.sessions.crash_state import FitStates, PartyFiles
 from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger
@@ -271,7 +271,7 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session = run.party_session("a")
     session._start(run.plan())
     assert session.party is not None
-    assert isinstance(session.state.fits, FitStates)
+    assert isinstance(session.state, PartyFiles)
     session.state.fits.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
     session._start(run.plan())
     assert session.state.fits.rounds() == []

@@ -9,6 +9,7 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
+from tests.transport.nats_server import NatsServer
 
 
 def test_parties_send_gradients_and_pay_for_each(tmp_path: Path, zygote: Zygote) -> None:
@@ -23,9 +24,9 @@ def test_parties_send_gradients_and_pay_for_each(tmp_path: Path, zygote: Zygote)
         assert [row.round for row in ledger_rows(tmp_path / party / "ledger.sqlite")] == [1, 2, 3]
 
 
-def secure(folder: Path, zygote: Zygote) -> Cluster:
+def secure(folder: Path, zygote: Zygote, nats: NatsServer | None = None) -> Cluster:
     """A federation whose parties share the noise under masks, and list each other's keys."""
-    cluster = Cluster(folder, zygote=zygote, rounds=2)
+    cluster = Cluster(folder, nats, 2, zygote)
     cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=True)
     cluster.change(AGGREGATOR, "train", local_steps=1)
     for party in PARTIES:
@@ -44,8 +45,8 @@ def check_complete(folder: Path) -> None:
     assert indicators["rounds_counted"] == 2
 
 
-def test_parties_share_noise_under_masks(tmp_path: Path, zygote: Zygote) -> None:
-    with secure(tmp_path, zygote) as cluster:
+def test_parties_share_noise_under_masks_over_nats(tmp_path: Path, zygote: Zygote) -> None:
+    with NatsServer(tmp_path / "nats", PARTIES) as server, secure(tmp_path, zygote, server) as cluster:
         cluster.start_all()
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
     check_complete(tmp_path)
@@ -57,6 +58,19 @@ def test_killed_in_the_middle_of_masks_the_run_goes_on_with_the_same_bytes(tmp_p
         Victim(AGGREGATOR, ["aggregator.received:5", "sums.after_rename", "aggregator.received:9"]),
     ]
     with secure(tmp_path, zygote) as cluster:
+        survive(cluster, victims, 100)
+    assert [victim.unused for victim in victims] == [[], []]
+    check_complete(tmp_path)
+
+
+@pytest.mark.faults
+def test_masks_over_nats_with_kills(tmp_path: Path, zygote: Zygote) -> None:
+    """A queue that leaves out what it has seen: what is asked again was answered before, and that answer was kept."""
+    victims = [
+        Victim("party_1", ["party.after_sums:2", "party.before_sums:3"]),
+        Victim(AGGREGATOR, ["aggregator.received:5", "aggregator.received:9", "aggregator.before_save"]),
+    ]
+    with NatsServer(tmp_path / "nats", PARTIES) as server, secure(tmp_path, zygote, server) as cluster:
         survive(cluster, victims, 100)
     assert [victim.unused for victim in victims] == [[], []]
     check_complete(tmp_path)

@@ -384,7 +384,7 @@ class PartySession:
             elif not self._is_over(message):
                 crash_point("party.before_handle")
                 try:
-                    answer = self._answer_again(message) or self._question(message)
+                    answer = self._answer_again(message) or self._questions[message.kind](message)
                 except Exception as error:
                     self._fail(message, error)
                     raise
@@ -445,11 +445,6 @@ class PartySession:
             log.info("round %d is over for this party", message.round)
             self._refuse(message.round, "round_over")
         return message.round < self._fitted
-
-    def _question(self, message: Message) -> Message | None:
-        if message.kind not in self._questions:
-            raise MessageError(f"kind={message.kind}: this party answers {', '.join(self._questions)}")
-        return self._questions[message.kind](message)
 
     def _take_sums(self, message: Message) -> None:
         """A message of secure sums: the answer comes from what is kept, the same bytes however often it is asked.
