@@ -39,5 +39,6 @@ def run_in_memory(
             rounds.send(hub.to_aggregator.popleft() if hub.to_aggregator else None)
     except StopIteration:
         for message in hub.to_parties:
-            handlers[message.recipient](message)
+            if message.kind != "plan":  # sent again to whoever was never drawn
+                handlers[message.recipient](message)
     return reports

@@ -155,11 +155,10 @@ def test_what_is_no_plan_at_all_is_refused(value: Any) -> None:
 
 
 def test_a_good_plan_is_read_as_it_is() -> None:
-    later = {"secure_aggregation": False, "tolerated_colluders": 1}  # a plan without masks is as it was before them
-    assert read_plan(valid()) == valid() | {"privacy": valid()["privacy"] | later}
+    assert read_plan(valid()) == valid()
     kept = valid()
     del kept["order"]  # by an earlier version
-    assert read_plan(kept) == kept | {"privacy": kept["privacy"] | later}
+    assert read_plan(kept) == kept
 
 
 def word(plan: dict[str, Any], **own: Any) -> str | None:
