@@ -34,7 +34,7 @@ EXAMPLES = """examples:
   python -m homo_dp.audit --config conf/homo_nn_dpsgd.yaml --canaries 2000
       a network: one run, many canaries
 what it reads and spends:
-  rows are made up; of the data only the shape and the row counts are read. Nothing is released and no ledger charged.
+  rows are made up; the data are loaded for their shape and row counts only. Nothing is released, no ledger is charged.
 exit codes:
   0 the claim stands, 1 it was refuted, 2 bad input, 130 interrupted (the same command goes on)"""
 
