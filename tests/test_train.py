@@ -62,6 +62,7 @@ def test_the_default_recipe_leaves_all_files(shell: Shell) -> None:
     assert all(f"{part}_{name}" in indicators for part in ("train", "test") for name in FLAT)
     privacy = indicators["privacy"]
     assert isinstance(privacy, dict)
+    assert privacy["delta"] < privacy["delta_with_neglected"] < 1.001 * privacy["delta"]
     assert privacy["private"] is True
     assert privacy["secure_mode"] is True
     assert privacy["unit"] == "record"

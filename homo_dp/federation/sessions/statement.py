@@ -9,6 +9,7 @@ from typing import Any
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
 from homo_dp.privacy.accounting.accountants import Epsilon, epsilon_curve
 from homo_dp.privacy.accounting.dp_event import DpEvent
+from homo_dp.privacy.noise.grid import neglected_delta
 
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
 ONE_PARTY_NOTE = (
@@ -62,6 +63,7 @@ def privacy_statement(
         "neighbouring_relation": first.relation,
         "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
+        **_neglected(mechanism, plans, rounds_done, observers[observer]["epsilon"], first.delta),
         "secure_mode": secure_mode and mechanism.private,  # without noise there is none to be secure
         "observers": observers,
         "quoted_observer": observer,
@@ -77,6 +79,18 @@ def privacy_statement(
         "notes": list(dict.fromkeys(note for plan in plans.values() for note in plan.notes)),
         **mechanism.figures(first, {name: entry["epsilon"] for name, entry in observers.items()}),
     }
+
+
+def _neglected(
+    mechanism: Mechanism, plans: Mapping[str, PartyPlan], rounds_done: int, epsilon: float | None, delta: float
+) -> dict[str, float | None]:
+    """What delta grows by because the noise is not ideal (docs/guarantees.md): of the party that released most."""
+    if epsilon is None:
+        return {"neglected_delta": None, "delta_with_neglected": None}
+    facts = mechanism.facts
+    steps = max(facts.parties[name].steps_per_round * plan.releases_by(rounds_done) for name, plan in plans.items())
+    neglected = neglected_delta(steps * facts.parameters, epsilon)
+    return {"neglected_delta": neglected, "delta_with_neglected": delta + neglected}
 
 
 def _party(
