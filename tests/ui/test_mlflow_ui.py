@@ -162,7 +162,7 @@ def test_the_report_in_a_browser(site: Site, browser: Chrome) -> None:
     browser.get((site.folder / "report.html").as_uri())
     assert "Privacy report" in browser.title
     images = browser.find_elements("css selector", "img")
-    assert len(images) == 5
+    assert len(images) == 7
     assert all(int(image.get_attribute("naturalWidth") or 0) > 500 for image in images)
     assert messages(browser) == []  # nothing was refused by the page's own policy
     width = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
