@@ -174,7 +174,13 @@ def _released(record: Record) -> Html:
         event = json.dumps(row.get("event"), sort_keys=True)
         groups.setdefault((str(row.get("party")), str(row.get("kind")), event, str(row.get("sigma"))), []).append(row)
     shown = [
-        (key[0], key[1], _span([int(row["round"]) for row in rows]), event_words(rows[0]["event"]), rows[0]["sigma"])
+        (
+            key[0],
+            key[1],
+            _span([int(row["round"]) for row in rows]),
+            event_words(rows[0]["event"]),
+            rows[0].get("sigma"),
+        )
         for key, rows in groups.items()
     ]
     header = ["who", "what", "rounds", "how it was made", "sigma"]
