@@ -42,7 +42,7 @@ def one_line(text: object, limit: int = 500) -> str:
     shown = str(text)[:limit]
     if shown.isprintable():
         return shown
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+    return "".join(letter if letter.isprintable() else _written(letter) for letter in shown)[:limit]
 
 
 def printable(text: str) -> str:

@@ -18,6 +18,7 @@ from homo_dp.config.model import ModelConfig
 from homo_dp.config.privacy import EVERY_KEY, PrivacyConfig
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.config.train import TrainConfig
+from homo_dp.core.errors import one_line
 from homo_dp.privacy.errors import BudgetExceeded
 
 Plan = dict[str, Any]
@@ -49,7 +50,7 @@ class PlanRefused(BudgetExceeded):
     """A plan that passes what the party's own config allows; ``reason`` is the word that the aggregator is told."""
 
     def __init__(self, reason: str, text: str) -> None:
-        super().__init__(_printable(text))
+        super().__init__(one_line(text, _SHOWN))  # words of another machine on an operator's screen
         self.reason = reason
 
 
@@ -113,12 +114,6 @@ def _check_value(value: object) -> None:
             )
     elif value is not None and not isinstance(value, bool):
         raise PlanRefused("plan", f"the plan has a value of type {type(value).__name__}")
-
-
-def _printable(text: str) -> str:
-    """Words of another machine on an operator's screen: one line, of some length, without control characters."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 def _part(name: str, known: Mapping[str, FieldInfo], names: Collection[str]) -> Any:
