@@ -2,6 +2,7 @@
 # make test    runs every check: ruff, mypy, import-linter, pytest
 # make test-fast  a change in hand: ruff and the tests of changed files, under 60 s (TESTS=tests/... names others)
 # make test-slow  scikit-learn's checks of the estimators
+# make test-sql   tables in databases, with a real PostgreSQL (installs it where it may)
 # make dist    wheel and sdist into dist/
 # make docs    the site into build/site; a broken link is an error
 # make examples  runs the notebooks of examples/ and keeps their outputs
@@ -14,6 +15,8 @@
 # make test-ui looks at those pages in a headless browser; installs chromium where it may (SCREENSHOTS=folder keeps pictures)
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
 # make demo-secure      the same with parties that share their noise under masks
+# make demo-flower      the same on Flower: a SuperLink and three SuperNodes on loopback, in an environment of its own
+# make test-flower      kills a SuperNode, a party and the SuperLink; TLS, SuperNode authentication, masks; under 4 minutes
 # make clean   removes what runs left here, but for the ledger: the lifetime budget is in it
 # What runs Python makes a .venv unless a virtual environment is active, and then uses that.
 
@@ -26,7 +29,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 DEVELOPING := $(VENV)/.homo_dp_developing
 
-.PHONY: train ui browser test test-fast test-slow dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation demo-secure lint install bench clean help
+.PHONY: train ui browser test test-fast test-slow test-sql dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation demo-secure demo-flower test-flower lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -53,14 +56,14 @@ lint: $(DEVELOPING)
 	$(VENV)/bin/lint-imports
 
 test: lint
-	$(PYTHON) -m pytest -n 2 -m "not faults and not chaos and not ui and not slow"
+	$(PYTHON) -m pytest -n 2 -m "not faults and not chaos and not ui and not slow and not flower"
 
 # The tests that mirror what is not committed yet (or TESTS), else the quick heart of the privacy rules.
 TESTS ?= $(shell $(PYTHON) pipelines/changed_tests.py)
 
 test-fast: $(DEVELOPING)
 	$(PYTHON) -m ruff check .
-	$(PYTHON) -m pytest -q -x -n 2 -m "not faults and not chaos and not ui and not slow" $(TESTS)
+	$(PYTHON) -m pytest -q -x -n 2 -m "not faults and not chaos and not ui and not slow and not flower" $(TESTS)
 
 test-slow: $(DEVELOPING)
 	$(PYTHON) -m pytest -n 2 -m slow
@@ -74,6 +77,13 @@ docs: $(DEVELOPING)
 
 examples: $(DEVELOPING)
 	$(PYTHON) pipelines/run_examples.py
+
+# The real PostgreSQL of Debian; make test skips that test where the server is not installed.
+test-sql: $(DEVELOPING)
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { \
+		test "$$(id -u)" = 0 || { echo "PostgreSQL's server is missing: install it (Debian: postgresql)"; exit 2; }; \
+		apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; }
+	$(PYTHON) -m pytest tests/data/test_databases.py
 
 test-faults: $(DEVELOPING)
 	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py tests/processes
@@ -90,7 +100,7 @@ audit-dependencies: $(INSTALLED)
 	$(PYTHON) pipelines/audit_dependencies.py
 
 # Two workers on two cores: one thread each.
-test test-fast test-slow test-faults test-chaos test-ui fuzz: export OMP_NUM_THREADS = 1
+test test-fast test-slow test-sql test-faults test-chaos test-ui test-flower fuzz: export OMP_NUM_THREADS = 1
 
 bench: $(DEVELOPING)
 	$(PYTHON) benchmarks/run_all.py
@@ -98,9 +108,7 @@ bench: $(DEVELOPING)
 PORT ?= 5000
 
 ui: $(INSTALLED)
-	@echo "MLflow shows the runs on http://127.0.0.1:$(PORT) (Ctrl-C ends it)"
-	MLFLOW_DISABLE_TELEMETRY=true $(PYTHON) -m mlflow server --backend-store-uri sqlite:///mlflow.db \
-		--host 127.0.0.1 --port $(PORT) --workers 1
+	$(PYTHON) -m homo_dp.ui --port $(PORT)
 
 test-ui: $(DEVELOPING) browser
 	SCREENSHOTS=$(SCREENSHOTS) $(PYTHON) -m pytest -m ui tests/ui
@@ -115,6 +123,20 @@ demo-federation: $(INSTALLED)
 
 demo-secure: $(INSTALLED)
 	$(PYTHON) -m pipelines.demo_secure
+
+# flwr pins older versions than constraints.txt has of six packages we share, so it has an environment and a lock of its own.
+FLOWER := .venv-flower/bin/python
+
+.venv-flower/.homo_dp_installed: pyproject.toml constraints-flower.txt
+	test -x $(FLOWER) || python3 -m venv .venv-flower
+	$(FLOWER) -m pip install -c constraints-flower.txt -e .[flower] pytest pytest-timeout
+	touch $@
+
+demo-flower: .venv-flower/.homo_dp_installed
+	$(FLOWER) -m pipelines.demo_flower
+
+test-flower: .venv-flower/.homo_dp_installed
+	$(FLOWER) -m pytest -m "flower and not slow" --confcutdir=tests/flower tests/flower
 
 clean:
 	rm -rf out mlflow.db mlartifacts

@@ -16,24 +16,50 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from homo_dp.api.auditing import audit
+    from homo_dp.api.clients import train_clients
     from homo_dp.api.model import Model, load
     from homo_dp.api.planning import Plan, plan
+    from homo_dp.api.processes import aggregator, party
     from homo_dp.api.result import Result
+    from homo_dp.api.run import Run
+    from homo_dp.api.statistics import stats
     from homo_dp.api.training import train
     from homo_dp.config.schema import Config
 
-# Where each name is. A command that is a function here too (train) is its module, which can be called.
+# Where each name is. A command that is a function here too (train, audit, ...) is its module, which can be called.
 _NAMES = {
     "Config": "homo_dp.config.schema:Config",
     "Model": "homo_dp.api.model:Model",
     "Plan": "homo_dp.api.planning:Plan",
     "Result": "homo_dp.api.result:Result",
+    "Run": "homo_dp.api.run:Run",
+    "aggregator": "homo_dp.aggregator",
+    "audit": "homo_dp.audit",
     "load": "homo_dp.api.model:load",
+    "party": "homo_dp.party",
     "plan": "homo_dp.api.planning:plan",
+    "stats": "homo_dp.stats",
     "train": "homo_dp.train",
+    "train_clients": "homo_dp.api.clients:train_clients",
 }
 
-__all__ = ["Config", "Model", "Plan", "Result", "__version__", "load", "plan", "train"]
+__all__ = [
+    "Config",
+    "Model",
+    "Plan",
+    "Result",
+    "Run",
+    "__version__",
+    "aggregator",
+    "audit",
+    "load",
+    "party",
+    "plan",
+    "stats",
+    "train",
+    "train_clients",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from homo_dp.console.options import (
     Parser,
     add_common_arguments,
+    add_log_argument,
     check_outputs,
     load_from_arguments,
     run,
     screen_from_arguments,
 )
+from homo_dp.core.callable_module import make_callable
 from homo_dp.core.heavy_imports import quick_imports
 
 EXAMPLES = """examples:
@@ -24,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run; the exit code."""
     parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
     add_common_arguments(parser, dry_run=False)
+    add_log_argument(parser)
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
@@ -34,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     return AggregatorProcess(loaded.config, screen).run()
 
+
+make_callable(__name__, "homo_dp.api.processes:aggregator")
 
 if __name__ == "__main__":
     run(main)

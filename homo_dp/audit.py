@@ -15,15 +15,12 @@ from homo_dp.console.options import (
     run,
     screen_from_arguments,
 )
-from homo_dp.core.errors import InputError
+from homo_dp.core.callable_module import make_callable
 from homo_dp.core.files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    import argparse
-
     from homo_dp.config.schema import Config
-    from homo_dp.evidence.audit import Outcome, Scores
-    from homo_dp.evidence.profile import Claim
+    from homo_dp.evidence.audit import Audited, Outcome
 
 EXAMPLES = """examples:
   python -m homo_dp.audit --runs 400
@@ -41,14 +38,17 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, judge, show; the exit code."""
-    from homo_dp.evidence.choice import ATTACKS, OBSERVERS
+    from homo_dp.evidence.attacks import ATTACKS, OBSERVERS, audited
+    from homo_dp.evidence.audit import CONFIDENCE, Wanted
 
     parser = Parser(prog="python -m homo_dp.audit", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--runs", type=int, default=400, metavar="N", help="runs, half with the canary (default 400)")
     parser.add_argument("--canaries", type=int, metavar="M", help="one run with so many canaries instead of many runs")
     parser.add_argument("--attack", choices=ATTACKS, help="default: the strongest on the mechanism")
     parser.add_argument("--observer", choices=OBSERVERS, help="whose view is attacked with")
-    parser.add_argument("--confidence", type=float, default=0.99, metavar="P", help="of the bound (default 0.99)")
+    parser.add_argument(
+        "--confidence", type=float, default=CONFIDENCE, metavar="P", help="of the bound (default %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
     parser.add_argument(
         "--out", default="out/audit", metavar="DIR", help="result, plot and state (default %(default)s)"
@@ -57,76 +57,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_common_arguments(parser, dry_run=False)
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
-    if not 0.5 <= options.confidence < 1:
-        raise InputError(f"--confidence={options.confidence} is outside [0.5, 1); 0.99 is usual")
     folder = Path(options.out)
     check_writable(folder / "audit.json", "--out")
     config = load_from_arguments(options).config
-    if config.privacy.mechanism == "none":
-        raise InputError("privacy.mechanism=none: claims nothing, so there is nothing to refute")
-    outcome, scores, claim = audit(config, options, screen)
-    _write(outcome, scores, claim, folder)
+    wanted = Wanted(options.runs, options.canaries, options.attack, options.observer, options.confidence, options.jobs)
+    with screen.progress(options.runs, "run") as progress:
+        found = audited(config, wanted, folder / "scores.jsonl", progress.advance)
+    outcome = found.outcome
+    _write(found, folder)
     _log(outcome, config, folder, options.mlflow_run, screen)
-    _show(outcome, folder, screen)
+    _show(found, folder, screen)
     screen.summary(outcome.to_json())
     return 1 if outcome.refuted else 0
 
 
-def audit(config: Config, options: argparse.Namespace, screen: Screen) -> tuple[Outcome, Scores, Claim]:
-    """The outcome of many runs, or of one with many canaries."""
-    from homo_dp.evidence.audit import Scores, judge, judge_one_run, run_attack
-    from homo_dp.evidence.choice import attack_name, attack_on
-    from homo_dp.evidence.many import NAME, many_canaries
-    from homo_dp.evidence.records import recipe_of
-
-    if options.canaries is not None:
-        if config.privacy.mechanism != "dp_sgd" or options.canaries < 100:
-            raise InputError(f"--canaries={options.canaries}: give 100 or more, for privacy.mechanism: dp_sgd")
-        found = many_canaries(recipe_of(config), options.canaries)
-        outcome = judge_one_run(found.scores, found.present, found.claim, NAME, "aggregator", options.confidence)
-        return outcome, Scores(found.scores[found.present], found.scores[~found.present]), found.claim
-    name, observer = attack_name(config, options.attack, options.observer)
-    attack = attack_on(config, name, observer)
-    tree = config.model_dump(mode="json")
-    state = Path(options.out) / "scores.jsonl"
-    with screen.progress(options.runs, "run") as progress:
-        scores = run_attack(tree, name, observer, options.runs, max(1, options.jobs), state, progress.advance)
-    return judge(attack, scores, options.confidence), scores, attack.claim
-
-
-def _write(outcome: Outcome, scores: Scores, claim: Claim, folder: Path) -> None:
+def _write(found: Audited, folder: Path) -> None:
     import json
 
-    from homo_dp.evidence.plot import roc_picture
-
-    write_whole(folder / "audit.json", (json.dumps(outcome.to_json(), indent=2) + "\n").encode(), "--out")
-    write_whole(folder / "roc.png", roc_picture(outcome, scores, claim), "--out")
+    write_whole(folder / "audit.json", (json.dumps(found.outcome.to_json(), indent=2) + "\n").encode(), "--out")
+    write_whole(folder / "roc.png", found.roc(), "--out")
 
 
 def _log(outcome: Outcome, config: Config, folder: Path, run_id: str | None, screen: Screen) -> None:
     if not config.tracking.enabled:
         return
-    from homo_dp.evidence.track import log_audit
+    from homo_dp.evidence.mlflow_log import log_audit
 
     screen.line(log_audit(outcome, config, folder, run_id))
 
 
-def _show(outcome: Outcome, folder: Path, screen: Screen) -> None:
+def _show(found: Audited, folder: Path, screen: Screen) -> None:
+    outcome = found.outcome
     names = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "delta", "runs")
     values = outcome.to_json()
     screen.table(
         f"{outcome.attack}, observer {outcome.observer}", ("figure", "value"), [(name, values[name]) for name in names]
     )
-    screen.line(
-        "REFUTED: the claim cannot be true, with this confidence"
-        if outcome.refuted
-        else "not refuted; an audit can refute a claim and never prove one"
-    )
+    screen.line(found.verdict)
     if outcome.ceiling is not None and outcome.ceiling < 0.5 * outcome.claimed_epsilon:
         screen.line("so few runs could not show half of the claim even by a perfect attack: give more --runs")
     screen.line(f"point estimate: assumes normal scores. Bound: {outcome.assumes}")
     screen.line(f"plot: {folder / 'roc.png'}")
 
+
+make_callable(__name__, "homo_dp.api.auditing:audit")
 
 if __name__ == "__main__":
     run(main)

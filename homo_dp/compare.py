@@ -158,7 +158,8 @@ def _show(
     if tracked is not None:
         screen.line(f"MLflow run: {tracked}")
     paths = {name: str(path) for name, path in files.items()}
-    screen.summary({"cells": list(done), "epsilon_of_all": cost.epsilon, "files": paths, "mlflow_run": tracked})
+    told = {"cells": list(done), "epsilon_of_all": cost.epsilon, "cost_by": cost.used}
+    screen.summary({**told, "files": paths, "mlflow_run": tracked})
 
 
 def _mean(results: Sequence[Mapping[str, Any]], name: str) -> float | None:

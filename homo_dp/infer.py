@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from homo_dp.models.files import SavedModel
 
 OUTPUTS = ("predictFileName", "indicatorFileName")
+WARNED = 3  # columns that are named one by one where values do not fit
 EXAMPLES = """examples:
   python -m homo_dp.infer --params modelFileName=out/model.safetensors,predictFileName=out/test_predict.csv \\
       --data patients.csv
@@ -49,10 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
-    loaded = load_from_arguments(options, _own_names(options, loaded.config))
+    loaded = load_from_arguments(options, _own_names(options, loaded.config) if loaded.process == "train" else ())
     screen.notes(loaded.notes)
-    _check_paths(loaded.config, options.data)
-    return score(loaded.config, options.data, options.trust_factory, screen)
+    table = _looked_up(loaded.config, options.data)
+    _check_paths(loaded.config, table)
+    return score(loaded.config, table, options.trust_factory, screen)
 
 
 def score(config: Config, path: str | None, trust_factory: bool, screen: Screen) -> int:
@@ -107,8 +109,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
                 outputs.append(scores)
                 labels.append(table.labels)
     screen.line(f"predictions: {destination} ({writer.rows} rows)")
-    for warning in strays.warnings(config.predict.warn_above):
-        screen.warn(f"{warning}; the table may not mean what the model was trained on")
+    _say_what_strayed(strays.warnings(config.predict.warn_above), screen)
     counts = strays.counts()
     if not labels:
         older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
@@ -129,6 +130,15 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}  # the curve is in the indicators
     screen.summary({"rows": writer.rows, **numbers, "strays": counts, "files": files})
     return 0
+
+
+def _looked_up(config: Config, table: str | None) -> str | None:
+    """The table of ``--data``, by its name in the registry where it is no file."""
+    if table is None or not config.data.registry or os.path.exists(table):
+        return table
+    from homo_dp.config.registry import read_registry
+
+    return read_registry(config.data.registry).get(table, table)
 
 
 def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, str]]:
@@ -158,6 +168,13 @@ def _say_what_is_extra(columns: Sequence[str], model: SavedModel, config: Config
     if extra:
         shown = ", ".join(extra[:8]) + (f", ... ({len(extra)} in all)" if len(extra) > 8 else "")
         screen.line(f"not used by the model, copied to the predictions: {shown}")
+
+
+def _say_what_strayed(warnings: Sequence[str], screen: Screen) -> None:
+    for warning in warnings[:WARNED]:
+        screen.warn(f"{warning}; the table may not mean what the model was trained on")
+    if len(warnings) > WARNED:
+        screen.warn(f"the same of {len(warnings) - WARNED} more columns; --json shows the counts of all (strays)")
 
 
 def _threshold(config: Config, model: SavedModel) -> float:

@@ -23,12 +23,12 @@ model:
   name: {model}            # or mlp, linear_regression; see docs/models.md
 {data}
 privacy:
-  mechanism: dp_sgd        # each row is hidden
   target_epsilon: {epsilon:g}        # what the whole run may cost each party: 1 is strong, 8 is weak
   delta: 1.0e-05           # below 1 / rows of every party
   ledger: {name}/ledger.sqlite   # what was spent on these data, over all runs: keep it
 train:
-  rounds: 20
+  auto: true               # mechanism, rounds, rate, batch and clip follow by rule from row counts, columns, epsilon;
+                           # --dry-run says which (docs/auto.md). What you write here stays, for example rounds: 30
 output:
   predictFileName: {name}/out/predict.csv
   indicatorFileName: {name}/out/indicator.json
@@ -43,7 +43,7 @@ A federation of {parties}, with differential privacy (epsilon {epsilon:g} for ea
 
 1. Read `config.yaml`. {todo}
 2. `homo-dp train --config {name}/config.yaml --dry-run` says what would be released, and touches no data.
-3. `homo-dp train --config {name}/config.yaml` trains; results are in `out/`.
+3. `homo-dp train --config {name}/config.yaml` trains; results are in `{name}/out/`.
 4. `homo-dp report {name}/out -o {name}/report.html` makes the page for whoever signs it off.
 
 `ledger.sqlite` keeps what was spent on these data. Do not delete it: the guarantee over several runs rests on it.

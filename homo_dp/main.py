@@ -19,7 +19,10 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("init", "homo_dp.init", "write a commented project: config, README, folders of the parties"),
             ("train", "homo_dp.train", "train a federation in one process"),
             ("infer", "homo_dp.infer", "score a table with a trained model"),
+            ("ui", "homo_dp.ui", "show the runs in MLflow's pages"),
             ("compare", "homo_dp.compare", "train several settings and compare them"),
+            ("tune", "homo_dp.tune", "random search for settings within given ranges"),
+            ("primihub", "homo_dp.primihub", "run a PrimiHub command line or task file"),
             ("describe", "homo_dp.data.__main__", "draft the column descriptions of a table"),
         ),
     ),
@@ -43,11 +46,22 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "anybody",
         (
+            ("status", "homo_dp.status", "how the runs of a party or an aggregator are doing"),
             ("doctor", "homo_dp.doctor", "what is installed here, and what is missing"),
             ("completion", "", f"print the completion script of a shell ({', '.join(SHELLS)})"),
         ),
     ),
 )
+
+COMPLETION = f"""usage: homo-dp completion [{"|".join(SHELLS)}]
+
+Print the completion script of a shell; without a name, of the one in $SHELL. The script begins
+with the command that puts it where the shell looks for it.
+
+examples:
+  homo-dp completion bash > ~/.local/share/bash-completion/completions/homo-dp
+  source <(homo-dp completion bash)
+      for this terminal only"""
 
 
 def commands() -> dict[str, str]:
@@ -98,6 +112,9 @@ def script() -> None:
 
 
 def _complete(rest: Sequence[str]) -> int:
+    if rest and rest[0] in ("-h", "--help"):
+        print(COMPLETION)
+        return 0
     shell = rest[0] if rest else os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         known = ", ".join(SHELLS)

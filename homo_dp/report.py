@@ -23,6 +23,9 @@ EXAMPLES = """examples:
       without anything that was computed from private rows without noise
   python -m homo_dp.report 3f0c9f5e9d0e4c1d --uri sqlite:///mlflow.db -o report.html
       from a run in MLflow
+  python -m homo_dp.report out --key keys/a.key -o report.html
+  python -m homo_dp.report --check report.html --key a.pub
+      signed, and checked by somebody who has the public key
 exit codes:
   0 done, 1 the report was written and says that the ledger is not in order, 2 bad input"""
 
@@ -30,7 +33,9 @@ exit codes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, read, verify, write; the exit code."""
     parser = Parser(prog="python -m homo_dp.report", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("source", metavar="RUN_OR_DIR", help="output folder, indicators file, or id of an MLflow run")
+    parser.add_argument(
+        "source", metavar="RUN_OR_DIR", nargs="?", help="output folder, indicators file, or id of an MLflow run"
+    )
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: report.html")
     parser.add_argument("--published", action="store_true", help="leave out what must stay where the rows are")
     parser.add_argument(
@@ -38,16 +43,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--registry", metavar="FILE.yaml", help="also write a draft record for OpenDP's registry")
     parser.add_argument("--plots", metavar="DIR", help="also write the plots as PNG files into this folder")
+    parser.add_argument(
+        "--key", metavar="FILE", help="sign with this private key; with --check, the public key to trust"
+    )
+    parser.add_argument("--check", metavar="REPORT", help="check the signature of a report instead of writing one")
     parser.add_argument("--uri", default="sqlite:///mlflow.db", help="MLflow store of the run (default: %(default)s)")
     add_screen_arguments(parser)
     options = parser.parse_args(arguments)
     screen = screen_from_arguments(options)
+    if options.check is not None:
+        return _check(options.check, options.key, screen)
+    if options.source is None:
+        raise InputError("RUN_OR_DIR: is missing; give the output folder of a run, or --check REPORT")
     check_writable(options.output, "-o")
     with _record(options.source, options.uri) as record:
         shown = record.published() if options.published else record
         if options.registry is not None:
             write_registry(shown, options.registry, screen)
-        return write_report(shown, options.output, options.ledger, options.plots, screen)
+        return write_report(shown, options.output, options.ledger, options.plots, screen, options.key)
+
+
+def _check(report: str, key: str | None, screen: Screen) -> int:
+    from homo_dp.runs.signed_report import check_report
+    from homo_dp.transport.keys import read_public_key
+
+    found = check_report(report, None if key is None else read_public_key(Path(key)))
+    for good, text in found:
+        screen.line(f"{'ok' if good else 'BAD'}: {text}")
+    screen.summary({"ok": all(good for good, _ in found), "report": report})
+    return 0 if all(good for good, _ in found) else 1
 
 
 def write_registry(record: Record, output: str, screen: Screen) -> None:
@@ -60,13 +84,25 @@ def write_registry(record: Record, output: str, screen: Screen) -> None:
     screen.line(f"registry record: {output} (draft: fill in what it asks the curator for)")
 
 
-def write_report(record: Record, output: str, ledger: str | None, plots: str | None, screen: Screen) -> int:
+def write_report(
+    record: Record, output: str, ledger: str | None, plots: str | None, screen: Screen, key: str | None = None
+) -> int:
     """Verify, draw and write; 1 if something about the ledger is wrong."""
     from homo_dp.tracking.report.contents import Checks, report_page
     from homo_dp.tracking.report.pictures import plots_of
 
     checks = Checks(findings(record, ledger), plots_of(record))
-    write_whole(output, report_page(record, checks).encode(), "-o")
+    pair = None
+    if key is not None:
+        from homo_dp.transport.keys import read_key_pair
+
+        pair = read_key_pair(Path(key))
+    signer = None if pair is None else f"{pair.name}, fingerprint {pair.public.fingerprint}"
+    write_whole(output, report_page(record, checks, signer).encode(), "-o")
+    if pair is not None:
+        from homo_dp.runs.signed_report import sign_report
+
+        screen.line(f"signature: {sign_report(output, pair)} ({signer})")
     for name, data in checks.pictures.items() if plots else ():
         write_whole(Path(str(plots)) / f"{name}.png", data, "--plots")
     for good, text in checks.findings:

@@ -33,6 +33,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
 
     _model = ""
     _regression = False
+    _usual_rate = 2.0
 
     def _fit(self, X: Any, y: Any, parties: Any, labels: dict[str, Any]) -> Self:
         low, high = self._bounds(X)
@@ -50,10 +51,7 @@ class _Private(BaseEstimator):  # type: ignore[misc]
             progress=False,
             settings={
                 "privacy.delta": self.delta,
-                "privacy.max_grad_norm": self.clip_norm,
-                "train.rounds": self.rounds,
-                "train.batch_size": self.batch_size,
-                "train.learning_rate": self.learning_rate,
+                **self._knobs(),
                 "train.seed": self.seed,
                 "data.test_fraction": 0.0,
                 **({"data.name": self.data_name} if self.data_name is not None else {}),
@@ -64,12 +62,29 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(result.rounds)
         return self
 
+    def _knobs(self) -> dict[str, Any]:
+        """Nothing, so that rules choose; or all, with what suits 500 rows for those that are not given."""
+        usual = {
+            "privacy.max_grad_norm": (self.clip_norm, 1.0),
+            "train.rounds": (self.rounds, 20),
+            "train.batch_size": (self.batch_size, 50),
+            "train.learning_rate": (self.learning_rate, self._usual_rate),
+        }
+        if all(given is None for given, _ in usual.values()):
+            return {}
+        return {name: default if given is None else given for name, (given, default) in usual.items()}
+
     def _bounds(self, X: Any) -> tuple[Any, Any]:
         if self.bounds is None:
             self._leak("bounds", "what is publicly known of every column, for example bounds=(-1, 1)")
             low, high = X.min(axis=0), X.max(axis=0)
             return low, np.where(high > low, high, low + 1)
-        low, high = (np.broadcast_to(np.asarray(end, dtype=float), (X.shape[1],)) for end in self.bounds)
+        try:
+            low, high = (np.broadcast_to(np.asarray(end, dtype=float), (X.shape[1],)) for end in self.bounds)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"bounds={self.bounds!r}: must be (low, high), each a number or one for each of {X.shape[1]} columns"
+            ) from None
         return low, high
 
     def _leak(self, name: str, instead: str) -> None:
@@ -136,13 +151,15 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
 
 
 class PrivateLogisticRegression(_PrivateClassifier):
-    """Logistic regression by DP-SGD: binary or multinomial, one party or many.
+    """Logistic regression: binary or multinomial, one party or many.
 
     Args:
         epsilon, delta: what one fit may cost; after it, ``epsilon_`` is what it did cost, ``privacy_`` the statement.
         bounds: public ``(low, high)`` of the columns, numbers or one for each column, as in diffprivlib.
         classes: all classes that there can be.
         ledger: the file that keeps what was spent over several fits; ``None`` must be written out.
+        rounds, batch_size, learning_rate, clip_norm: where none is given, rules choose them from public facts
+            (docs/auto.md); where one is, the others are 20, 50, 2.0 (0.5 for the MLP, 0.2 for regression) and 1.0.
         allow_leaks: let ``bounds=None`` and ``classes=None`` be read off the rows, which epsilon does not cover.
 
     >>> rng = np.random.default_rng(0)
@@ -163,10 +180,10 @@ class PrivateLogisticRegression(_PrivateClassifier):
         delta: float = 1e-5,
         ledger: str | None = NOT_GIVEN,
         data_name: str | None = None,
-        rounds: int = 20,
-        batch_size: int = 50,
-        learning_rate: float = 2.0,
-        clip_norm: float = 1.0,
+        rounds: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
         seed: int = 0,
         allow_leaks: bool = False,
     ) -> None:
@@ -185,13 +202,14 @@ class PrivateLogisticRegression(_PrivateClassifier):
 
 
 class PrivateMLPClassifier(_PrivateClassifier):
-    """Dense layers by DP-SGD; the arguments of ``PrivateLogisticRegression``, and the widths of the layers.
+    """Dense layers, trained privately; the arguments of ``PrivateLogisticRegression``, and the widths of the layers.
 
     >>> PrivateMLPClassifier(hidden_layer_sizes=(8,)).get_params()["hidden_layer_sizes"]
     (8,)
     """
 
     _model = "mlp"
+    _usual_rate = 0.5
 
     def __init__(
         self,
@@ -203,10 +221,10 @@ class PrivateMLPClassifier(_PrivateClassifier):
         delta: float = 1e-5,
         ledger: str | None = NOT_GIVEN,
         data_name: str | None = None,
-        rounds: int = 20,
-        batch_size: int = 50,
-        learning_rate: float = 0.5,
-        clip_norm: float = 1.0,
+        rounds: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
         seed: int = 0,
         allow_leaks: bool = False,
     ) -> None:
@@ -229,7 +247,7 @@ class PrivateMLPClassifier(_PrivateClassifier):
 
 
 class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
-    """Linear regression by DP-SGD; the target is clipped to its public ``target_bounds``.
+    """Linear regression, with settings by rule unless given; the target is clipped to its public ``target_bounds``.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, (300, 2))
@@ -238,6 +256,7 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
     """
 
     _model = "linear_regression"
+    _usual_rate = 0.2
 
     def __init__(
         self,
@@ -248,10 +267,10 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
         delta: float = 1e-5,
         ledger: str | None = NOT_GIVEN,
         data_name: str | None = None,
-        rounds: int = 20,
-        batch_size: int = 50,
-        learning_rate: float = 0.2,
-        clip_norm: float = 1.0,
+        rounds: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        clip_norm: float | None = None,
         seed: int = 0,
         allow_leaks: bool = False,
     ) -> None:

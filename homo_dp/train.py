@@ -17,6 +17,7 @@ from homo_dp.console.options import (
     screen_from_arguments,
 )
 from homo_dp.core.callable_module import make_callable
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.tracker import Tracker, open_tracker
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 PLAIN_FIGURES = {"test_acc": "accuracy", "test_auc": "AUC", "test_r2": "R2"}
 EXAMPLES = """examples:
   python -m homo_dp.train
-      the default recipe: logistic regression with DP-SGD on the embedded breast-cancer data, 3 parties, into out/
+      the default recipe: logistic regression on the embedded breast-cancer data, 3 parties, settings by rule, into out/
   python -m homo_dp.train --config conf/homo_lr_dpsgd.yaml --params privacy.target_epsilon=2,train.rounds=30
   python -m homo_dp.train --params data.files.a=a.csv,data.files.b=b.csv,data.columns_from=breast_cancer
   python -m homo_dp.train --dry-run
@@ -44,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options, [("output.keep", True)] if options.keep else ())
     screen.notes(loaded.notes)
+    if loaded.process == "predict":
+        raise ConfigError(
+            "process=predict: the task scores a table; run it with python -m homo_dp.infer or homo_dp.primihub"
+        )
     if options.dry_run:
         with quick_imports():
             from homo_dp.runs.dry_run import show_plan
@@ -51,19 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_plan(loaded.config, screen)
         return 0
     check_outputs(loaded.config)
-    return train(_placed(loaded.config, screen), screen)
+    return train(_placed(loaded.config), screen)
 
 
-def _placed(config: Config, screen: Screen) -> Config:
-    """The config with its outputs in a folder of their own where they are kept; else a word about what is replaced."""
+def _placed(config: Config) -> Config:
+    """The config with its outputs in a folder of their own, where they are kept."""
+    if not config.output.keep:
+        return config
     with quick_imports():
-        from homo_dp.runs.outputs import numbered, replaced
+        from homo_dp.runs.outputs import numbered
 
-    if config.output.keep:
-        return config.model_copy(update={"output": numbered(config.output)})
-    if (what := replaced(config.output)) is not None:
-        screen.line(what)
-    return config
+    return config.model_copy(update={"output": numbered(config.output)})
+
+
+def _what_is_replaced(config: Config) -> list[str]:
+    with quick_imports():
+        from homo_dp.runs.outputs import replaced
+
+    return [] if (what := replaced(config.output)) is None else [what]
 
 
 def train(config: Config, screen: Screen) -> int:
@@ -71,15 +81,17 @@ def train(config: Config, screen: Screen) -> int:
     tracker = open_tracker(config)
     try:
         return _train(config, screen, tracker)
-    except BaseException:
-        tracker.finish("FAILED", {}, {})
+    except BaseException as error:
+        from homo_dp.runs.run_facts import failure_tags
+
+        tracker.finish("FAILED", {}, failure_tags(config, error))
         raise
 
 
 def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     from homo_dp.runs.training import check_rounds, prepared
 
-    with prepared(config, screen, tracker) as simulation:
+    with prepared(config, screen, tracker, _what_is_replaced(config)) as simulation:
         outcome = simulation.run()
     check_rounds(outcome, tracker)
     from homo_dp.runs.outputs import write_outputs  # after the heavy imports of training
@@ -91,12 +103,13 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     tracked = tracker.finish(status, written.files, {"statement": outcome.statement["statement"]}, numbers)
     _show(screen, outcome, written, tracked)
     if outcome.interrupted:
-        done = f"{len(outcome.rounds)} of {config.train.rounds} rounds"
+        done = f"{len(outcome.rounds)} of {simulation.mechanism.rounds} rounds"
         raise Interrupted(f"after {done}; the model so far is in {written.files['model']}")
     return 0
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
+    from homo_dp.runs.outputs import released_line
     from homo_dp.runs.user_simulation import counted
 
     statement, indicators = outcome.statement, written.indicators
@@ -111,6 +124,8 @@ def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | Non
     screen.table("metrics", ["rows of", *metrics], cells)
     for text in _compared(indicators):
         screen.line(text)
+    if (released := released_line(indicators)) is not None:
+        screen.line(released)
     screen.line(statement["statement"])
     for note in statement["notes"]:
         screen.line(note)

@@ -236,8 +236,8 @@ def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("ledger", "show", str(ledger)) == 0
     out = capsys.readouterr().out
     assert "1 runs" in out
-    assert [line.split()[1:] for line in out.splitlines() if "aggregator" in line][1:] == [
-        ["run-1", "patients", "aggregator", "1.326"]
+    assert [line.split()[1:] for line in out.splitlines() if "run-1" in line] == [
+        ["run-1", "patients", "1.326", "1.326"]  # towards the aggregator, and whoever reads what it made of it
     ]
     assert command("ledger", "show", str(ledger), "--rows") == 0
     out = capsys.readouterr().out

@@ -81,7 +81,7 @@ def check_history(run_id: str) -> None:
     assert len(runs) == 7
     assert len(children) == 6
     assert {run.data.params["privacy.max_grad_norm"] for run in children} == {"0.5", "1", "2"}
-    assert all({"epsilon", "test_acc"} <= set(run.data.metrics) for run in children)
+    assert all({"epsilon", "accuracy"} <= set(run.data.metrics) for run in children)
     assert {run.data.params["train.rounds"] for run in children} == {"2"}
     assert {run.data.tags["unit"] + run.data.tags["data.name"] for run in children} == {"recordbreast_cancer"}
     parent = client.get_run(run_id)

@@ -8,6 +8,7 @@ import pytest
 
 import homo_dp.train as train
 from homo_dp import infer
+from homo_dp.console.screen import Screen
 from tests.commands import CommandLine, Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
@@ -172,3 +173,11 @@ def test_columns_that_the_model_does_not_use_are_named(shell: Shell) -> None:
     assert "not used by the model, copied to the predictions: extra" in shell.infer("--data", "b.csv").out
     assert read("p.csv")[0]["extra"] == "7"
     assert "not used" not in shell.infer("--data", "a.csv").out
+
+
+def test_many_columns_that_stray_are_three_lines_and_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    infer._say_what_strayed([f"column {name}: clipped" for name in "abcde"], Screen())
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("warning: column a: clipped; ")
+    assert "2 more columns" in lines[3]

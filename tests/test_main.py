@@ -57,7 +57,9 @@ def test_bash_completes_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert init.main(["bundled", "--yes", "--epsilon", "2", "--quiet"]) == 0
-    assert load_config("bundled/config.yaml").privacy.target_epsilon == 2
+    bundled = load_config("bundled/config.yaml")
+    assert bundled.privacy.target_epsilon == 2
+    assert bundled.train.auto is True
     arguments = ["own", "--yes", "--table", f"a={TABLE}", "--table", f"b={TABLE}", "--label", "y", "--quiet"]
     assert init.main(arguments) == 0
     config = load_config("own/config.yaml")
@@ -86,3 +88,15 @@ def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(doctor, "NEEDED", ("no-such-package",))
     assert doctor.main([]) == 2
     assert "MISSING  no-such-package" in capsys.readouterr().out
+
+
+def test_help_has_no_markup_and_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in main.commands():
+        try:
+            code = main.main([name, "--help"])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        shown = capsys.readouterr().out
+        assert code == 0, name
+        assert shown.startswith("usage: "), name
+        assert "``" not in shown, name

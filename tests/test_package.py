@@ -37,6 +37,9 @@ def test_the_wheel_carries_types_recipes_and_licence(built: Path) -> None:
         names = opened.namelist()
         text = next(opened.read(name).decode() for name in names if name.endswith("/METADATA"))
     assert "homo_dp/py.typed" in names
+    here = {str(path.relative_to(ROOT)) for path in ROOT.glob("homo_dp/tracking/report/templates/*.html")}
+    assert here
+    assert here <= set(names)
     assert any(name.endswith("share/homo_dp/conf/homo_lr_dpsgd.yaml") for name in names)
     assert any(name.endswith("/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
@@ -50,6 +53,7 @@ def test_the_sdist_has_what_the_wheel_is_built_from(built: Path) -> None:
     with tarfile.open(sdist) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "LICENSE", "homo_dp/py.typed", "conf/homo_lr_dpsgd.yaml"} <= names
+    assert "homo_dp/tracking/report/templates/report.html" in names
 
 
 def test_the_installed_command_trains_outside_of_the_checkout(built: Path, tmp_path: Path) -> None:
@@ -78,3 +82,7 @@ def test_the_installed_command_trains_outside_of_the_checkout(built: Path, tmp_p
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "model.safetensors").is_file()
+    command = [str(place / "bin" / "homo-dp"), "report", "out", "-o", "report.html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Privacy report" in (tmp_path / "report.html").read_text(encoding="utf-8")

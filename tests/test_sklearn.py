@@ -61,6 +61,13 @@ def test_what_would_leak_is_refused_unless_it_is_allowed(given: dict[str, Any], 
         PrivateLogisticRegression(**given).fit(X, y)
 
 
+def test_bounds_of_another_form_are_refused_in_a_line() -> None:
+    X, y = rows(100)
+    for bounds in ((0, 1, 2), 5, ([0, 0, 0], 1)):
+        with pytest.raises(InputError, match=r"bounds=.*must be \(low, high\)"):
+            PrivateLogisticRegression(classes=["low", "high"], bounds=bounds, ledger=None).fit(X, y)
+
+
 def test_what_leaks_is_read_off_the_rows_where_that_is_allowed() -> None:
     X, y = rows(100)
     model = PrivateMLPClassifier(epsilon=8, bounds=None, ledger=None, rounds=1, allow_leaks=True).fit(3 * X, y)

@@ -13,7 +13,9 @@ import homo_dp.train as train
 from homo_dp import infer
 from homo_dp.models.files import read_card
 from homo_dp.privacy.ledger import Ledger
-from tests.commands import CommandLine, Finished
+from tests.commands import CommandLine, Finished, run_command
+
+DATA = Path(__file__).parents[1] / "data"
 
 FLAT = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds")
 PARTY_KEYS = {
@@ -107,6 +109,25 @@ def test_the_resolved_config_trains_again(shell: Shell) -> None:
     again = shell.train("train.rounds=1", "--config", "out/indicator_config.yaml")
     assert again.code == 0
     assert "learning_rate: 0.5" in Path("out/indicator_config.yaml").read_text()
+
+
+def test_a_count_that_is_not_declared_is_said_to_be_public_or_refused(
+    shell: Shell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sample rate, steps and noise follow from it."""
+    files = f"data.files.a={DATA / 'breast_cancer_party_1_train.csv'},data.columns_from=breast_cancer,train.rounds=1"
+    plain = ("--params", files, "train.local_steps=1")
+    assert shell.train(*plain).code == 0
+    assert "data.rows.a: is not declared" in caplog.text
+    caplog.clear()
+    for word in ("data.counts=public", "data.rows.a=120"):
+        assert shell.train(*plain, word).code == 0
+    assert "is not declared" not in caplog.text
+    refused = shell.train(*plain, "data.counts=declared")
+    assert refused.code == 2
+    assert "data.rows.a: is not declared" in refused.err
+    assert "data.counts: public" in refused.err
+    assert shell.train(*plain, "data.counts=declared", "privacy.mechanism=none").code == 0
 
 
 def test_the_two_seeds_of_a_run_do_not_repeat_its_noise(shell: Shell) -> None:
@@ -267,3 +288,17 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     privacy = indicators["privacy"]
     assert isinstance(privacy, dict)
     assert privacy["epsilon"] >= spent
+
+
+def test_a_run_that_is_refused_does_not_say_that_it_replaces_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("out/predict.csv").write_text("kept")
+    done = run_command(train.main, ["--params", "data.files.a=missing.csv,tracking.enabled=false"], monkeypatch, capsys)
+    assert done.code == 2
+    assert "replaces" not in done.out + done.err
+    quick = "train.rounds=1,train.local_steps=1,tracking.enabled=false"
+    done = run_command(train.main, ["--params", quick], monkeypatch, capsys)
+    assert "replaces out/predict.csv" in done.out

@@ -34,7 +34,11 @@ class Plan:
         return None if found.isna().any() else float(found.max())
 
     def _repr_html_(self) -> str:
-        return str(self.parties.to_html()) + "".join(f"<p>{text}</p>" for text in (*self.releases, *self.notes))
+        from homo_dp.tracking.report.page import Table, render
+
+        rows = self.parties.astype(object).where(self.parties.notna(), None).itertuples(name=None)
+        table = Table(["party", *map(str, self.parties.columns)], list(rows))
+        return render("plan.html", parties=table, texts=(*self.releases, *self.notes))
 
 
 def plan(

@@ -49,9 +49,9 @@ class Figures(Mapping[str, bytes]):
         return paths
 
     def _repr_html_(self) -> str:
-        from homo_dp.tracking.report.page import picture
+        from homo_dp.tracking.report.page import render
 
-        return "".join(picture(data, name) for name, data in self.items())
+        return render("plots.html", plots=self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,16 +115,21 @@ class Result:
         return f"Result({self.privacy['statement']} {self._metrics()})"
 
     def _repr_html_(self) -> str:
-        from homo_dp.tracking.report.page import picture, table, tag
+        from homo_dp.tracking.report.page import Table, render
 
         parties = self.privacy["parties"]
         keys = ("rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta")
         rows = [[name, *(party[key] for key in keys)] for name, party in parties.items()]
         plot = self.plot()
         first = next((name for name in ("accuracy_epsilon", "learning", "epsilon") if name in plot), None)
-        drawn = picture(plot[first], first) if first else ""
-        words = [tag("p", tag("b", self.privacy["statement"])), tag("p", self._metrics())]
-        return "".join([*words, table(["party", *keys], rows), drawn])
+        return render(
+            "result.html",
+            statement=self.privacy["statement"],
+            metrics=self._metrics(),
+            parties=Table(["party", *keys], rows),
+            plot=plot[first] if first else None,
+            name=first,
+        )
 
     def _metrics(self) -> str:
         found = [(name, self.indicators.get(f"test_{name}")) for name in _SHOWN]

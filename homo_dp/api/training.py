@@ -132,8 +132,13 @@ def configured(
     with ExitStack() as stack:
         if parties is not None:
             _put_tables(tree, parties, party, test, bounds, stack)
-        elif bounds is not None or party is not None or test is not None:
-            raise ConfigError("bounds, party, test: belong to parties; give parties too, or say it all in settings")
+        elif party is not None or test is not None or not (bounds is None or isinstance(bounds, Mapping)):
+            raise ConfigError(
+                "party, test, one pair of bounds: belong to tables; give parties too, or bounds by column: "
+                "bounds={'age': (0, 120)}"
+            )
+        elif bounds is not None:
+            _put_bounds(tree, {}, bounds)
         _put_ledger(tree, ledger, stack)
         config = config_of(tree)
         _check_epsilon(tree, config)
@@ -204,7 +209,7 @@ def _put_bounds(
 
 
 def _put_ledger(tree: dict[str, Any], ledger: str | PathLike[str] | EllipsisType | None, stack: ExitStack) -> None:
-    """The file of the ledger: the one given, or where that is allowed one that goes with the run."""
+    """The file of the ledger: the one given or, where none is needed, a temporary one that is deleted after the run."""
     private = get(tree, "privacy.mechanism") != "none"
     public = not get(tree, "data.files")  # an embedded set
     named = get(tree, "privacy.ledger")
@@ -233,9 +238,11 @@ def _asks_for_tracking(settings: Settings | None) -> bool:
 
 
 def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
-    """Nobody gets an epsilon that they did not ask for."""
+    """Require that epsilon is given, as an argument or in the settings: there is no default in Python."""
     given = ("privacy.target_epsilon", "privacy.noise_multiplier")
-    if config.privacy.mechanism in ("dp_sgd", "dp_fedavg") and all(get(tree, key) is None for key in given):
+    if config.privacy.mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg") and all(
+        get(tree, key) is None for key in given
+    ):
         raise ConfigError(
             "epsilon: is not given; say what the run may cost each party (1 is strong, 8 is weak), or write "
             "mechanism='none' to train without privacy"
@@ -261,8 +268,10 @@ def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
 
         status = "KILLED" if outcome.interrupted else "FINISHED"
         tracker.finish(status, files, {"statement": outcome.statement["statement"]}, numbers_of(result.indicators))
-    except BaseException:
-        tracker.finish("FAILED", {}, {})
+    except BaseException as error:
+        from homo_dp.runs.run_facts import failure_tags
+
+        tracker.finish("FAILED", {}, failure_tags(config, error))
         raise
     if simulation.ledger is not None:
         simulation.ledger.close()

@@ -13,6 +13,40 @@ ALIASES = {
     "nbafl.w_clip": "nbafl.clip_norm",
     "nbafl.l2_norm_clip": "nbafl.clip_norm",
     "nbafl.num_rounds": "train.rounds",
+    "nbafl.clients_per_round": "nbafl.parties_per_round",
+    "nbafl.cohort_size": "nbafl.parties_per_round",
+    "privacy.clients_per_round": "privacy.cohort_size",
+    "privacy.num_sampled_clients": "privacy.cohort_size",
+    "privacy.min_available_clients": "federation.min_parties",
+    "privacy.clipping_norm": "privacy.clip_norm",
+    "privacy.init_clip_norm": "privacy.adaptive.initial_clip_norm",
+    "privacy.initial_clipping_norm": "privacy.adaptive.initial_clip_norm",
+    "privacy.clip_norm_lr": "privacy.adaptive.learning_rate",
+    "privacy.clip_norm_target_quantile": "privacy.adaptive.target_quantile",
+    "privacy.target_clipped_quantile": "privacy.adaptive.target_quantile",
+    "privacy.clip_count_stddev": "privacy.adaptive.bit_noise",
+    "privacy.clipped_count_stddev": "privacy.adaptive.bit_noise",
+}
+# Flower's words that stand alone in `--params`; in a run with NbAFL flower-dp's come first.
+FLOWER = {
+    "num_rounds": "train.rounds",
+    "num_sampled_clients": "privacy.cohort_size",
+    "clients_per_round": "privacy.cohort_size",
+    "min_available_clients": "federation.min_parties",
+    "min_fit_clients": "federation.min_parties",
+    "noise_multiplier": "privacy.noise_multiplier",
+    "clip_norm": "privacy.clip_norm",
+    "clipping_norm": "privacy.clip_norm",
+    "init_clip_norm": "privacy.adaptive.initial_clip_norm",
+    "initial_clipping_norm": "privacy.adaptive.initial_clip_norm",
+    "clip_norm_lr": "privacy.adaptive.learning_rate",
+    "clip_norm_target_quantile": "privacy.adaptive.target_quantile",
+    "target_clipped_quantile": "privacy.adaptive.target_quantile",
+    "clip_count_stddev": "privacy.adaptive.bit_noise",
+    "clipped_count_stddev": "privacy.adaptive.bit_noise",
+    "server_side_noising": "privacy.server_side_noising",
+    "local_epochs": "train.local_epochs",
+    "batch_size": "train.batch_size",
 }
 # flower-dp's words, which stand alone; they are read so only in a run with NbAFL.
 FLOWER_DP = {
@@ -21,6 +55,10 @@ FLOWER_DP = {
     "l2_norm_clip": "nbafl.clip_norm",
     "num_rounds": "train.rounds",
     "min_dataset_size": "nbafl.min_dataset_size",
+    "num_exposures": "nbafl.exposures",
+    "clients_per_round": "nbafl.parties_per_round",
+    "num_sampled_clients": "nbafl.parties_per_round",
+    "min_available_clients": "federation.min_parties",
 }
 MECHANISMS = {
     "dpsgd": "dp_sgd",
@@ -61,7 +99,20 @@ def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
         )
     for layer in layers:
         drop(layer, "nbafl.use")
-    return [_renamed(layer, FLOWER_DP) if mechanism == "nbafl" else layer for layer in layers]
+    words = FLOWER | FLOWER_DP if mechanism == "nbafl" else FLOWER
+    return [_where_noise_is_added(_renamed(layer, words)) for layer in layers]
+
+
+def _where_noise_is_added(layer: dict[str, Any]) -> dict[str, Any]:
+    """Flower's `server_side_noising`: `noise_at: server`, which needs trust that the user must state, or `parties`."""
+    given = get(layer, "privacy.server_side_noising")
+    if given is None:
+        return layer
+    if not isinstance(given, bool):
+        raise ConfigError(f"server_side_noising={given}: must be true or false")
+    drop(layer, "privacy.server_side_noising")
+    put(layer, ("privacy", "noise_at"), "server" if given else "parties")
+    return layer
 
 
 def _renamed(tree: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from homo_dp.config.addresses import address
 from homo_dp.core.foreign import LARGEST_WHOLE_NUMBER
 
 Scalar = str | int | float | bool
@@ -79,7 +80,7 @@ def _text(value: object) -> str:
 def _path(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError("must be a file path")
-    return value
+    return str(address(value))
 
 
 def _column(value: object) -> str:

@@ -74,11 +74,24 @@ def _encoding(value: object) -> object:
         raise ValueError("must be the name of an encoding, such as utf-8, latin1 or cp1252") from None
 
 
+def _rows_per_person(value: object) -> object:
+    """True, or `unknown`, which is the same as not saying it; false is told to hide persons instead of rows."""
+    if value is False:
+        raise ValueError("must be true or unknown; where persons have several rows, hide persons: privacy.unit=user")
+    if value not in (None, True, "unknown"):
+        raise ValueError("must be true or unknown")
+    return True if value is True else None
+
+
 class ColumnConfig(Section):
     """Public knowledge about one column: numeric bounds, or the list of levels."""
 
     bounds: Bounds | None = key(None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1].")
-    levels: Values | None = key(None, "Categorical: every declared level; any other value has a slot of its own.")
+    levels: Literal["private"] | Values | None = key(
+        None,
+        "Categorical: every declared level; any other value has a slot of its own. `private`: levels above a noisy "
+        "threshold are learnt first, in one process (docs/statistics.md).",
+    )
     date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
         None, "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it."
     )
@@ -111,7 +124,10 @@ class ColumnConfig(Section):
             )
         if self.date is None and (self.parts != ("days",) or self.format is not None):
             raise ValueError("parts and format belong to a date: [first, last]")
-        if self.levels is not None:
+        if self.levels == "private":
+            if self.missing not in ("error", "unknown", "level"):
+                raise ValueError("missing must be error, unknown or level where levels are private")
+        elif self.levels is not None:
             if len(set(map(str, self.levels))) != len(self.levels) or not self.levels:
                 raise ValueError("levels must be a list of different values")
             if self.missing not in ("error", "unknown", "level") and self.missing not in self.levels:
@@ -155,6 +171,16 @@ def _partition(value: object) -> object:
     return {"kind": "dirichlet", "alpha": parse_scalar(given[1])} if given else shorthand("kind")(value)
 
 
+class LearntConfig(Section):
+    """What statistics before a training have cost, under the same target."""
+
+    run: Text = key("", "The run that asked, as the ledger knows it.")
+    noise_multipliers: Annotated[tuple[Positive, ...], BeforeValidator(listed)] = key(
+        (), "Of the Gaussian sums that were released; the training's noise is solved together with them."
+    )
+    delta: Fraction = key(0.0, "What levels above a noisy threshold add to delta (`levels: private`).")
+
+
 class DataConfig(Section):
     """Tables, columns and how rows fall to parties."""
 
@@ -165,8 +191,12 @@ class DataConfig(Section):
         None, "A bundled data set; null: breast_cancer unless files, columns or images are described."
     )
     files: Annotated[dict[PartyName, FilePath], BeforeValidator(_one_table)] = mapping(
-        "`{party: path}`, a table (CSV, .csv.gz, Parquet) or image file (.npz, IDX) for each party. One path alone is "
-        "one table that `party_column`, `user_column` or `partition` splits."
+        "`{party: path}`, a table (CSV, .csv.gz, Parquet), an SQLAlchemy address with `#table`, or images (.npz, IDX, "
+        "a zip or folder with `file_name,y` annotations) for each party. One path alone is one table that "
+        "`party_column`, `user_column` or `partition` splits."
+    )
+    registry: Annotated[tuple[FilePath, ...], BeforeValidator(listed)] = key(
+        (), "Files that say where named data sets are, in PrimiHub's form (`datasets:` of its node config)."
     )
     party_column: Column | None = key(None, "Column of the one table that names the party of a row.")
     user_column: Column | None = key(None, "Column of the one table that names the user of a row (unit: user).")
@@ -175,7 +205,15 @@ class DataConfig(Section):
         "How one table is split; `iid`, `dirichlet`, `dirichlet(0.5)` or `by_label` alone is short for its kind (and "
         "alpha). Null: iid over 3.",
     )
-    rows: dict[PartyName, Count] = mapping("Declared, public row counts by party; the private count is used if absent.")
+    rows: dict[PartyName, Count] = mapping(
+        "Declared, public row counts by party: figures that are known without the tables. See `counts` where absent."
+    )
+    counts: Literal["public", "declared", "private"] | None = key(
+        None,
+        "Row counts that `rows` does not declare: `public`, the true ones may be known; `declared`, a private run is "
+        "refused; `private`, noisy ones are released first, under `privacy.statistics_share` (in one process). Null: "
+        "a party process refuses, a run in one process makes them public and says so.",
+    )
     test_file: FilePath | dict[PartyName, FilePath] | None = key(None, "Test table, or one for each party.")
     test_fraction: Fraction | None = key(
         None, "Share of each party's rows held out; null: 0.2 without other test rows."
@@ -199,6 +237,22 @@ class DataConfig(Section):
         "Where bounds and levels come from: a `codebook` (form, dictionary), `public` knowledge or tables, `private` "
         "(found under a privacy budget), or a `draft` of describe, on which no private run starts.",
     )
+    one_row_per_person: Annotated[bool | None, BeforeValidator(_rows_per_person)] = key(
+        None,
+        "Whether each person has one row: `true`, or `unknown`. Epsilon is per row; who has k rows has k times as "
+        "much. The report asks for it.",
+    )
+    scaling: Literal["bounds", "private"] = key(
+        "bounds",
+        "How numeric columns are scaled: by their `bounds` (free), or `private`: bounds may be very wide, and working "
+        "bounds are learnt first under `privacy.statistics_share` of the budget (docs/statistics.md).",
+    )
+    default_bounds: Bounds | None = key(
+        None, "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: private`."
+    )
+    learnt: LearntConfig | None = key(
+        None, "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run writes it."
+    )
     public: Flag = key(False, "All rows are public: a fit without privacy is shown beside the result.")
     separator: Annotated[str, BeforeValidator(_separator)] = key(
         ",", "What separates the columns of CSV files: one sign, or `comma`, `semicolon`, `tab`, `bar`."
@@ -211,6 +265,16 @@ class DataConfig(Section):
     missing_values: Values = key(("", "NA", "NaN", "nan", "null"), "Cell texts that mean a missing value.")
     target_bounds: Bounds | None = key(None, "Public `[low, high]` of a regression target.")
     image: ImageConfig | None = key(None, "Rows are images of this shape and range.")
+
+    def count_is_public(self, party: str) -> bool:
+        """Whether noise and sampling may depend on a party's row count: declared, said to be public, or shipped."""
+        shipped = self.embedded is not None and not self.files
+        return party in self.rows or self.counts == "public" or self.public or shipped
+
+    @property
+    def private_levels(self) -> list[str]:
+        """The columns whose levels are still to be learnt."""
+        return [name for name, block in self.columns.items() if block.levels == "private"]
 
     @property
     def dataset(self) -> str:

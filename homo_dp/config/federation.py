@@ -1,5 +1,6 @@
 """The `federation`, `party` and `transport` sections: who takes part, and how messages travel."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -8,11 +9,14 @@ from homo_dp.config.base import (
     Conflict,
     Count,
     FilePath,
+    ImportPath,
     PartyName,
     Positive,
     Section,
     Text,
+    is_import_path,
     key,
+    mapping,
     section,
 )
 
@@ -82,8 +86,35 @@ class CapsConfig(Section):
     max_weight: Positive = key(
         1e6, "Largest weight, clip norm or noise that the aggregator may ask this party to take."
     )
+    max_network_weight: Positive = key(
+        100.0, "The same for weights of networks whose records are clipped: they compute in float32, and round."
+    )
     max_rate: Positive = key(1e3, "Largest learning rate, weight decay or proximal pull of a plan.")
     max_refusals: Count = key(1000, "Refused messages of a run after which the party ends, for its operator to look.")
+
+
+class AskerConfig(Section):
+    """An aggregator that may start runs at a party that serves."""
+
+    aggregator_key: Text = key(..., "Public line of its key, or the .pub file with it.")
+    runs: Annotated[tuple[Text, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)] = key(
+        ("*",), "Names of runs that it may start; `*` and `?` stand for anything."
+    )
+
+
+class ServeConfig(Section):
+    """Rules of a party that takes runs as they come (`homo-dp party --serve`); they hold for a single run, too."""
+
+    askers: tuple[AskerConfig, ...] = key(
+        (), "Who may ask; of those whose `runs` fit, the first. Empty: party.aggregator_key."
+    )
+    mechanisms: tuple[Text, ...] | None = key(None, "Mechanisms that plans may have; null: all.")
+    approve: Literal["always", "within_caps", "ask"] = key(
+        "within_caps",
+        "`always`: agree to what caps and budget allow. `within_caps`: the same if party.caps.epsilon is set, else "
+        "ask. `ask`: every plan waits for `homo-dp party approve RUN`.",
+    )
+    at_once: Count = key(1, "Runs that are served at the same time, each by a process of its own.")
 
 
 class PartyConfig(Section):
@@ -95,6 +126,20 @@ class PartyConfig(Section):
     aggregator_key: Text | None = key(None, "Public line of the aggregator's key, or the .pub file with it.")
     state_dir: FilePath | None = key(None, "Outbox and state of this party; null: `state/<name>`.")
     patience: Positive = key(3600.0, "Seconds without a word from the aggregator after which the party gives up.")
+    client: ImportPath | None = key(
+        None,
+        "Local training by a client of another framework: `package.module:make`, called with the party's name, gives a "
+        "Flower NumPyClient or a function fit(weights, config). With dp_fedavg and `model.factory: "
+        "homo_dp.models.arrays:array_model`.",
+    )
+    serve: ServeConfig | None = key(
+        None, "Rules for runs as they come; null: one run, whose plan caps and budget decide."
+    )
+
+    @property
+    def folder(self) -> Path:
+        """Where this party keeps outbox and state, a folder a run."""
+        return Path(self.state_dir or Path("state") / str(self.name))
 
 
 class TlsConfig(Section):
@@ -119,12 +164,36 @@ class NatsConfig(Section):
     tls: TlsConfig | None = key(None, "TLS settings; null: what the address says.")
 
 
+class FlowerConfig(Section):
+    """How the ClientApp of a SuperNode reaches the party beside it."""
+
+    socket: FilePath | None = key(
+        None, "Socket of the party, where the ClientApp calls; null: `party.sock` in the run's state folder."
+    )
+    group: Text | None = key(
+        None, "Group that may call there, for a SuperNode under another user than the party; null: this user only."
+    )
+
+
+def _own_transport(value: object) -> object:
+    if not isinstance(value, str) or not is_import_path(value):
+        raise ValueError("must be one of memory, directory, nats, flower, or package.module:Class of your own")
+    return value
+
+
+OwnTransport = Annotated[str, BeforeValidator(_own_transport)]
+
+
 class TransportConfig(Section):
     """How messages travel."""
 
-    kind: Literal["memory", "directory", "nats"] = key("memory", "In one process, through a shared folder, or NATS.")
+    kind: Literal["memory", "directory", "nats", "flower"] | OwnTransport = key(
+        "memory", "In one process, through a shared folder, NATS, Flower, or `package.module:Class` of your own."
+    )
+    options: dict[str, Any] = mapping("Settings for a transport of your own.")
     directory: FilePath = key("exchange", "The shared folder.")
     nats: NatsConfig = section(NatsConfig, "Settings of `kind: nats`.")
+    flower: FlowerConfig = section(FlowerConfig, "Settings of `kind: flower`.")
     revoked_keys: FilePath | None = key(
         None, "File of keys that are trusted no more, a public line or fingerprint each; read again when it changes."
     )

@@ -1,4 +1,4 @@
-"""Putting one layer of settings over another, so that what comes later wins without contradicting what was before."""
+"""Merging layers of settings: the later layer wins, and what contradicts it is dropped from the earlier one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ EXCLUSIVE: tuple[tuple[str, ...], ...] = (
     ("data.test_file", "data.test_fraction", "data.split_column"),
     ("data.partition", "data.party_column"),
 )
-# Sections that a bare word may stand for, and the key that the word is then the value of.
+# Sections that may be written as a bare word, and the key that takes the word.
 SHORTHANDS = {
     "train.schedule": "kind",
     "train.averaging": "kind",
@@ -106,7 +106,7 @@ def forget_former_split(layers: Sequence[dict[str, Any]]) -> None:
 
 
 def _leave_mechanism(base: dict[str, Any], over: dict[str, Any]) -> None:
-    """With another mechanism, drop from below what only the former one reads."""
+    """If the later layer names another mechanism, drop from the earlier one what only the former mechanism reads."""
     mechanism = get(over, "privacy.mechanism")
     if not isinstance(mechanism, str) or mechanism == get(base, "privacy.mechanism"):
         return

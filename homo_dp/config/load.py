@@ -15,17 +15,25 @@ from pydantic import ValidationError
 
 from homo_dp.config.addresses import masked_tree
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
+from homo_dp.config.book_chapter import is_book_chapter, translate_book_chapter
 from homo_dp.config.explain import dotted, explain, show
+from homo_dp.config.federatedscope import (
+    SECTIONS,
+    Translation,
+    is_federatedscope,
+    translate_federatedscope,
+)
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.recipes import recipe_path
+from homo_dp.config.registry import read_registry
 from homo_dp.config.schema import Config
 from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.foreign import Foreign
 
-# What conf/homo_lr_dpsgd.yaml says that does not go with its table: tables that nobody describes may have its columns.
+# Files that are given without a config and without a description are taken to have the default recipe's columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}
 _DESCRIBED_BY = ("data.columns", "data.image", "federation.run")  # with the last, by the aggregator
 
@@ -39,6 +47,7 @@ class Loaded:
 
     config: Config
     notes: tuple[str, ...] = ()
+    process: str = "train"  # or predict: what a PrimiHub task file asks for
 
 
 def load_config(path: Paths | None = None, overrides: Overrides = ()) -> Config:
@@ -55,16 +64,23 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else (path or ())
     layers: list[dict[str, Any]] = []
     tasks: list[Task] = []
+    words: list[str] = []
     for each in paths:
         tree = _read(Path(each))
         if is_task(tree):
             tasks.append(translate(tree, f"--config {each}"))
             tree = tasks[-1].tree
+        elif (translation := translated(tree, f"--config {each}")) is not None:
+            tree = translation.tree
+            words += translation.notes
         layers.append(rename(tree))
     over: dict[str, Any] = {}
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
+    if (translation := translated_overrides(over)) is not None:
+        over = translation.tree
+        words += translation.notes
     over = rename(over)
     if not paths and get(over, "data.files") and not any(get(over, key) for key in _DESCRIBED_BY):
         layers.append(_OF_THE_DEFAULT_RECIPE)
@@ -72,12 +88,50 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     forget_former_split(layers)
     nothing: dict[str, Any] = {}
     merged = reduce(merge, layers, nothing)
+    _look_up(merged, tasks)
     for task in tasks:
         check_files(task, merged)
-    notes = [note for task in tasks for note in task.notes]
+    if get(merged, "data.files"):
+        words = [note for note in words if not note.startswith("data.type: ")]
+    notes = [*words, *(note for task in tasks for note in task.notes)]
     idle = left_aside(merged.get("privacy"))
     notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
-    return Loaded(config_from(merged), tuple(notes))
+    return Loaded(config_from(merged), tuple(notes), process=next((task.process for task in tasks), "train"))
+
+
+def translated(tree: Mapping[str, Any], source: str) -> Translation | None:
+    """A config of another system in our words; None if it is ours."""
+    if is_federatedscope(tree):
+        return translate_federatedscope(tree, source)
+    return translate_book_chapter(tree, source) if is_book_chapter(tree) else None
+
+
+def translated_overrides(over: Mapping[str, Any]) -> Translation | None:
+    """Single keys of FederatedScope among overrides (`--cfg FILE federate.total_round_num 5`)."""
+    if not SECTIONS & set(over):
+        return None
+    found = translate_federatedscope(over, "overrides")
+    return Translation(found.tree, [note for note in found.notes if not note.startswith(("nbafl.use:", "data.type:"))])
+
+
+def _look_up(merged: dict[str, Any], tasks: Sequence[Task]) -> None:
+    """Put the addresses that the registry knows in the place of data set names."""
+    paths = get(merged, "data.registry")
+    if not paths:
+        return
+    names = read_registry([paths] if isinstance(paths, str) else paths)
+    for task in tasks:
+        key = "data.files" if task.process == "train" else "data.test_file"
+        for party, name in task.data_sets.items():
+            given = get(merged, key)
+            if name in names and not isinstance(given, str) and party not in (given or {}):
+                put(merged, (*key.split("."), party), names[name])
+    for key in ("files", "test_file"):
+        given = get(merged, f"data.{key}")
+        if isinstance(given, dict):
+            merged["data"][key] = {party: names.get(name, name) for party, name in given.items()}
+        elif isinstance(given, str):
+            merged["data"][key] = names.get(given, given)
 
 
 def config_from(tree: Mapping[str, Any]) -> Config:

@@ -18,8 +18,10 @@ class TemperedSigmoid(Section):
 class ModelConfig(Section):
     """Which model, and its shape."""
 
-    name: Literal["logistic_regression", "linear_regression", "mlp", "cnn"] = key(
-        "logistic_regression", "A built-in model. Logistic regression is binary or multinomial by the classes."
+    name: Literal["logistic_regression", "linear_regression", "mlp", "cnn", "scattering"] = key(
+        "logistic_regression",
+        "A built-in model. Logistic regression is binary or multinomial by the classes; `scattering` is one on fixed "
+        "features of images.",
     )
     task: Literal["classification", "regression"] | None = key(
         None, "What an `mlp`, `cnn` or factory predicts; null: regression for linear_regression, else classification."
@@ -47,7 +49,11 @@ class ModelConfig(Section):
     def _check(self) -> Self:
         if self.factory is None and self.options:
             raise Conflict("model.options: only a factory takes options; give model.factory=package.module:function")
-        fixed = {"linear_regression": "regression", "logistic_regression": "classification"}
+        fixed = {
+            "linear_regression": "regression",
+            "logistic_regression": "classification",
+            "scattering": "classification",
+        }
         if self.factory is None and fixed.get(self.name, self.task) != self.task:
             raise Conflict(
                 f"model.task={self.task}: model.name={self.name} does {fixed[self.name]}; "

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from homo_dp.config.addresses import address
-from homo_dp.config.base import Count, FilePath, Flag, Fraction, Section, Text, key
+from homo_dp.config.base import Count, FilePath, Flag, Fraction, PartyName, Section, Text, key, mapping
 
 
 class TrackingConfig(Section):
@@ -34,10 +34,19 @@ class PredictConfig(Section):
     chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
 
 
+class PartyOutput(Section):
+    """Copies for one party of a simulation, where a PrimiHub task names paths for each client."""
+
+    modelFileName: FilePath | None = key(None, "The model again, under this name.")
+    indicatorFileName: FilePath | None = key(None, "Metrics of this party's own rows and its part of the guarantee.")
+    predictFileName: FilePath | None = key(None, "Predictions of this party's own test rows.")
+
+
 class OutputConfig(Section):
     """Files of a run; the three names are also short names in `--params`."""
 
     predictFileName: FilePath = key("out/predict.csv", "Predictions (CSV).")
     indicatorFileName: FilePath = key("out/indicator.json", "Indicators (JSON).")
     modelFileName: FilePath = key("out/model.safetensors", "The model (safetensors).")
+    parties: dict[PartyName, PartyOutput] = mapping("Files for single parties of a simulation besides those for all.")
     keep: Flag = key(False, "Each training (`homo_dp.train`) writes into a new folder: `out/run-001/`, `out/run-002/`.")

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from homo_dp.config.layers import get, put
 from homo_dp.core.errors import ConfigError
@@ -78,8 +78,19 @@ class _Part(Schema, extra="allow"):
     """What a task says about one party; what is neither of these has no counterpart here."""
 
     data_set: str | int | float | None = None
-    model_path: Any = None
-    metric_path: Any = None
+    model_path: str | None = None
+    metric_path: str | None = None
+    predict_path: str | None = None
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Where its files go, by our names."""
+        given = {
+            "modelFileName": self.model_path,
+            "indicatorFileName": self.metric_path,
+            "predictFileName": self.predict_path,
+        }
+        return {name: path for name, path in given.items() if path is not None}
 
     @property
     def strangers(self) -> list[str]:
@@ -90,7 +101,7 @@ class _Common(Schema, extra="allow"):
     """The parameters that decide what is translated; the others are translated one by one."""
 
     model: str
-    method: str
+    method: str | None = None
     process: str | None = None
     task: Any = None
     task_name: Any = None
@@ -104,17 +115,23 @@ class _Common(Schema, extra="allow"):
 
     @field_validator("method")
     @classmethod
-    def _known_method(cls, method: str) -> str:
-        if method not in _METHODS:
+    def _known_method(cls, method: str | None) -> str | None:
+        if method is not None and method not in _METHODS:
             raise ValueError(f"method={method}: has no counterpart; translated are {', '.join(_METHODS)}")
         return method
 
     @field_validator("process")
     @classmethod
-    def _training(cls, process: str | None) -> str | None:
-        if process not in (None, "train"):
-            raise ValueError(f"process={process}: is not training; score a table with python -m homo_dp.infer")
+    def _known_process(cls, process: str | None) -> str | None:
+        if process not in (None, "train", "predict"):
+            raise ValueError(f"process={process}: is neither train nor predict")
         return process
+
+    @model_validator(mode="after")
+    def _has_method(self) -> Self:
+        if self.method is None and self.process != "predict":
+            raise ValueError(f"method: is missing; translated are {', '.join(_METHODS)}")
+        return self
 
 
 class _Component(Schema):
@@ -135,6 +152,7 @@ class Task:
     tree: dict[str, Any] = field(default_factory=dict)
     data_sets: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    process: str = "train"
 
 
 def is_task(tree: Mapping[str, Any]) -> bool:
@@ -146,6 +164,8 @@ def translate(tree: Mapping[str, Any], source: str) -> Task:
     """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is an error."""
     component = Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
     task = Task()
+    if component.common_params.process == "predict":
+        return _translate_prediction(component, task)
     _translate_model(component.common_params, task)
     for name, value in tree["component_params"]["common_params"].items():
         _translate_parameter(name, value, task)
@@ -158,6 +178,8 @@ def translate(tree: Mapping[str, Any], source: str) -> Task:
 
 def check_files(task: Task, merged: Mapping[str, Any]) -> None:
     """Refuse a task whose data sets have no file yet, with the words that give them."""
+    if task.process == "predict":
+        return  # homo_dp.infer says itself what it lacks, and takes --data as well
     files = get(merged, "data.files")
     if get(merged, "data.embedded") is not None or isinstance(files, str):
         return
@@ -166,17 +188,17 @@ def check_files(task: Task, merged: Mapping[str, Any]) -> None:
         words = ",".join(f"data.files.{party}=FILE" for party in missing)
         raise ConfigError(
             f"data.files.{missing[0]}: the file of data_set {task.data_sets[missing[0]]} is not known; "
-            f"add --params {words}"
+            f"add --params {words}, or data.registry=FILE, a PrimiHub node config that names it"
         )
     if isinstance(files, dict) and (strangers := sorted(set(files) - set(task.data_sets))):
         raise ConfigError(
-            f"data.files.{strangers[0]}: is no client of the task; its clients are {', '.join(task.data_sets)}"
+            f"data.files.{strangers[0]}: is not a client of the task; its clients are {', '.join(task.data_sets)}"
         )
 
 
 def _translate_model(common: _Common, task: Task) -> None:
     task.tree["model"] = dict(_MODELS[common.model])
-    task.tree["privacy"] = {"mechanism": _METHODS[common.method]}
+    task.tree["privacy"] = {"mechanism": _METHODS[str(common.method)]}
     if common.method == "Plaintext":
         task.notes.append("method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change that")
     if common.model in ("HFL_neural_network", "HFL_CNN"):
@@ -191,7 +213,10 @@ def _translate_model(common: _Common, task: Task) -> None:
 
 def _scaling_note(common: _Common) -> str:
     if common.model == "HFL_CNN":
-        return "images: .npz or IDX files; pixels are scaled by the public range data.image.scale, [0, 255] if left out"
+        return (
+            "images: a zip or folder with annotations, .npz or IDX files; pixels are scaled by the public range "
+            "data.image.scale, [0, 255] if left out"
+        )
     return (
         "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
         "data.columns or data.columns_from; to draft them: python -m homo_dp.data describe FILE > columns.yaml, then "
@@ -224,11 +249,26 @@ def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: Task) -> N
     put(task.tree, ("data", "name"), "+".join(task.data_sets.values()))
     if roles.aggregator is not None:
         metric_path = parts.get(roles.aggregator, _Part()).metric_path
-        if isinstance(metric_path, str):
+        if metric_path is not None:
             put(task.tree, ("output", "indicatorFileName"), metric_path)
         task.notes.append(f"roles.server {roles.aggregator}: is the aggregator, which holds no data here")
-    if any({"model_path", "metric_path"} & part.model_fields_set for part in said.values()):
-        task.notes.append(
-            "model_path, metric_path of clients: all parties get one model and one indicator file; "
-            "give modelFileName=... and indicatorFileName=..."
-        )
+    for party, part in said.items():
+        for key, path in part.paths.items():
+            put(task.tree, ("output", "parties", party, key), path)
+    if any(str(part.model_path).endswith(".pkl") for part in said.values()):
+        task.notes.append("model_path: the files are safetensors, whatever their name; nothing here is pickled")
+
+
+def _translate_prediction(component: _Component, task: Task) -> Task:
+    """A task that scores: the client's table, model and where predictions go."""
+    task.process = "predict"
+    client = component.roles.client[0]
+    part = component.role_params.get(client, _Part())
+    if len(component.roles.client) > 1:
+        task.notes.append(f"roles.client: predictions are made for one, {client}; run the task again for the others")
+    task.data_sets[client] = client if part.data_set is None else str(part.data_set)
+    if os.path.isfile(task.data_sets[client]):
+        put(task.tree, ("data", "test_file", client), task.data_sets[client])
+    for key, path in ({"indicatorFileName": "out/test_indicator.json"} | part.paths).items():  # training's file stays
+        put(task.tree, ("output", key), path)
+    return task

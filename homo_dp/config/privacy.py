@@ -1,7 +1,7 @@
 """The `privacy` and `nbafl` sections: what is hidden, by which mechanism, at what price.
 
 `privacy.mechanism` says which class checks the section; each mechanism has one, with the keys that it reads. A key of
-another mechanism is refused unless it says what it would say anyway, so that a resolved config can be loaded again.
+another mechanism is refused unless it holds its default, so that a resolved config can be loaded again.
 
 Guarantees: DP is on unless `mechanism: none` is written out; a DP mechanism never comes out of here without noise.
 """
@@ -43,8 +43,7 @@ INSTEAD = {
     "max_grad_norm": "dp_fedavg clips with privacy.clip_norm, nbafl with nbafl.clip_norm",
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",
     "sample_rate": "the sampling of rows is train.sample_rate",
-    "nbafl.cohort_size": "K-of-N scheduling is not offered, since its noise formula could not be checked against the "
-    "paper; leave it out, and limit the uploads of a party with nbafl.exposures if you like",
+    "nbafl.cohort_size": "the parties of a round are nbafl.parties_per_round",
     "target_epsilon": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
     "noise_multiplier": "none adds no noise, and nbafl solves its own from nbafl.epsilon; leave it out",
 }
@@ -69,12 +68,16 @@ class PrivacyConfig(Section):
 
     mechanism: str = key(
         "dp_sgd",
-        "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE.",
+        "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE; "
+        "`statistics` trains nothing (`homo-dp stats`).",
     )
     unit: Literal["record", "user"] = key("record", "Whose presence is hidden: one row, or all rows of a user.")
     target_epsilon: Positive | None = key(None, _TARGET)
     noise_multiplier: Positive | None = key(None, _MULTIPLIER)
     delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")
+    statistics_share: Rate = key(
+        0.1, "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: private`)."
+    )
     secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
         "auto", "How rows are clipped; auto: fast where every layer allows it."
@@ -97,10 +100,15 @@ class PrivacyConfig(Section):
         """Whether the clip norm follows the updates."""
         return False
 
+    @property
+    def asks_raw_values(self) -> bool:
+        """Whether columns are read as they are, not scaled to the model's inputs: statistics ask about them."""
+        return self.mechanism == "statistics"
+
     @model_validator(mode="before")
     @classmethod
     def _own_keys(cls, given: Any) -> Any:
-        """Leave out the keys of other mechanisms that say nothing, and refuse those that ask for something."""
+        """Drop the keys of other mechanisms that hold their defaults, and refuse those that do not."""
         if not isinstance(given, dict):
             return given
         mechanism = _mechanism_of(given)
@@ -157,7 +165,7 @@ class SharedNoiseKeys(PrivacyConfig):
     """Keys of mechanisms whose noise the parties can share, because the aggregator sees only their total."""
 
     secure_aggregation: Flag = key(
-        False, "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd)."
+        False, "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd, dp_fedavg, nbafl)."
     )
     tolerated_dropouts: CountOrZero = key(
         0, "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too)."
@@ -166,8 +174,16 @@ class SharedNoiseKeys(PrivacyConfig):
         1, "Parties that may tell the aggregator their noise under secure_aggregation."
     )
 
+    def check_unshared(self) -> None:
+        """Refuse numbers of shared noise where none is shared."""
+        if not self.secure_aggregation and (self.tolerated_dropouts or self.tolerated_colluders != 1):
+            raise Conflict(
+                "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for privacy.secure_aggregation: true; "
+                "leave them out"
+            )
 
-class UserKeys(PrivacyConfig):
+
+class UserKeys(SharedNoiseKeys):
     """Keys of mechanisms that add up whole updates of a cohort of users."""
 
     clip_norm: Positive = key(1.0, "Clip norm of a user's whole update (dp_fedavg).")
@@ -182,9 +198,6 @@ class UserKeys(PrivacyConfig):
     sample_rate: Rate | None = key(None, "Share of users of a round, instead of cohort_size (poisson).")
     noise_at: Literal["server", "parties"] = key(
         "server", "Who adds the noise (dp_fedavg); `server` needs trust_aggregator: true."
-    )
-    tolerated_dropouts: CountOrZero = key(
-        0, "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too)."
     )
 
     @property
@@ -201,16 +214,7 @@ class UserKeys(PrivacyConfig):
 
     def check_users(self) -> None:
         """Refuse what cannot hold together where cohorts of users are drawn, whoever wrote the mechanism."""
-        if self.noise_at == "server" and not self.trust_aggregator:
-            raise Conflict(
-                "privacy.noise_at=server: the aggregator sees updates without noise; write privacy.trust_aggregator: "
-                "true if you trust it, or privacy.noise_at: parties with privacy.sampling: fixed"
-            )
-        if self.noise_at == "parties" and self.sampling == "poisson":
-            raise Conflict(
-                "privacy.noise_at=parties: a poisson cohort has no known size to share the noise over; "
-                "write privacy.sampling: fixed or everyone"
-            )
+        self._check_noise_site()
         if self.cohort_size is not None and self.sample_rate is not None:
             raise Conflict(
                 "privacy.cohort_size, privacy.sample_rate: one follows from the other; leave one of them out"
@@ -232,11 +236,40 @@ class UserKeys(PrivacyConfig):
                 raise Conflict(
                     f"privacy.delta={self.delta:g}: must be below 1 / privacy.population = {1 / self.population:g}"
                 )
+        size = self.cohort_size or self.population
+        if size is not None and not self.secure_aggregation and self.tolerated_dropouts >= size:
+            raise Conflict(f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}")
+
+    def _check_noise_site(self) -> None:
+        if self.secure_aggregation:
+            self._check_masks()
+            return
+        if self.noise_at == "server" and not self.trust_aggregator:
+            raise Conflict(
+                "privacy.noise_at=server: the aggregator sees updates without noise; write privacy.trust_aggregator: "
+                "true if you trust it, or privacy.noise_at: parties with privacy.sampling: fixed"
+            )
+        if self.tolerated_colluders != 1:
+            raise Conflict("privacy.tolerated_colluders: is for privacy.secure_aggregation: true; leave it out")
         if self.tolerated_dropouts and self.noise_at == "server":
             raise Conflict("privacy.tolerated_dropouts: is for privacy.noise_at: parties; leave it out")
-        size = self.cohort_size or self.population
-        if size is not None and self.tolerated_dropouts >= size:
-            raise Conflict(f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}")
+        if self.noise_at == "parties" and self.sampling == "poisson":
+            raise Conflict(
+                "privacy.noise_at=parties: a poisson cohort has no known size to share the noise over; "
+                "write privacy.sampling: fixed or everyone, or privacy.secure_aggregation: true"
+            )
+
+    def _check_masks(self) -> None:
+        """Under masks everybody adds noise in every round, and each holder of users draws among its own in secret."""
+        if self.noise_at == "server":
+            raise Conflict(
+                "privacy.secure_aggregation=true: the parties share the noise; write privacy.noise_at: parties"
+            )
+        if self.sampling == "fixed":
+            raise Conflict(
+                "privacy.sampling=fixed: nobody may know who is drawn under privacy.secure_aggregation: true, so "
+                "each holder draws its own users; write privacy.sampling: poisson or everyone"
+            )
 
 
 class DpSgdPrivacy(RecordKeys):
@@ -263,11 +296,7 @@ class DpFedSgdPrivacy(RecordKeys, SharedNoiseKeys):
         return super().fill(_with_target(given))
 
     def check_own(self) -> None:
-        if not self.secure_aggregation and (self.tolerated_dropouts or self.tolerated_colluders != 1):
-            raise Conflict(
-                "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for privacy.secure_aggregation: true; "
-                "leave them out"
-            )
+        self.check_unshared()
 
 
 class DpFedAvgPrivacy(UserKeys):
@@ -285,7 +314,7 @@ class DpFedAvgPrivacy(UserKeys):
         self.check_users()
 
 
-class NbaflPrivacy(PrivacyConfig):
+class NbaflPrivacy(SharedNoiseKeys):
     """NbAFL, whose own settings are in the section `nbafl`."""
 
     hides: ClassVar[str | None] = "record"
@@ -294,10 +323,27 @@ class NbaflPrivacy(PrivacyConfig):
     noise_multiplier: None = key(None, _MULTIPLIER)
     public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
 
+    def check_own(self) -> None:
+        self.check_unshared()
+
+
+class StatisticsPrivacy(SharedNoiseKeys):
+    """Private sums over the tables, no training; the questions are in the section `statistics`. Keys of mechanisms that
+    train are left aside, so that the config of a training can be asked with."""
+
+    drops_foreign_keys: ClassVar[bool] = True
+    hides: ClassVar[str | None] = "record"
+    mechanism: Literal["statistics"] = "statistics"
+    public_tensors: tuple[()] = key((), _PUBLIC_TENSORS)
+
+    @classmethod
+    def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return super().fill(_with_target(given))
+
 
 class NoPrivacy(PrivacyConfig):
-    """NOT PRIVATE. Keys of the mechanisms are left aside, so that one word switches privacy off; a wish for a
-    certain epsilon or noise is refused, because it cannot be meant."""
+    """NOT PRIVATE. Keys of the mechanisms are ignored, so that one word switches privacy off; a target epsilon or a
+    noise multiplier is refused, because it contradicts that word."""
 
     drops_foreign_keys: ClassVar[bool] = True
     mechanism: Literal["none"] = "none"
@@ -314,7 +360,7 @@ def _own_class(value: object) -> object:
     return value
 
 
-class OwnPrivacy(RecordKeys, UserKeys, SharedNoiseKeys):
+class OwnPrivacy(RecordKeys, UserKeys):
     """A mechanism of one's own, which may read every key and has options besides."""
 
     mechanism: Annotated[str, BeforeValidator(_own_class)] = key("", "package.module:Class")
@@ -327,15 +373,23 @@ SECTIONS: dict[str, type[PrivacyConfig]] = {
     "dp_fedsgd": DpFedSgdPrivacy,
     "dp_fedavg": DpFedAvgPrivacy,
     "nbafl": NbaflPrivacy,
+    "statistics": StatisticsPrivacy,
     "none": NoPrivacy,
 }
 BUILT_IN = tuple(SECTIONS)
+HAVE_RULES = ("dp_sgd", "dp_fedsgd", "none")  # mechanisms that train.auto knows settings for
+CHOSEN = "dp_fedsgd"  # by train.auto, where nobody names one: a noisy sum a round, which parties can share
 # Every key of every mechanism: a mechanism of one's own may read them all.
 EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
 
 
 def _mechanism_of(given: Any) -> Any:
-    mechanism = given.get("mechanism", "dp_sgd") if isinstance(given, dict) else getattr(given, "mechanism", "dp_sgd")
+    """The mechanism that is written out; else the one whose noise parties can share, if they are to, or DP-SGD."""
+    if isinstance(given, dict):
+        shared = given.get("secure_aggregation") is True
+        mechanism = given.get("mechanism", CHOSEN if shared else "dp_sgd")
+    else:
+        mechanism = getattr(given, "mechanism", "dp_sgd")
     return _SPELLINGS.get(mechanism, mechanism) if isinstance(mechanism, str) else mechanism
 
 
@@ -349,6 +403,7 @@ AnyPrivacy = Annotated[
     | Annotated[DpFedSgdPrivacy, Tag("dp_fedsgd")]
     | Annotated[DpFedAvgPrivacy, Tag("dp_fedavg")]
     | Annotated[NbaflPrivacy, Tag("nbafl")]
+    | Annotated[StatisticsPrivacy, Tag("statistics")]
     | Annotated[NoPrivacy, Tag("none")]
     | Annotated[OwnPrivacy, Tag("own")],
     Discriminator(_section_of),
@@ -393,7 +448,7 @@ def every_key(privacy: PrivacyConfig) -> dict[str, Any]:
 
 
 def left_aside(given: Any) -> list[str]:
-    """The keys with a wish that `mechanism: none` does not read, for a note to the user.
+    """The keys that somebody set and that `mechanism: none` does not read, for a note to the user.
 
     >>> left_aside({"mechanism": "none", "max_grad_norm": 0.5, "clip_norm": 1.0})
     ['max_grad_norm']
@@ -409,7 +464,7 @@ def never_set(field: FieldInfo) -> bool:
 
 
 def _says(value: Any, field: FieldInfo) -> bool:
-    """Whether a value is what the key says anyway, if nobody writes it."""
+    """Whether a value is the default of its key."""
     default = field.get_default(call_default_factory=True, validated_data={})
     return _same(value, default.model_dump() if isinstance(default, Section) else default)
 
@@ -429,7 +484,7 @@ def _instead(name: str, mechanism: str) -> str:
 
 
 def _with_target(given: dict[str, Any]) -> dict[str, Any]:
-    """DP asks for noise: epsilon 4 if nobody says how much, and an error if somebody says none."""
+    """DP needs noise: target epsilon 4 where neither key is given, an error where the target is null and alone."""
     if given.get("target_epsilon") is None and given.get("noise_multiplier") is None:
         if "target_epsilon" in given:
             raise Conflict(
@@ -449,7 +504,13 @@ class NbaflConfig(Section):
     clip_norm: Positive = key(1.0, "C: L2 norm of uploaded weights. Also `w_clip` and `l2_norm_clip`.")
     mu: Strength = key(0.01, "Weight of the proximal term.")
     exposures: Count | None = key(None, "L: uploads of one party; null: train.rounds.")
-    noise_at_upload: Flag = key(True, "Parties add noise; false needs privacy.trust_aggregator: true.")
+    parties_per_round: Count | None = key(
+        None,
+        "K: parties of a round, in turn, instead of exposures; null: all. Also `cohort_size`, `clients_per_round`.",
+    )
+    noise_at_upload: Flag = key(
+        True, "Parties add noise; false needs privacy.trust_aggregator: true, or privacy.secure_aggregation: true."
+    )
     noise_at_download: Flag = key(True, "The aggregator adds the paper's download noise.")
     min_dataset_size: Count | None = key(None, "m: declared smallest row count; null: the smallest party's.")
 
@@ -464,4 +525,8 @@ class NbaflConfig(Section):
     def _check(self) -> Self:
         if self.delta is not None and self.constant is not None:
             raise Conflict("nbafl.delta, nbafl.constant: one follows from the other; leave one of them out")
+        if self.exposures is not None and self.parties_per_round is not None:
+            raise Conflict(
+                "nbafl.exposures, nbafl.parties_per_round: one follows from the other; leave one of them out"
+            )
         return self

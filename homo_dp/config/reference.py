@@ -18,7 +18,8 @@ _HEAD = """# Configuration
 <!-- Written by `python -m homo_dp.config.reference`; a test keeps it equal to the code. -->
 
 A configuration is a YAML file (`--config FILE`, or `--cfg FILE key value ...`) with the sections below; every key has a
-default, and `conf/homo_lr_dpsgd.yaml` spells the default recipe out. `--params key=value,...` puts single keys over it.
+default, and `conf/auto.yaml` is the default recipe. Where none of rate, rounds, batch, clip and solver is set, rules
+choose them (docs/auto.md) instead of the defaults below. `--params key=value,...` puts single keys over a file.
 An unknown key is an error that names the nearest valid one. Relative paths start at the working directory.
 
 The order is: defaults, file, command line. What comes later wins. Null, where a key takes it, means not given.
@@ -32,9 +33,10 @@ The order is: defaults, file, command line. What comes later wins. Null, where a
     --params "data.columns.'mean radius'.bounds=[6, 22]"       a name with a space or dot in quotes
     --params 'data.files.a="my table, v2.csv"'                  a value with a space or comma in quotes
 
-Values are YAML scalars, lists or mappings; a plain value that is no number, true, false or null is text. Words follow
-YAML 1.2: `no`, `yes`, `on`, `off` are text, `1e-5` is a number. PrimiHub's form `name:TYPE:is_array:value` (TYPE is
-STRING, INT32 or BYTE; arrays, flag 1, are split at `;`) works unchanged; there, too, a value with a comma needs quotes.
+Values are YAML scalars, lists or mappings; a plain value that is not a number, true, false or null is text. Words
+follow YAML 1.2: `no`, `yes`, `on`, `off` are text, `1e-5` is a number. PrimiHub's form `name:TYPE:is_array:value`
+(TYPE is STRING, INT32 or BYTE; arrays, flag 1, are split at `;`) works unchanged; there, too, a value with a comma
+needs quotes.
 
 Of some keys only one can be given. Both in one place is an error, but on the command line the one given there replaces
 the one of the file:

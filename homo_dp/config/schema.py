@@ -9,9 +9,12 @@ from pydantic import model_validator
 from homo_dp.config.base import Conflict, Section, section
 from homo_dp.config.data import ColumnConfig, DataConfig, ImageConfig, PartitionConfig
 from homo_dp.config.federation import FederationConfig, PartyConfig, TransportConfig
+from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.model import ModelConfig
 from homo_dp.config.output import OutputConfig, PredictConfig, TrackingConfig
-from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, NbaflConfig, PrivacyConfig
+from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, NbaflConfig, PrivacyConfig, SharedNoiseKeys
+from homo_dp.config.report import ReportConfig
+from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "DataConfig",
     "FederationConfig",
     "ImageConfig",
+    "MetricsConfig",
     "ModelConfig",
     "NbaflConfig",
     "OutputConfig",
@@ -32,13 +36,15 @@ __all__ = [
     "PrivacyConfig",
     "ScheduleConfig",
     "ServerOptimizerConfig",
+    "StatisticsConfig",
     "TrackingConfig",
     "TrainConfig",
     "TransportConfig",
 ]
 
 
-MECHANISM_SECTIONS = ("nbafl",)  # settings of one mechanism in a section of its own, under the mechanism's name
+LINEAR_MODELS = ("logistic_regression", "linear_regression", "scattering")
+MECHANISM_SECTIONS = ("nbafl", "statistics")  # settings of one mechanism in a section under its name
 
 
 class Config(Section):
@@ -48,6 +54,8 @@ class Config(Section):
     data: DataConfig = section(DataConfig, "Tables, columns, parties.")
     privacy: AnyPrivacy = section(DpSgdPrivacy, "The guarantee.")
     nbafl: NbaflConfig = section(NbaflConfig, "NbAFL's own settings.")
+    statistics: StatisticsConfig = section(StatisticsConfig, "Questions of `homo-dp stats`.")
+    metrics: MetricsConfig = section(MetricsConfig, "What is released about how good the model is.")
     train: TrainConfig = section(TrainConfig, "Rounds, steps, optimisers.")
     federation: FederationConfig = section(FederationConfig, "The aggregator's rules.")
     party: PartyConfig = section(PartyConfig, "A party process.")
@@ -55,6 +63,7 @@ class Config(Section):
     tracking: TrackingConfig = section(TrackingConfig, "MLflow.")
     predict: PredictConfig = section(PredictConfig, "Scoring.")
     output: OutputConfig = section(OutputConfig, "Files of a run.")
+    report: ReportConfig = section(ReportConfig, "Words for the privacy report.")
 
     @property
     def private(self) -> bool:
@@ -71,10 +80,31 @@ class Config(Section):
             raise Conflict(f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl")
         if mechanism == "dp_fedsgd":
             self._check_one_step()
-        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.privacy.trust_aggregator:
+        for name in ("scaling", "counts"):
+            if getattr(self.data, name) == "private":
+                self._check_learning(name)
+        for column in self.data.private_levels:
+            self._check_learning(f"columns.{column}.levels")
+        if self.data.learnt is not None and mechanism in ("dp_fedavg", "nbafl"):
             raise Conflict(
-                "nbafl.noise_at_upload=false: the aggregator sees weights without noise; "
-                "write privacy.trust_aggregator: true if you trust it"
+                f"data.learnt: privacy.mechanism={mechanism} does not solve its noise together with what was learnt; "
+                "use dp_sgd or dp_fedsgd, or leave data.learnt out and count its run beside this one"
+            )
+        self._check_metrics()
+        if self.train.grad_clip is not None and mechanism not in ("none", "nbafl"):
+            raise Conflict(
+                f"train.grad_clip={self.train.grad_clip:g}: cuts the gradient of a batch, which bounds no record's "
+                f"part in it; privacy.mechanism={mechanism} clips by privacy.max_grad_norm or clip_norm, leave it out"
+            )
+        if mechanism != "statistics" and self.statistics != StatisticsConfig():
+            raise Conflict(f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp stats`")
+        self._check_solver()
+        masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
+        trusted = self.privacy.trust_aggregator or masked
+        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not trusted:
+            raise Conflict(
+                "nbafl.noise_at_upload=false: the aggregator sees weights without noise; write "
+                "privacy.trust_aggregator: true if you trust it, or privacy.secure_aggregation: true"
             )
         if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.nbafl.noise_at_download:
             raise Conflict("nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on")
@@ -85,6 +115,41 @@ class Config(Section):
         if files and least is not None and least > len(files):
             raise Conflict(f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files")
         return self
+
+    def _check_metrics(self) -> None:
+        """Metrics are released within the budget of a mechanism that solves its noise together with them."""
+        release, privacy = self.metrics.release, self.privacy
+        if release == "public" and not self.data.public_test:
+            raise Conflict("metrics.release=public: the test table must be public; write data.public_test: true")
+        if release != "noised" or not privacy.built_in:
+            return
+        if privacy.mechanism not in ("dp_sgd", "dp_fedsgd") or privacy.target_epsilon is None:
+            raise Conflict(
+                f"metrics.release=noised: privacy.mechanism={privacy.mechanism} has no share of its budget for it; use "
+                "dp_sgd or dp_fedsgd with privacy.target_epsilon, or a public test table (data.public_test)"
+            )
+
+    def _check_learning(self, name: str) -> None:
+        """Learning under the budget of a training needs a mechanism that solves its noise together with it."""
+        if self.privacy.mechanism not in ("dp_sgd", "dp_fedsgd", "statistics"):
+            raise Conflict(
+                f"data.{name}=private: privacy.mechanism={self.privacy.mechanism} has no share of its budget for it; "
+                "use dp_sgd or dp_fedsgd, or ask `homo-dp stats` first and write down what it finds"
+            )
+        if self.privacy.target_epsilon is None:
+            raise Conflict(f"data.{name}=private: shares privacy.target_epsilon with the training; give it")
+        if name == "counts" and isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation:
+            raise Conflict(
+                "data.counts=private: secure aggregation shows the total of all parties alone; declare data.rows"
+            )
+        masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
+        if name.endswith(".levels") and (masked or self.federation.parties or self.party.name):
+            raise Conflict(
+                f"data.{name}=private: a list of value texts is no sum that could be masked or sent; it is learnt in "
+                "one process without secure aggregation, list the levels here"
+            )
+        if name == "scaling" and self.data.image is not None:
+            raise Conflict("data.scaling=private: is for columns of numbers; pixels have data.image.scale")
 
     def _check_one_step(self) -> None:
         """Under dp_fedsgd a round is one gradient, and the aggregator takes the step."""
@@ -99,6 +164,18 @@ class Config(Section):
                 "train.optimizer, train.momentum, train.proximal_mu: parties take no step under dp_fedsgd; use "
                 "train.server_optimizer: fedavgm or fedadam"
             )
+
+    def _check_solver(self) -> None:
+        """The solvers of linear models are those of dp_fedsgd, and full settings name their norm."""
+        solver, linear = self.train.solver, self.model.name in LINEAR_MODELS and self.model.factory is None
+        if solver in ("auto", "sgd"):
+            return
+        if self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
+            raise Conflict(f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd; leave one of them out")
+        if not linear:
+            raise Conflict(f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out")
+        if self.train.auto is False and self.train.row_norm is None:
+            raise Conflict(f"train.solver={solver}: needs train.row_norm, or train.auto to choose it")
 
     def _check_outputs(self) -> None:
         paths = {f"output.{name}": path for name, path in self.output if isinstance(path, str)} | {

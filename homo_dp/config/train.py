@@ -3,13 +3,14 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, ModelWrapValidatorHandler, model_validator
 
 from homo_dp.config.base import (
     Conflict,
     Count,
     CountOrZero,
     FilePath,
+    Flag,
     Fraction,
     Positive,
     Probability,
@@ -83,6 +84,20 @@ class AveragingConfig(Section):
 class TrainConfig(Section):
     """How the model is trained."""
 
+    auto: Flag | None = key(
+        None,
+        "Fill what is not set by rules from public facts (docs/auto.md). Null: true where none of rate, rounds, batch, "
+        "steps, clip and solver is set.",
+    )
+    solver: Literal["auto", "sgd", "gradient", "second_moment"] = key(
+        "auto",
+        "How dp_fedsgd fits a linear model: by its gradient, or in coordinates that one private second moment gives; "
+        "`sgd` is for any model, and `auto` without train.auto is `sgd`.",
+    )
+    row_norm: Positive | None = key(
+        None, "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns."
+    )
+    moment_share: Probability = key(0.25, "Part of the privacy that solver second_moment spends on its moment.")
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(
         None, "Passes of a party over its rows each round: ceil(epochs / q) steps. Null: 1."
@@ -98,11 +113,18 @@ class TrainConfig(Section):
     optimizer: Literal["sgd", "adam"] = key("sgd", "Local optimiser.")
     momentum: Fraction = key(0.0, "Of sgd.")
     weight_decay: Strength = key(0.0, "L2 penalty, added after clipping and noise.")
+    grad_clip: Positive | None = key(
+        None,
+        "Norm to which the gradient of a batch is cut (FederatedScope's `grad.grad_clip`), for training without "
+        "privacy and NbAFL; gives no privacy.",
+    )
     proximal_mu: Strength = key(0.0, "FedProx pull to the global weights, added after clipping and noise.")
     server_optimizer: Annotated[ServerOptimizerConfig, BeforeValidator(shorthand("name"))] = section(
         ServerOptimizerConfig, "A word is short for its name."
     )
-    weighting: Literal["uniform", "rows"] = key("uniform", "Parties count the same, or by declared rows.")
+    weighting: Literal["uniform", "rows", "noise"] = key(
+        "uniform", "Parties count the same, by declared rows, or by the inverse variance of their noise."
+    )
     averaging: Annotated[AveragingConfig, BeforeValidator(shorthand("kind"))] = section(
         AveragingConfig, "A word is short for its kind."
     )
@@ -126,17 +148,20 @@ class TrainConfig(Section):
             return round_number >= self.rounds
         return round_number % self.evaluate_every == 0
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _fill(cls, given: Any) -> Any:
+    def _fill(cls, given: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(given, dict):
-            return given
+            return check(given)
         filled = dict(given)
         if filled.get("local_epochs") is None and filled.get("local_steps") is None:
             filled["local_epochs"] = 1.0
         if filled.get("batch_size") is None and filled.get("sample_rate") is None:
             filled["batch_size"] = 50
-        return filled
+        found = check(filled)
+        # What was filled in here was set by nobody: train.auto goes by what was. Null is not set either.
+        found.model_fields_set.intersection_update(name for name, value in given.items() if value is not None)
+        return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:

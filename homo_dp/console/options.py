@@ -6,6 +6,7 @@ Exit codes: 0 done, 2 bad input or configuration, 3 budget refused or ledger bad
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sqlite3
@@ -19,6 +20,7 @@ from homo_dp import __version__
 from homo_dp.config.addresses import masked
 from homo_dp.console.screen import Progress, Screen, hush, say, silence
 from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
+from homo_dp.core.events import FORMATS, is_shown, log, use_format
 from homo_dp.core.files import check_writable
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 
@@ -32,6 +34,7 @@ __all__ = [
     "Progress",
     "Screen",
     "add_common_arguments",
+    "add_log_argument",
     "add_screen_arguments",
     "check_outputs",
     "load_from_arguments",
@@ -63,6 +66,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
+        if kwargs.get("description"):  # a module's docstring, whose double backticks are markup for the docs
+            kwargs["description"] = kwargs["description"].replace("``", "")
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
@@ -73,10 +78,11 @@ class Parser(argparse.ArgumentParser):
 def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = True) -> None:
     """Add the options of every command that reads a configuration."""
     parser.add_argument(
+        "-c",
         "--config",
         metavar="FILE",
         action="append",
-        help="YAML recipe, or a PrimiHub task file (default: the defaults); may be repeated, later files win",
+        help="YAML recipe, or a file of PrimiHub, FederatedScope or the DP-FedAvg chapter; may be repeated, later wins",
     )
     parser.add_argument(
         "--cfg", metavar=("FILE", "KEY VALUE"), nargs="+", help="the same, followed by overrides as `key value` pairs"
@@ -100,11 +106,22 @@ def add_screen_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"homo_dp {__version__}")
 
 
+def add_log_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--log-format`, for processes that run beside a log collector."""
+    parser.add_argument(
+        "--log-format",
+        choices=FORMATS,
+        help="one line an event on stderr, with time, level, run, round and party, in place of the usual lines",
+    )
+
+
 def screen_from_arguments(arguments: argparse.Namespace) -> Screen:
-    """The screen that `--quiet` and `--json` ask for."""
-    quiet = bool(getattr(arguments, "quiet", False))
+    """The screen that `--quiet`, `--json` and `--log-format` ask for."""
+    quiet, log_format = bool(getattr(arguments, "quiet", False)), getattr(arguments, "log_format", None)
     hush(quiet)
-    return Screen(quiet=quiet, as_json=bool(getattr(arguments, "json", False)))
+    if log_format is not None and not quiet:
+        use_format(log_format)
+    return Screen(quiet, as_json=bool(getattr(arguments, "json", False)), as_log=log_format is not None and not quiet)
 
 
 def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str, Any]] = ()) -> Loaded:
@@ -120,7 +137,7 @@ def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str
     params = parse_params(text for group in arguments.params for text in group)
     loaded = load(path, (*pairs.items, *params.items, *extra))
     use_threads(loaded.config.train.threads)
-    return Loaded(loaded.config, (*loaded.notes, *params.notes))
+    return Loaded(loaded.config, (*loaded.notes, *params.notes), loaded.process)
 
 
 def use_threads(threads: int | str) -> None:
@@ -144,17 +161,21 @@ def check_outputs(
     """Refuse, before any work, an output that could not be written at the end."""
     for name in names:
         check_writable(getattr(config.output, name), f"output.{name}")
+    for party, own in config.output.parties.items():
+        for name, path in own:
+            if path is not None:
+                check_writable(path, f"output.parties.{party}.{name}")
 
 
 def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run a command's `main` and leave with its exit code; errors a user can act on are one line on stderr."""
     signal.signal(signal.SIGTERM, _terminate)
-    # A stream that whoever started us has closed (>&-) is None: nobody is there to be told. Its number is taken, lest
-    # the next file gets it, and with it what libraries and children say there.
+    # Where the caller closed stdout or stderr (>&-), Python's stream is None. Both numbers are taken by /dev/null:
+    # otherwise the next file that is opened would get one, and what libraries and child processes print there.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
-    nobody = os.fdopen(number, "w")
-    sys.stdout, sys.stderr = sys.stdout or nobody, sys.stderr or nobody
+    discarded = os.fdopen(number, "w")
+    sys.stdout, sys.stderr = sys.stdout or discarded, sys.stderr or discarded
     try:
         code = main(None) or DONE
     except SystemExit:
@@ -165,9 +186,9 @@ def run(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
 
 
 def _flush(code: int) -> int:
-    """Write out what the streams still hold; the exit code, which tells if a result on stdout was lost.
+    """Flush stdout and stderr; return the exit code, which is not 0 if output on stdout was lost.
 
-    Python would end with 120 instead of our code if either stream could not be written at the very end.
+    Without it Python would exit with 120 if either stream could not be written at the very end.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -182,6 +203,10 @@ def _flush(code: int) -> int:
 def report(error: BaseException) -> int:
     """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback); the exit code."""
     code, text = explain(error)
+    if is_shown():
+        lines = traceback.format_exception(error) if code == BUG else []
+        log.log(logging.WARNING if code == INTERRUPTED else logging.ERROR, "%s", masked(" ".join([text, *lines])))
+        return code
     if code == BUG or os.environ.get("HOMO_DP_DEBUG") == "1":
         _tell(masked("".join(traceback.format_exception(error)).rstrip()))
     _tell(masked(" ".join(text.split())))

@@ -9,19 +9,21 @@ import json
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from homo_dp.core.errors import InputError, printable
+from homo_dp.core.events import log, note_event
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-# C0 and C1 controls but for tab and line end, line separators, and marks that turn the direction of writing.
 PLAIN_REPORTS = 10  # lines that a progress of known length prints without a terminal
+SHORTEST_WAIT = 5.0  # seconds; a shorter remaining time is not shown
 
 
 class Progress(Protocol):
@@ -34,13 +36,18 @@ class Progress(Protocol):
 class Screen:
     """Lines, tables, progress and the final summary of one command."""
 
-    def __init__(self, quiet: bool = False, as_json: bool = False) -> None:
+    def __init__(self, quiet: bool = False, as_json: bool = False, as_log: bool = False) -> None:
         self.quiet = quiet
         self.as_json = as_json
+        self.as_log = as_log  # lines are events of the log, with time, level, run, round and party
         self._closed: set[str] = set()
 
     def line(self, text: str = "") -> None:
         """Print a line of ordinary output."""
+        if self.as_log and text:
+            log.info("%s", text)
+            return
+        note_event(text)
         if not self.quiet:
             self._write(sys.stderr if self.as_json else sys.stdout, text)
 
@@ -61,16 +68,21 @@ class Screen:
         cells = [[show(cell) for cell in row] for row in rows]
         right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
         stream = sys.stderr if self.as_json else sys.stdout
-        if _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
+        if not self.as_log and _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
             return
         for text in _plain_table(title, header, cells, right):
-            self._write(stream, text)
+            if self.as_log:
+                log.info("%s", text)
+            else:
+                self._write(stream, text)
 
     @contextmanager
     def progress(self, total: int | None, label: str = "round") -> Iterator[Progress]:
         """Show how far the work is: a bar on a terminal, about ten lines elsewhere; None for an unknown total."""
         if self.quiet:
             yield _Silent()
+        elif self.as_log:
+            yield _Lines(self.line, total, label)
         elif _is_terminal(sys.stderr):
             with _rich_progress() as bar:
                 yield _Bar(bar, bar.add_task(label, total=total, figures=""))
@@ -105,9 +117,9 @@ class Screen:
 
 
 def say(text: str, stream: TextIO, *, must: bool = False) -> None:
-    """Print a line that any terminal takes; unless it ``must`` be there, a full disk costs the line and nothing else.
+    """Print a line in a form that any terminal can show; unless it ``must`` be printed, a full disk is ignored.
 
-    What did not fit may stay in the stream's buffer and appear with a later line, if there is room again by then.
+    What could not be written may stay in the stream's buffer and appear with a later line.
     """
     text = printable(text)
     try:
@@ -122,7 +134,7 @@ def say(text: str, stream: TextIO, *, must: bool = False) -> None:
 
 
 def silence(stream: TextIO) -> None:
-    """Let what is still said on a stream, and what waits in its buffer, go nowhere."""
+    """Discard what is in a stream's buffer and what is still written to it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -160,6 +172,18 @@ def figures_text(figures: Mapping[str, object]) -> str:
     return "  ".join(f"{name.replace('_', ' ')} {show(value)}" for name, value in figures.items() if value is not None)
 
 
+def duration(seconds: float) -> str:
+    """How long something takes, as a person would say it.
+
+    >>> duration(8.2), duration(95), duration(7300)
+    ('8 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 class _Plain(logging.Formatter):
     """A log record as the screen shows a warning."""
 
@@ -181,6 +205,7 @@ class _Lines:
     def __init__(self, write: Callable[[str], None], total: int | None, label: str) -> None:
         self._write, self._total, self._label = write, total, label
         self._done, self._next = 0, 1
+        self._since: tuple[float, int] | None = None  # the first report: what went before it is setting up
 
     def advance(self, steps: int = 1, **figures: object) -> None:
         self._done += steps
@@ -189,7 +214,19 @@ class _Lines:
         each = -(-self._total // PLAIN_REPORTS) if self._total else self._done
         self._next = self._done + max(each, 1)
         of = f"/{self._total}" if self._total is not None else ""
-        self._write(f"{self._label} {self._done}{of}  {figures_text(figures)}".rstrip())
+        texts = (f"{self._label} {self._done}{of}", figures_text(figures), self._left())
+        self._write("  ".join(filter(None, texts)))
+
+    def _left(self) -> str:
+        """How long the rest takes, where it is long enough to wait for."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now, self._done
+        start, before = self._since
+        if self._total is None or self._done == before:
+            return ""
+        seconds = (now - start) / (self._done - before) * (self._total - self._done)
+        return f"{duration(seconds)} left" if seconds >= SHORTEST_WAIT else ""
 
 
 class _Bar:
@@ -231,7 +268,9 @@ def _plain_table(
 def _rich_table(
     stream: TextIO, title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
 ) -> bool:
-    """Draw it where it fits, with a header of one word a line, or turned, if need be: rich would cut numbers."""
+    """Draw the table if it fits the width: as it is, with one word a line in its header, or transposed; else False.
+
+    Left to itself, rich would cut off numbers."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.markup import escape
@@ -260,13 +299,22 @@ def _rich_table(
 
 def _rich_progress() -> RichProgress:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}", markup=False),
         console=Console(file=sys.stderr),
     )

@@ -1,12 +1,13 @@
 """Modules that can be called: ``homo_dp.train`` is the command's module and, called, the function of the Python API.
 
 Importing ``homo_dp.train`` anywhere binds the module to that name of the package, over whatever function was there. So
-the function cannot be put beside the module; the module itself takes the call (docs/adr/0007).
+the function cannot be put beside the module; the module itself takes the call (docs/adr/0009).
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -22,9 +23,9 @@ class _Called(ModuleType):
         return _function(self.called)(*args, **kwargs)
 
     @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """The function itself, for ``inspect.signature`` and ``help``."""
-        return _function(self.called)
+    def __signature__(self) -> inspect.Signature:
+        """Of the function, for ``inspect.signature`` and ``help``."""
+        return inspect.signature(_function(self.called))
 
 
 def make_callable(module: str, function: str) -> None:

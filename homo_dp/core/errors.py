@@ -30,11 +30,11 @@ class TransportError(ValueError):
 
 
 class Undeliverable(TransportError):
-    """A message that cannot reach this one recipient: its folder is closed, its key revoked; others are well."""
+    """A message that cannot reach one recipient (its folder is closed, its key was revoked); others can."""
 
 
 def one_line(text: object, limit: int = 500) -> str:
-    """Text of others as it may go to a log or a screen: one line, no terminal escapes, not endless.
+    """Text from outside, made safe for a log or a screen: one line, no terminal escapes, bounded length.
 
     >>> one_line("bank_a" + chr(27) + "[2J") == "bank_a" + chr(92) + "x1b[2J"
     True

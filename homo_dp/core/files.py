@@ -2,7 +2,7 @@
 
 A writer makes a temporary file beside the target, syncs it and renames it over the target, so that a reader never meets
 half a file, whenever the process or the machine stops. Files have mode 0600 and the folders that we make 0700 whatever
-the umask is: outputs, logs and states hold numbers of a party's rows. Who wants to share one gives the permission.
+the umask is: outputs, logs and states hold numbers of a party's rows. To share a file, change its mode.
 
 A temporary file is locked while its writer lives. The first write of a process in a folder removes those that a killed
 process left there; a file system without locks keeps them.

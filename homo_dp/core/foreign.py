@@ -1,7 +1,7 @@
 """One way to read text that others wrote: bounded in size and depth, checked against a schema, refused with our error.
 
-Files on disk, command lines and metadata of model files all come through here, so that a damaged or crafted one costs
-a line that names the file, the place in it and the cure, and never a traceback or all the memory.
+Files on disk, command lines and metadata of model files are all read here. A damaged or crafted one gives one line
+that names the file, the place in it and what to do; it never gives a traceback, and the memory it takes is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Schema(BaseModel):
 
 @dataclass(frozen=True)
 class Foreign:
-    """Where a foreign text comes from, what its reader should do if it is no good, and how large it may be.
+    """Where a foreign text comes from, what to do if it cannot be used, and how large it may be.
 
     >>> Foreign("a.json", "correct it").json('{"rounds": 3}')
     {'rounds': 3}

@@ -1,4 +1,4 @@
-"""Whether something fits into memory, asked before it is allocated, so that the answer is a line of text."""
+"""Whether something fits into memory, checked before it is allocated: a line of text instead of a killed process."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ from homo_dp.core.errors import InputError, printable
 
 _EXAMPLES = """examples:
   python -m homo_dp.data describe hospital.csv
+  python -m homo_dp.data describe hospital.csv --outer --label outcome
+      wide outer bounds by the names of the columns; no row is read
   python -m homo_dp.data describe hospital.csv.gz --label outcome --id patient > block.yaml
 
 The draft goes to stdout, the warning to stderr and into the draft. Edit it: bounds and levels
@@ -39,9 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     describe.add_argument("file", metavar="FILE", help="the table")
     for role in ("label", "id", "user", "party"):
         describe.add_argument(f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)")
+    describe.add_argument(
+        "--outer", action="store_true", help="outer bounds by the columns' names alone, for data.scaling: private"
+    )
     describe.add_argument("--quiet", action="store_true", help="no warning and no guesses on stderr")
     given = parser.parse_args(arguments)
     try:
+        if given.outer:
+            from homo_dp.data.outer_bounds import outer_draft
+
+            sys.stdout.write(outer_draft(given.file, given.label))
+            sys.stdout.flush()
+            return 0
         from homo_dp.data.describe import WARNING, draft
 
         roles = {"label": given.label, "id": given.id, "user": given.user, "party": given.party}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Column, Date, Encoding, Label, Level, Numeric, missing_columns, short
 from homo_dp.data.embedded import shipped_columns, shipped_label
+from homo_dp.data.in_memory import MARK
+from homo_dp.data.raw_rows import raw_encoding
 from homo_dp.data.values import text_of
 
 if TYPE_CHECKING:
@@ -23,13 +25,14 @@ def table_encoding(config: Config, names: Sequence[str], source: str, shape: tup
     """The encoding of tables with these column names; a column without a public description is refused."""
     data = config.data
     identifier = _id_column(data, names, source)
-    return Encoding(
+    encoding = Encoding(
         columns=feature_columns(data, names, source),
         label=label_of(config),
         id=identifier,
         missing_values=tuple(str(text) for text in data.missing_values),
         shape=shape if wants_images(config) else None,
     )
+    return raw_encoding(encoding) if config.privacy.asks_raw_values else encoding
 
 
 def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
@@ -51,7 +54,8 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     known: dict[str, Column] = {name: _column(name, block) for name, block in _spelled_out(data, plain).items()}
     if data.columns_from is not None:
         shipped = shipped_columns(data.columns_from)
-        if not known or any(column.name in names for column in shipped):  # else it describes another table
+        alone = not known and data.default_bounds is None
+        if alone or any(column.name in names for column in shipped):  # else it describes another table
             known |= {column.name: column for column in shipped if column.name not in known}
     _check_named(data, names, source)
     if data.use is None:
@@ -60,11 +64,14 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     else:
         wanted = [name for name in data.use if name not in data.drop]
         undescribed = [name for name in wanted if name in names and name not in known]
-    if undescribed:
+    if undescribed and data.default_bounds is not None:
+        low, high = data.default_bounds
+        known |= {name: Numeric(name, low, high, "middle") for name in undescribed}
+        wanted += [name for name in undescribed if name not in wanted]
+    elif undescribed:
         raise DataError(
             f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; describe it in "
-            "data.columns or list it in data.drop, where free text belongs; to draft the block: python -m "
-            f"homo_dp.data describe {source}"
+            f"data.columns or list it in data.drop, where free text belongs; {_how_to_describe(source)}"
         )
     absent = [name for name in wanted if name not in names]
     if absent:
@@ -148,10 +155,15 @@ def wants_images(config: Config) -> bool:
     """Whether the model takes (channels, height, width); an own factory says so with data.image.shape."""
     if config.model.factory is not None:
         return config.data.image is not None and config.data.image.shape is not None
-    return config.model.name == "cnn"
+    return config.model.name in ("cnn", "scattering")
 
 
 def _column(name: str, block: ColumnConfig) -> Column:
+    if block.levels == "private":
+        raise DataError(
+            f"data.columns.{name}.levels=private: levels are learnt by a training in one process, before it starts; "
+            "list them here (those of its resolved config are public)"
+        )
     if block.levels is not None and block.missing is not None:
         return Categorical(name, as_levels(block.levels), as_levels([block.missing])[0])
     if block.date is not None:
@@ -186,6 +198,12 @@ def _check_named(data: DataConfig, names: Sequence[str], source: str) -> None:
             f"{source}: label column {data.label!r} is not there{_nearest(data.label, names)}; set data.label; "
             f"the columns are {short(names)}"
         )
+
+
+def _how_to_describe(source: str) -> str:
+    if source.startswith(MARK):  # describe reads files only
+        return "in Python bounds={'age': (0, 120)} describes numbers"
+    return f"to draft the block: python -m homo_dp.data describe {source}"
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

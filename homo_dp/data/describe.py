@@ -77,7 +77,8 @@ def draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = No
     cut = WARNING[:100].rsplit(" ", 1)[0]
     lines = [f"# {cut}", f"# {WARNING[len(cut) + 1 :]}", f"# drafted from {printable(str(path))}", "data:"]
     source = "  bounds_source: draft  # then say codebook, public or private; a private run on a draft is refused"
-    return Draft("\n".join([*lines, source, *found]) + "\n", tuple(guesses))
+    person = "  one_row_per_person: unknown  # say true if each person has one row: epsilon is that of a row"
+    return Draft("\n".join([*lines, source, person, *found]) + "\n", tuple(guesses))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Images from .npz (x, y, optional id / user / party / split) and MNIST-style IDX files (.gz too).
+"""Images from .npz (x, y, optional id / user / party / split), MNIST-style IDX files (.gz too), folders and zips.
 
 Sizes that a file declares are checked against the bytes that are there before anything is allocated, and nothing is
 unpickled.
@@ -20,6 +20,8 @@ import numpy as np
 
 from homo_dp.core.errors import DataError
 from homo_dp.core.memory import too_large
+from homo_dp.data.databases import is_database
+from homo_dp.data.image_folders import is_image_folder, read_image_folder
 from homo_dp.data.readers import checked, reason
 
 if TYPE_CHECKING:
@@ -52,13 +54,20 @@ class Images:
 
 
 def is_image_file(path: str | PathLike[str]) -> bool:
-    """Whether a path is an image file: .npz by name, IDX by name or by its first bytes."""
+    """Whether a path holds images: a folder or zip, .npz by name, IDX by name or by its first bytes."""
     file = Path(path)
-    return file.suffix.lower() == ".npz" or (file.is_file() and _is_idx(file))
+    return is_image_folder(path) or file.suffix.lower() == ".npz" or (file.is_file() and _is_idx(file))
+
+
+def is_there(path: str) -> bool:
+    """Whether a source of rows exists, as far as that is known without reading it: a database is asked later."""
+    return is_database(path) or Path(path.partition("#")[0] if is_image_folder(path) else path).exists()
 
 
 def read_images(path: str | PathLike[str], label: str = "y") -> Images:
     """All images of a file; the label column of the frame is named `label` and absent if the file has no labels."""
+    if is_image_folder(path):
+        return Images(*read_image_folder(path, label))
     file = checked(path)
     try:
         images = _read_npz(file, label) if file.suffix.lower() == ".npz" else _read_idx_pair(file, label)

@@ -28,13 +28,19 @@ def held_in_memory(tables: Mapping[str, pd.DataFrame]) -> Iterator[dict[str, str
     ...     table_in_memory(names["a"]).shape, names["a"].startswith(MARK)
     ((1, 1), True)
     """
-    names = {party: f"{MARK}{next(_numbers)}/{party}" for party in tables}
-    _tables.update({names[party]: frame for party, frame in tables.items()})
+    names = keep_in_memory(tables)
     try:
         yield names
     finally:
         for name in names.values():
             _tables.pop(name, None)
+
+
+def keep_in_memory(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """The same for the life of the process."""
+    names = {party: f"{MARK}{next(_numbers)}/{party}" for party in tables}
+    _tables.update({names[party]: frame for party, frame in tables.items()})
+    return names
 
 
 def table_in_memory(path: str | PathLike[str]) -> pd.DataFrame | None:

@@ -1,4 +1,4 @@
-"""A party's rows against what its own config states about them, before anybody hears that the party is there."""
+"""Checks a party's rows against its own config, before the party joins a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from homo_dp.config.addresses import masked
 from homo_dp.data.columns import Cells, Label
 from homo_dp.data.declared import as_levels, described_columns
 from homo_dp.data.images import is_image_file, read_images
@@ -22,7 +23,7 @@ def check_own_rows(config: Config, party: str) -> None:
     """Refuse rows that break what the party's own config says of its columns, classes or target.
 
     Guarantees:
-        - the answer is a function of the party's config and table: no plan is known yet, and none can ask.
+        - the answer depends on the party's config and table alone: it is found before any plan is read.
     """
     data = config.data
     label = _stated_label(data)
@@ -33,7 +34,7 @@ def check_own_rows(config: Config, party: str) -> None:
     for source in filter(None, (path, test)):
         images = is_image_file(source)
         frame = read_images(source, data.label).frame if images else read_table(source, csv_form(data))
-        _check_frame(frame, label, data, source)
+        _check_frame(frame, label, data, masked(source))
 
 
 def _check_frame(frame: pd.DataFrame, label: Label | None, data: DataConfig, source: str) -> None:

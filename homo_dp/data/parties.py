@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Encoding, Level, short
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import EmbeddedSet, load_embedded
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import COMMAS, CsvForm, csv_form, header, read_chunks, read_table
+from homo_dp.data.readers import COMMAS, CsvForm, csv_form, give_back_memory, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
 from homo_dp.data.strays import Strays
@@ -96,6 +97,11 @@ def party_encoding(config: Config, party: str) -> Encoding:
     return file_encoding(config, data.files.get(party) or next(iter(data.files.values())))
 
 
+def encoding_of(config: Config) -> Encoding:
+    """The encoding of all parties' tables, from the config and the names of the first one's columns."""
+    return party_encoding(config, next(iter(config.data.files), ""))
+
+
 @dataclass(frozen=True)
 class Scored:
     """How the files to score are written, and where values that the model does not know are counted."""
@@ -110,7 +116,7 @@ AS_TRAINED = Scored()
 
 def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED) -> Iterator[Table]:
     """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
-    source, label = str(path), encoding.label.name
+    source, label = masked(str(path)), encoding.label.name
     if is_image_file(path):
         images = read_images(path, label)
         for at in range(0, len(images.frame), rows):
@@ -189,8 +195,13 @@ def _party_file(data: DataConfig, party: str, path: str, encoding: Encoding, see
         return _Held(Share(party, everything, everything[:0]), rows, rows)
     if data.split_column is not None:
         (share,) = split_rows(data, rows, None, seed)
-        return _Held(Share(party, share.train, share.test), rows, rows)
-    return _Held(hold_out(data, rows, party, everything, seed), rows, rows)
+    else:
+        share = hold_out(data, rows, party, everything, seed)
+    # Raw cells stay for the rows that predictions repeat: those of a CSV file are several times its tensors.
+    train, test = rows.at(share.train, cells=False), rows.at(share.test)
+    del rows
+    give_back_memory()
+    return _Held(Share(party, np.arange(len(train)), np.arange(len(test))), train, test)
 
 
 def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
@@ -212,7 +223,7 @@ def file_encoding(config: Config, path: str) -> Encoding:
     shape = image.shape if image is not None else None
     if is_image_file(path):
         return image_encoding(config, shape or read_images(path, config.data.label).shape)
-    return table_encoding(config, header(path, csv_form(config.data)), path, shape)
+    return table_encoding(config, header(path, csv_form(config.data)), masked(path), shape)
 
 
 def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, test: bool) -> Rows:
@@ -221,7 +232,7 @@ def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, t
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
-    return encode_rows(read_table(path, csv_form(data)), None, encoding, data, path, leave_out=leave_out)
+    return encode_rows(read_table(path, csv_form(data)), None, encoding, data, masked(path), leave_out=leave_out)
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:

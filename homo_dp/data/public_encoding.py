@@ -31,7 +31,8 @@ def public_encoding(config: Config) -> Encoding:
     shipped = data.columns_from or data.embedded
     if shipped is not None:
         names += [column.name for column in shipped_columns(shipped)]
-    if len(names) == 2:
+    names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]
+    if not (set(names) - {data.label, data.id, data.party_column, data.user_column, data.split_column}):
         raise DataError("data.columns: no column is described; the aggregator needs the columns that all parties use")
     if data.embedded is not None and data.columns_from is None:
         config = config.model_copy(update={"data": data.model_copy(update={"columns_from": data.embedded})})

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.columns import Level
+from homo_dp.data.columns import Encoding, Level
 from homo_dp.data.declared import described_names, feature_columns, is_pattern, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.images import is_there
 from homo_dp.data.parties import file_encoding, load_federation
+from homo_dp.data.public_encoding import public_encoding
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
@@ -25,12 +26,22 @@ def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
     absent = [name for name in data.files if name not in data.rows] if data.one_table is None else []
     if data.rows and not absent:
         return dict(data.rows), False
-    gone = [path for path in data.files.values() if not Path(path).is_file()]
+    gone = [path for path in data.files.values() if not is_there(path)]
     if gone or not data.files:
         name, what = absent[0] if absent else "<party>", f"{gone[0]} is not there" if gone else "there are no files"
         raise ConfigError(f"data.rows.{name}: is not declared, and {what} to count rows in; declare every party's rows")
     counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
     return counted | dict(data.rows), True
+
+
+def declared_encoding(config: Config) -> Encoding:
+    """How rows are encoded, by the config (and the header of a file where it describes columns by patterns)."""
+    data = config.data
+    if data.embedded is not None and not data.files:
+        return load_federation(config).encoding
+    if any(map(is_pattern, data.columns)) and data.use is None and data.files:
+        return file_encoding(config, next(iter(data.files.values())))
+    return public_encoding(config)
 
 
 def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | None]:

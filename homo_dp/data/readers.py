@@ -1,4 +1,4 @@
-"""Tables from CSV (also .gz) and Parquet files.
+"""Tables from CSV (also .gz) and Parquet files, and from databases.
 
 CSV cells stay the text that the file holds: predictions can repeat them unchanged, a missing-value marker is not
 guessed, and `columns.py` converts only the columns that it was told about.
@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
+from homo_dp.data.databases import database_columns, is_database, read_database, read_database_chunks
 from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.values import NumberForm
 
@@ -35,10 +37,10 @@ log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), "|": ("bars", "|")}
 _INDEX = ("", "__index_level_0__")  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
-_BLOCK = 1 << 22  # bytes that Arrow parses at a time; a row must fit
+_BLOCK = 1 << 20  # bytes that Arrow parses at a time, several of them at once; a row must fit
 _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
-MANY_COLUMNS = 5_000  # from here on a word is said
+MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
@@ -82,6 +84,12 @@ def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFram
         if len(held) == 0:
             raise DataError(f"{path}: {_NO_ROWS}")
         return held
+    if is_database(path):
+        found = read_database(path)
+        _checked_names([str(name) for name in found.columns], masked(str(path)))
+        if len(found) == 0:
+            raise DataError(f"{masked(str(path))}: the table has no rows")
+        return found
     file = checked(path)
     names = header(file, form)
     with _explained(file, names, form):
@@ -98,6 +106,9 @@ def read_chunks(path: str | PathLike[str], rows: int = 50_000, form: CsvForm = C
     """The table in pieces of at most `rows` rows, in order, in memory that does not grow with the file."""
     if rows < 1:
         raise DataError(f"rows={rows} must be at least 1")
+    if is_database(path):
+        yield from read_database_chunks(path, rows)
+        return
     file = checked(path)
     names = header(file, form)
     seen = 0
@@ -112,6 +123,11 @@ def read_chunks(path: str | PathLike[str], rows: int = 50_000, form: CsvForm = C
         raise DataError(f"{file}: {_NO_ROWS}")
 
 
+def give_back_memory() -> None:
+    """Let the system have what Arrow holds for tables to come: after one that is not needed any more."""
+    pa.default_memory_pool().release_unused()
+
+
 def header(path: str | PathLike[str], form: CsvForm = COMMAS) -> list[str]:
     """Column names of a table, checked: none twice, none empty, and not one column that should be many.
 
@@ -120,6 +136,8 @@ def header(path: str | PathLike[str], form: CsvForm = COMMAS) -> list[str]:
     held = table_in_memory(path)
     if held is not None:
         return _checked_names([str(name) for name in held.columns], str(path))
+    if is_database(path):
+        return _checked_names(database_columns(path), masked(str(path)))
     file = checked(path)
     with _explained(file, (), form):
         if is_parquet(file):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +23,7 @@ class Table:
     """Rows ready for a model, in the order of their file.
 
     `labels` are class numbers (int64) or the scaled target (float32). `frame` holds the raw rows that predictions
-    repeat; it is None for training rows, which nobody prints. `users` numbers the users of the whole federation.
+    repeat; it is None for training rows, which are never printed. `users` numbers the users of the whole federation.
     """
 
     features: torch.Tensor
@@ -54,7 +54,19 @@ class Rows:
     misfit: str | None = None  # what is wrong with the first of the others, for the owner of the table
 
     def __len__(self) -> int:
-        return len(self.frame)
+        return len(self.features)
+
+    def at(self, places: np.ndarray, *, cells: bool = True) -> Rows:
+        """Some of the rows, in memory of their own; without their raw cells where nobody will print them."""
+        index = torch.from_numpy(places)
+        return replace(
+            self,
+            features=self.features[index],
+            labels=self.labels[index],
+            frame=self.frame.iloc[places if cells else places[:0]],
+            users=None if self.users is None else self.users[places],
+            fits=None if self.fits is None else self.fits[places],
+        )
 
 
 def encode_rows(

@@ -29,9 +29,9 @@ from homo_dp.core.errors import DataError
 
 Level = str | int | float
 TRUTH = {"true": 1.0, "false": 0.0}
-_FREE_TEXT = 40  # letters from which on a cell that should be a number reads like prose
+_FREE_TEXT = 40  # letters; a longer cell that should be a number is taken for free text
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
-_NO_NUMBER = "?"  # put where a sign has no place in a number of the declared form
+_NO_NUMBER = "?"  # replaces signs that the declared form does not have, so that the text is not taken for a number
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def as_days(series: pd.Series, missing_values: Sequence[str], source: str, form:
 def parse_days(
     series: pd.Series, missing_values: Sequence[str], form: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The column's days as `as_days` counts them, NaN where one is missing or is no date, and which are no dates.
+    """The column's days as `as_days` counts them, NaN where one is missing or is not a date, and which are not dates.
 
     >>> parse_days(pd.Series(["0001-01-02", "", "soon"]), [""])
     (array([ 2., nan, nan]), array([False, False,  True]))
@@ -268,7 +268,7 @@ def _truth(level: Level) -> float | None:
 
 
 def _day(text: str, form: str | None) -> float:
-    """A calendar day by its number; infinite where the text is no date."""
+    """A calendar day by its number; infinite where the text is not a date."""
     try:
         if form is not None and not _ISO.fullmatch(text.strip()):
             return float(datetime.datetime.strptime(text.strip(), form).toordinal())
@@ -295,7 +295,7 @@ def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
 def parse_numbers(
     series: pd.Series, missing_values: Sequence[str], numbers: NumberForm = PLAIN
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The column as float64, NaN where a value is missing or is no number, and which ones are no numbers.
+    """The column as float64, NaN where a value is missing or is not a number, and which ones are not numbers.
 
     >>> parse_numbers(pd.Series(["1.5", "", "tall"]), [""])
     (array([1.5, nan, nan]), array([False, False,  True]))

@@ -25,6 +25,7 @@ from homo_dp.evidence.estimators import clopper_pearson, f_dp_one_run, guesses_a
 from homo_dp.evidence.profile import Claim, Profile, gaussian_profile
 
 Floats = NDArray[np.float64]
+CONFIDENCE = 0.999  # so that hundreds of audits of sound mechanisms raise no false alarm
 CHUNK = 50  # runs between two saves
 PILOT = 0.2  # of the runs, for a threshold where the law of the scores is not known beforehand
 FEWEST = 20
@@ -57,6 +58,7 @@ class Outcome:
     present: int
     false_positives: int
     absent: int
+    mechanism: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """With null for what is infinite or unknown."""
@@ -69,6 +71,52 @@ class Scores:
 
     present: Floats
     absent: Floats
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for: how many runs, or one with many canaries, and which attack (None: the strongest known)."""
+
+    runs: int = 400
+    canaries: int | None = None
+    attack: str | None = None
+    observer: str | None = None
+    confidence: float = CONFIDENCE
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise InputError(f"--confidence={self.confidence} is outside [0.5, 1); {CONFIDENCE} is usual")
+
+
+@dataclass(frozen=True)
+class Audited:
+    """An audit's outcome, with the scores and the claim that it rests on."""
+
+    outcome: Outcome
+    scores: Scores
+    claim: Claim
+
+    def roc(self) -> bytes:
+        """The attack's ROC against the curve that the claim allows, as a PNG."""
+        from homo_dp.evidence.plot import roc_picture
+
+        return roc_picture(self.outcome, self.scores, self.claim)
+
+    def _repr_html_(self) -> str:
+        from homo_dp.tracking.report.page import Table, render
+
+        figures = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "runs")
+        values = self.outcome.to_json()
+        table = Table([self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures])
+        return render("plan.html", parties=table, texts=(self.verdict,))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim stands, in words."""
+        if self.outcome.refuted:
+            return "REFUTED: the claim cannot be true, with this confidence"
+        return "not refuted; an audit can refute a claim and never prove one"
 
 
 def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
@@ -173,7 +221,13 @@ def _separation(scores: Scores) -> float:
 
 
 def run_attack(
-    tree: Mapping[str, Any], name: str, observer: str, runs: int, jobs: int, state: Path, done: Callable[[int], None]
+    tree: Mapping[str, Any],
+    name: str,
+    observer: str,
+    runs: int,
+    jobs: int,
+    state: Path | None,
+    done: Callable[[int], None],
 ) -> Scores:
     """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
     if runs < 2 * FEWEST:
@@ -186,9 +240,10 @@ def run_attack(
 
     def take(side: bool, scores: list[float]) -> None:
         found[side] += scores
-        state.parent.mkdir(parents=True, exist_ok=True)
-        with state.open("a") as file:
-            file.write(json.dumps({"key": key, "present": side, "scores": scores}) + "\n")
+        if state is not None:
+            state.parent.mkdir(parents=True, exist_ok=True)
+            with state.open("a") as file:
+                file.write(json.dumps({"key": key, "present": side, "scores": scores}) + "\n")
         done(len(scores))
 
     if jobs == 1 or len(pieces) <= 2:
@@ -196,7 +251,8 @@ def run_attack(
             take(side, _chunk(tree, name, observer, side, count))
     else:
         _on_all_cores(tree, name, observer, pieces, jobs, take)
-    state.unlink(missing_ok=True)
+    if state is not None:
+        state.unlink(missing_ok=True)
     return Scores(*(np.array(found[side][: need[side]]) for side in (True, False)))
 
 
@@ -231,7 +287,7 @@ def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, cou
     import torch
 
     from homo_dp.config.load import config_from
-    from homo_dp.evidence.choice import attack_on
+    from homo_dp.evidence.attacks import attack_on
 
     torch.set_num_threads(1)
     key = json.dumps([tree, name, observer], sort_keys=True)
@@ -241,12 +297,13 @@ def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, cou
     return [float(score) for score in _attacks[key].scores(present, count)]
 
 
-def _kept(state: Path, key: str) -> dict[bool, list[float]]:
+def _kept(state: Path | None, key: str) -> dict[bool, list[float]]:
     """Scores that an interrupted audit of the same recipe kept; lines of others, or half written, are passed over."""
     found: dict[bool, list[float]] = {True: [], False: []}
+    if state is None or not state.is_file():
+        return found
     file = Foreign(str(state), "delete it: the runs are made again", InputError)
-    lines = state.read_bytes().splitlines() if state.is_file() else []
-    for line in lines:
+    for line in state.read_bytes().splitlines():
         try:
             read = file.json(line)
         except InputError:

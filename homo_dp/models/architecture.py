@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.activations import ACTIVATIONS
 
-NAMES = ("logistic_regression", "linear_regression", "mlp", "cnn")
+NAMES = ("logistic_regression", "linear_regression", "mlp", "cnn", "scattering")
 LARGEST_WIDTH = 1 << 24
 MOST_LAYERS = 256
 DEFAULT_LAYERS = (64,)
@@ -86,13 +86,13 @@ class Architecture:
             raise ConfigError("model.input_shape=[]: the data have no feature columns; check data.use and data.drop")
         if self.inputs > LARGEST_WIDTH:
             raise ConfigError(f"model.input_shape={self.input_shape}: at most {LARGEST_WIDTH} numbers a record")
-        if self.name == "cnn" and self.factory is None:
+        if self.name in ("cnn", "scattering") and self.factory is None:
             if len(self.input_shape) != 3:
                 raise ConfigError(
-                    f"model.name=cnn: needs images of shape (channels, height, width), the data have shape "
+                    f"model.name={self.name}: needs images of shape (channels, height, width), the data have shape "
                     f"{self.input_shape}; use image data or model.name=mlp"
                 )
-            if not self.channels:
+            if self.name == "cnn" and not self.channels:
                 raise ConfigError("model.channels=[]: a cnn needs at least one block, for example [16, 32]")
 
     @property
@@ -132,7 +132,7 @@ def architecture_of(settings: ModelSettings, input_shape: Sequence[int], outputs
     factory = settings.factory or None
     name = "factory" if factory else settings.name
     tempered = settings.tempered if settings.activation == "tempered_sigmoid" and not factory else None
-    plain = name in ("logistic_regression", "linear_regression", "factory")
+    plain = name in ("logistic_regression", "linear_regression", "scattering", "factory")
     layers = settings.layers
     if layers is None:
         layers = DEFAULT_LAYERS if name == "mlp" else ()

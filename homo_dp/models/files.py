@@ -103,7 +103,9 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
             f"{path}: this model needs the code of its factory {architecture.factory}; if you trust it, give {way}"
         )
     try:
-        module, loss = build_module(architecture, seed=None, public_tensors=tensors)  # nobody trains it here
+        module, loss = build_module(
+            architecture, seed=None, public_tensors=tensors
+        )  # no seed: it is scored, not trained
     except ConfigError as error:
         raise ModelFileError(f"{path}: cannot be rebuilt: {error}") from error
     except (ValueError, RuntimeError, OverflowError, MemoryError) as error:

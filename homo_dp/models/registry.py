@@ -12,11 +12,9 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.core.memory import too_large
 from homo_dp.models.activations import activation
 from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
-from homo_dp.models.cnn import cnn
+from homo_dp.models.builtin import cnn, linear_regression, logistic_regression, mlp
 from homo_dp.models.factory import check_loss, factory_model
-from homo_dp.models.linear_regression import linear_regression
-from homo_dp.models.logistic_regression import logistic_regression
-from homo_dp.models.mlp import mlp
+from homo_dp.models.scattering import scattering
 from homo_dp.models.task import Loss, Task, task_for
 
 BYTES_PER_WEIGHT = 4
@@ -79,7 +77,7 @@ def check_memory(settings: ModelSettings, input_shape: Sequence[int], classes: S
 
 
 def size_of(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> int:
-    """How many parameters the model would have, without the memory for them; 0 for a factory's, which nobody can know.
+    """How many parameters the model would have, without taking memory for them; 0 for a factory's model.
 
     >>> from homo_dp.config.model import ModelConfig
     >>> size_of(ModelConfig(name="mlp", layers=(100_000, 100_000)), (30,), [0, 1])
@@ -106,6 +104,8 @@ def build_module(
         return logistic_regression(inputs, outputs, generator, bias=bias, flatten=flatten), None
     if architecture.name == "linear_regression":
         return linear_regression(inputs, generator, bias=bias, flatten=flatten), None
+    if architecture.name == "scattering":
+        return scattering(architecture.input_shape, outputs, generator, bias=bias), None
     layers = architecture.layers
     if architecture.name == "mlp":
         return mlp(inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten), None

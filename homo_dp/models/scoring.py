@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from homo_dp.data.rows import Table
+from homo_dp.models.scattering import front_end
 from homo_dp.models.task import Task
 
 CHUNK_VALUES = 1 << 20  # features scored at a time: a layer of a network holds a multiple of them
@@ -24,11 +26,35 @@ def outputs_of(model: nn.Module, features: Tensor) -> Tensor:
     return torch.cat(parts) if parts else torch.empty(0)
 
 
+def outputs_row_by_row(model: nn.Module, features: Tensor) -> Tensor:
+    """The raw outputs, of each row on its own.
+
+    Guarantees:
+        - the output of a row depends on the row and the weights alone. In a batch its last bits depend on where it
+          stands, and weights can be made such that these bits decide: one row less would then move all others.
+    """
+    model.eval()
+    parameter = next(model.parameters())
+    place = torch.empty_like(features[:1], device=parameter.device)
+    with torch.inference_mode():
+        parts = [model(place.copy_(row.unsqueeze(0))).cpu() for row in features]
+    model.train()
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
 def score_tables(model: nn.Module, tables: Sequence[Table]) -> tuple[Tensor, Tensor]:
     """Outputs and labels of several tables, one after the other."""
     outputs = [outputs_of(model, table.features) for table in tables]
     labels = [table.labels for table in tables if table.labels is not None]
     return torch.cat(outputs), torch.cat(labels)
+
+
+def with_features(model: nn.Module, table: Table) -> Table:
+    """A table with the features of a model's fixed front end instead of its images, so that they are made once."""
+    fixed = front_end(model)
+    if fixed is None or table.features.dim() == 2:
+        return table
+    return replace(table, features=fixed(table.features))
 
 
 def round_metrics(model: nn.Module, task: Task, tables: Sequence[Table]) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ samples the rows, bounds them, adds the noise, rounds to the grid and names the 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +130,15 @@ class PrivateSum:
         """Sample, bound, add up and release: a party's own part, from one vector a row."""
         drawn = contributions[self.sampler(len(contributions)).draw(noise)]
         return self.release(clip_rows(drawn.double(), self.clip_norm).sum(0), noise)
+
+    def of_chunks(self, contributions: Iterable[Tensor], noise: NoiseSource) -> Tensor:
+        """The same over all rows, of which some come at a time; a sum that samples takes ``of_rows``."""
+        if self.sample_rate != 1:
+            raise PrivacyError(f"sample_rate={self.sample_rate}: rows that come in pieces are not sampled")
+        total = torch.zeros(self.dimension, dtype=torch.float64)
+        for chunk in contributions:
+            total += clip_rows(chunk.detach().double().cpu(), self.clip_norm).sum(0)
+        return self.release(total, noise)
 
     def release(self, total: Tensor, noise: NoiseSource) -> Tensor:
         """A float64 sum of sampled and clipped contributions with this party's noise on its grid.

@@ -15,6 +15,7 @@ from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import ConfigError
+from homo_dp.core.events import about, kept_events, told_errors
 from homo_dp.core.files import write_whole
 from homo_dp.data.columns import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
@@ -22,31 +23,48 @@ from homo_dp.federation.mechanisms.base import PartyPlan, Weights
 from homo_dp.federation.protocol.messages import KINDS, extended
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
-from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, mechanism_class, noise_source
+from homo_dp.federation.sessions.build import (
+    build_aggregator,
+    build_mechanism,
+    mechanism_class,
+    noise_source,
+    trained_model,
+)
 from homo_dp.federation.sessions.crash_state import Row, RunFolder
-from homo_dp.federation.sessions.joining import Lobby, SessionRules
-from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.ledger_heads import LedgerHeads
+from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
-from homo_dp.models.registry import BuiltModel, build_model
-from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables
+from homo_dp.models.registry import BuiltModel
+from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables, with_features
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.runs.auto import chosen_mechanism, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.masked_sums import aggregator_sums
-from homo_dp.runs.outputs import bounds_facts, companion
-from homo_dp.runs.processes import GO_ON, aggregator_sealer, open_transport, run_name, start_tracker
+from homo_dp.runs.outputs import best_round, bounds_facts, companion, released_line, released_of, report_facts
+from homo_dp.runs.processes import (
+    GO_ON,
+    OpenTransport,
+    aggregator_sealer,
+    open_transport,
+    run_name,
+    start_tracker,
+)
 from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
+from homo_dp.runs.run_facts import failure_tags
+from homo_dp.runs.statistics_outputs import publish, results_of
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
 from homo_dp.tracking.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
-FOLDER_NOTE = (
-    "transport.kind=directory: whoever can list the folder sees who is in which cohort; epsilon holds for readers of "
-    "the model who cannot (docs/threat_model.md)"
+SEEN_BY = {"directory": "can list the folder", "flower": "runs the SuperLink"}  # who is in which cohort
+COHORT_NOTE = (
+    "transport.kind={kind}: whoever {who} sees who is in which cohort; epsilon holds for readers of the model who "
+    "cannot (docs/threat_model.md)"
 )
 WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
 
@@ -54,22 +72,22 @@ WHO = ("replied", "missing", "refused")  # of a round: in no output where cohort
 class AggregatorProcess:
     """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
 
-    def __init__(self, config: Config, screen: Screen) -> None:
-        self.config = config
+    def __init__(self, config: Config, screen: Screen, open_end: OpenTransport = open_transport) -> None:
+        config = self.config = with_model(config)
         self.screen = screen
+        self._open_transport = open_end
         self.run_id = run_name(config)
         self.encoding: Encoding = public_encoding(config)
         self.test = public_table(config, self.encoding)
-        bounds = config.data.target_bounds
-        shape, classes = self.encoding.input_shape, self.encoding.classes
-        public = config.privacy.public_tensors
-        self.model: BuiltModel = build_model(config.model, shape, classes, config.train.seed, bounds, public)
-        found = mechanism_class(config.privacy.mechanism)
+        self.model: BuiltModel = trained_model(config, self.encoding.input_shape, self.encoding.classes)
+        if self.test is not None:
+            self.test = with_features(self.model.module, self.test)
+        found = mechanism_class(chosen_mechanism(config))
         private = config.private and found.private
         self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
         fields = found.message_fields
         self.sealer = aggregator_sealer(config, extended(KINDS, fields))
-        # What a party may make this process hold: its update is as large as the model, not as the largest allowed.
+        # Bounds the memory that a party can make this process take: an update is as large as the model.
         needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
         self.sealer.limits = replace(self.sealer.limits, bytes=min(self.sealer.limits.bytes, needed))
         self.tracker = open_tracker(config)
@@ -77,30 +95,37 @@ class AggregatorProcess:
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
+        folder = RunFolder(self.config.federation.state_dir, self.run_id)
+        with kept_events(folder.path), told_errors():
+            about(run=self.run_id, party=None)
+            return self._run(folder)
+
+    def _run(self, folder: RunFolder) -> int:
         config = self.config
-        folder = RunFolder(config.federation.state_dir, self.run_id)
         state = RunState(folder.path)
         saved = state.load()
         plan = None if saved is None else self._same_plan(saved.plan)
-        transport = open_transport(config, self.sealer, folder.path)
+        transport = self._open_transport(config, self.sealer, folder.path)
         session = None
         try:
-            heads = HeadBook(Path(config.federation.state_dir) / "heads.json")
-            lobby = Lobby(self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line)
+            heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
+            members = Members(self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line)
             rules = self._rules()
             if plan is None:
-                lobby.open(rules)
-                plan = self._plan({name: lobby.rows.get(name) for name in lobby.parties})
+                members.open(rules)
+                plan = self._plan({name: members.rows.get(name) for name in members.parties})
+            config = self.config
             aggregator = self._aggregator(plan, folder.path)
-            if aggregator.mechanism.hides_cohort and config.transport.kind == "directory":
-                self.screen.line(FOLDER_NOTE)
+            kind = config.transport.kind
+            if aggregator.mechanism.hides_cohort and kind in SEEN_BY:
+                self.screen.line(COHORT_NOTE.format(kind=kind, who=SEEN_BY[kind]))
             plans = promised_plans(config, aggregator, plan) or {}
-            with self.screen.progress(config.train.rounds) as progress:
+            with self.screen.progress(aggregator.settings.rounds) as progress:
 
                 def report(found: RoundReport, row: Row) -> Row:
                     row = {
                         **row,
-                        **self._measured(found.round, aggregator.weights),
+                        **self._measured(aggregator.training_round, aggregator.weights),
                         **self._numbers(aggregator, plans, found),
                     }
                     replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
@@ -109,7 +134,7 @@ class AggregatorProcess:
                     self.tracker.log_round(found.round, numbers, {})
                     return row
 
-                session = AggregatorSession(aggregator, plan, lobby, rules, state, report)
+                session = AggregatorSession(aggregator, plan, members, rules, state, report)
                 mechanism = aggregator.mechanism
                 private = config.private and mechanism.private
                 start_tracker(self.tracker, config, "aggregator", folder, mechanism, private=private)
@@ -118,7 +143,7 @@ class AggregatorProcess:
                 else:
                     session.resume(saved)
                     done = aggregator.round
-                    self.screen.line(f"run {self.run_id}: continues after round {done} of {config.train.rounds}")
+                    self.screen.line(f"run {self.run_id}: continues after round {done} of {aggregator.settings.rounds}")
                     progress.advance(done)
                 session.run()
             self._write(aggregator, session, plan)
@@ -128,8 +153,8 @@ class AggregatorProcess:
             done = session.aggregator.round if session else 0
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
-        except BaseException:
-            self.tracker.finish("FAILED", {}, {})
+        except BaseException as error:
+            self.tracker.finish("FAILED", {}, failure_tags(self.config, error))
             raise
         finally:
             transport.close()
@@ -138,9 +163,11 @@ class AggregatorProcess:
     def _plan(self, joined: Mapping[str, int | None]) -> Plan:
         declared = self.config.data.rows
         rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
+        self._settle(rows)
         return make_plan(self.config, rows, self.encoding.to_json())
 
     def _same_plan(self, plan: Plan) -> Plan:
+        self._settle(plan["rows"])
         kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
         changed = difference(kept, make_plan(self.config, plan["rows"], self.encoding.to_json()))
         before, now = (", ".join(sorted(names)) for names in (plan["rows"], self.sealer.allowed))
@@ -153,6 +180,13 @@ class AggregatorProcess:
             )
         return plan
 
+    def _settle(self, rows: Mapping[str, int | None]) -> None:
+        """Fill in what ``train.auto`` chooses; the same again after a restart, by the same counts."""
+        found = settled(self.config, self.encoding, rows)
+        self.config = found.config
+        for note in found.notes:
+            self.screen.line(note)
+
     def _rules(self) -> SessionRules:
         federation = self.config.federation
         least = federation.min_parties or len(federation.parties)
@@ -160,7 +194,7 @@ class AggregatorProcess:
 
     def _aggregator(self, plan: Plan, folder: Path) -> Aggregator:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
-        facts = facts_for_aggregator(self.config, plan, parameters)
+        facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
@@ -191,6 +225,10 @@ class AggregatorProcess:
     def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
         config, output = self.config, self.config.output
         promised = promised_statement(config, aggregator, plan, aggregator.round)
+        if not aggregator.mechanism.trains:
+            results = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)
+            publish(config, results, self.screen, self.tracker)
+            return
         statement = continued_statement(promised, self.earlier, config.data.dataset)
         files = {
             "model": Path(output.modelFileName),
@@ -218,9 +256,10 @@ class AggregatorProcess:
             load_into(self.model.module, aggregator.final_weights)
             test = evaluate(task, *score_tables(self.model.module, [self.test]), "test_", threshold)
         counted = sum(bool(row["counted"]) for row in session.rows)
-        heads = {name: session.lobby.heads.newest(name) for name in session.lobby.parties}
+        heads = {name: session.members.heads.newest(name) for name in session.members.parties}
         extra = {
             "bounds": bounds_facts(self.config),
+            **report_facts(self.config),
             "run": self.run_id,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "version": __version__,
@@ -228,11 +267,14 @@ class AggregatorProcess:
             "model": self.config.model.factory or self.config.model.name,
             "rounds_done": aggregator.round,
             "rounds_counted": counted,
-            "refused": dict(session.lobby.refusals),
+            "refused": dict(session.members.refusals),
             "ledger_heads": heads,
         }
+        extra |= released_of(session.rows) | best_round(session.rows, public_test=self.config.data.public_test)
         rows = session.rows
-        if aggregator.mechanism.hides_cohort:  # a head counts the rounds a party was in; who refused had been asked
+        if (
+            aggregator.mechanism.hides_cohort
+        ):  # heads count the rounds that a party was in, and refusals name who was asked
             rows = [{key: value for key, value in row.items() if key not in WHO} for row in rows]
             extra |= {"ledger_heads": {}, "refused": {}}
         return build_indicators(no_metrics(task, "train_"), test, statement, rows, [], extra)
@@ -252,12 +294,14 @@ class AggregatorProcess:
         self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path], tracked: str | None
     ) -> None:
         if not session.aggregator.mechanism.hides_cohort:
-            missed = dict.fromkeys(session.lobby.parties, 0)
+            missed = dict.fromkeys(session.members.parties, 0)
             for row in session.rows:
                 for name in row["missing"]:
                     missed[name] += 1
             rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
             self.screen.table("rounds", ["party", "replied", "missed"], rows)
+        if (released := released_line(released_of(session.rows))) is not None:
+            self.screen.line(released)
         self.screen.line(str(statement["statement"]))
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")

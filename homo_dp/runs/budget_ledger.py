@@ -43,7 +43,7 @@ def add_ledger_commands(parser: argparse.ArgumentParser) -> None:
     """The arguments of the ledger commands."""
     parser.epilog = EXAMPLES
     actions = parser.add_subparsers(dest="action", required=True, metavar="show | verify | export | check")
-    listing = actions.add_parser("show", help="one line a run and observer, or a release", epilog=EXAMPLES)
+    listing = actions.add_parser("show", help="one line a run, or a release", epilog=EXAMPLES)
     listing.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
     listing.add_argument("--run", help="every release of this run")
     listing.add_argument("--party", help="every release of this party")
@@ -134,21 +134,28 @@ def _spent_by_run(last: Sequence[LedgerRow], runs: Runs) -> list[RunSpent]:
 
 
 def _print_runs(screen: Screen, path: str, spent: Sequence[RunSpent], totals: list[tuple[object, ...]]) -> None:
-    runs = len({each.run for each in spent})
-    screen.line("told to: the aggregator, or the readers of its model; --rows shows every release")
+    lines: dict[tuple[str, str], dict[str, RunSpent]] = {}
+    for each in spent:
+        lines.setdefault((each.run, each.dataset), {})[each.observer] = each
     cells = [
         (
-            *(each.started[:10], _cut(each.run, RUN), _cut(each.dataset, DATASET)),
-            "reader" if each.observer == "model_reader" else each.observer,
-            "NOT PRIVATE" if each.epsilon is None else f"{each.epsilon:.4g}",
+            *(next(iter(told.values())).started[:10], _cut(run, RUN), _cut(dataset, DATASET)),
+            _told(told.get("aggregator"), "trusted"),
+            _told(told.get("model_reader", told.get("aggregator")), "-"),  # a model is made of what the aggregator saw
         )
-        for each in spent
+        for (run, dataset), told in lines.items()
     ]
-    screen.table(
-        f"{path}: {runs} runs, the epsilon of each", ("started", "run", "dataset", "told to", "epsilon"), cells
-    )
+    screen.line("epsilon towards the aggregator and readers of its model; --rows: every release")
+    title = f"{path}: {len({each.run for each in spent})} runs"
+    screen.table(title, ("started", "run", "dataset", "aggregator", "readers"), cells)
     columns = ("dataset", "about", "runs", "releases", "RDP", "PLD", "delta")
     screen.table("What all runs together have told about each dataset (epsilon)", columns, totals)
+
+
+def _told(spent: RunSpent | None, nothing: str) -> str:
+    if spent is None:
+        return nothing
+    return "NOT PRIVATE" if spent.epsilon is None else f"{spent.epsilon:.4g}"
 
 
 def _print_rows(screen: Screen, path: str, rows: Sequence[LedgerRow]) -> None:

@@ -1,4 +1,4 @@
-"""The dry run: what a training would release, at what price. Rows that nobody declared are counted in their files."""
+"""The dry run: what a training would release, at what price. Rows that are not declared are counted in the files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
-from homo_dp.data.public_facts import planned_rows, public_shape
-from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, round_charge
+from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
+from homo_dp.federation.mechanisms.base import Account, Mechanism, PartyPlan
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
-from homo_dp.privacy.ledger import Charge, Ledger
+from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.budget import refusal
 from homo_dp.privacy.ledger.totals import Totals
-from homo_dp.runs.user_simulation import counted, counts_users, planned_user_mechanism, simulates_users
+from homo_dp.runs.auto import is_auto, settled, with_model
+from homo_dp.runs.user_simulation import (
+    counted,
+    counts_users,
+    planned_user_mechanism,
+    shares_user_noise,
+    simulates_users,
+)
 
 MUCH_NOISE = 1.0  # noise of a step as large as the largest sum of clipped gradients: from here on little is learned
 
@@ -36,10 +43,15 @@ class Planned:
 
 def plan_of(config: Config) -> Planned:
     """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private table is only counted."""
+    if "private" in (config.data.scaling, config.data.counts) or config.data.private_levels:
+        from homo_dp.runs.learning import with_planned_learning
+
+        config = with_planned_learning(config, planned_mechanism)
+    config, found = settled_by_plan(config)
     mechanism, counted_here = planned_mechanism(config)
-    plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
     left = _remaining(config)
-    notes = [note for plan in plans.values() for note in plan.notes]
+    notes = [*found, *(note for plan in plans.values() for note in plan.notes)]
     if config.train.init_from:
         notes.append(continuation_note(config.train.init_from))
     return Planned(
@@ -50,6 +62,15 @@ def plan_of(config: Config) -> Planned:
         warnings=tuple(noise_warnings(plans)),
         counted_in_files=counted_here,
     )
+
+
+def settled_by_plan(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """The config with what ``train.auto`` fills in, and what it says about it."""
+    if not is_auto(config):
+        return config, ()
+    config = with_model(config)
+    found = settled(config, declared_encoding(config), planned_rows(config)[0])
+    return found.config, found.notes
 
 
 def show_plan(config: Config, screen: Screen) -> None:
@@ -77,7 +98,7 @@ def show_plan(config: Config, screen: Screen) -> None:
 
 
 def noise_warnings(plans: Mapping[str, PartyPlan]) -> list[str]:
-    """A line where the noise of a step drowns what a step can say, for the worst party."""
+    """A warning where the noise of a step is larger than the largest sum of clipped gradients, for the worst party."""
     name, worst = max(((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1])
     if worst < MUCH_NOISE:
         return []
@@ -92,12 +113,13 @@ def planned_mechanism(config: Config) -> tuple[Mechanism, bool]:
     """The mechanism of a run, calibrated from declared, shipped or counted rows; and whether they were counted."""
     shape, classes = public_shape(config)
     public = config.privacy.public_tensors
-    module = build_model(config.model, shape, classes, config.train.seed, public_tensors=public).module
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    if simulates_users(config):
+    model = build_model(config.model, shape, classes, config.train.seed, public_tensors=public)
+    parameters = sum(parameter.numel() for parameter in model.module.parameters())
+    if simulates_users(config) or shares_user_noise(config):
         return planned_user_mechanism(config, parameters), counts_users(config)
     rows, counted_here = planned_rows(config)
-    return build_mechanism(config, federation_facts(config, rows, parameters), noise_source(config)), counted_here
+    facts = federation_facts(config, rows, parameters, model.task.outputs)
+    return build_mechanism(config, facts, noise_source(config)), counted_here
 
 
 def continuation_note(path: str) -> str:
@@ -112,11 +134,11 @@ def _row(
     mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan], remaining: float | None
 ) -> dict[str, Any]:
     party = mechanism.facts.parties[name]
-    spent = epsilon_after(plan, quoted_observer(plans), plan.rounds)
+    spent = epsilon_after(plan, quoted_observer(plans), plan.all_rounds)
     return {
         "party": name,
         "rows": party.rows,
-        "steps": party.steps_per_round * plan.releases_by(plan.rounds),
+        "steps": party.steps_per_round * plan.trained_by(plan.all_rounds),
         "sample rate": party.sample_rate,
         "noise multiplier": plan.noise_multiplier,
         "sigma": plan.sigma,
@@ -145,17 +167,12 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
     if not mechanism.private:
         return None
     planned = [
-        (_charge(config, mechanism, name, plan), plan.releases_by(plan.rounds))
+        charge
         for name, plan in plans.items()
         if mechanism.paid_against in plan.events
+        for charge in Account("dry-run", config.data.dataset, name).all_planned(mechanism, plan, mechanism.paid_against)
     ]
     if not Path(config.privacy.ledger).exists():
         return refusal(Totals(), planned, run_budget(config))
     with Ledger(config.privacy.ledger, read_only=True) as ledger:
         return ledger.would_exceed(planned, run_budget(config))
-
-
-def _charge(config: Config, mechanism: Mechanism, name: str, plan: PartyPlan) -> Charge:
-    observer = mechanism.paid_against
-    event, first = plan.events[observer], {"run": "dry-run", "party": name, "dataset": config.data.dataset}
-    return round_charge(mechanism, plan, observer, event, plan.sigma, **first, round_number=1)

@@ -14,7 +14,8 @@ from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.crash_state import SumFiles
 from homo_dp.federation.sessions.plan import Plan, PlanRefused
-from homo_dp.federation.sessions.secure_rounds import AggregatorSums, PartySums
+from homo_dp.federation.sessions.secure_answers import PartySums
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.privacy.private_sum import NoiseShare
 from homo_dp.runs.processes import member_keys, run_name
 from homo_dp.transport.keys import PublicKey
@@ -43,7 +44,7 @@ def party_sums(own: Config, plan: Plan, sealer: Sealer, mechanism: Mechanism, fo
         )
     roster = _roster(run_name(own), keys, found.share, plan)
     party = SecureSumParty(roster, sealer.name, sealer.own.signer.sign, SumFiles(folder / "sums"))
-    return PartySums(run_name(own), party, found)
+    return PartySums(run_name(own), party, found, mechanism.sums, mechanism.rounds)
 
 
 def aggregator_sums(run: str, plan: Plan, sealer: Sealer, mechanism: Mechanism, folder: Path) -> AggregatorSums | None:
@@ -51,7 +52,8 @@ def aggregator_sums(run: str, plan: Plan, sealer: Sealer, mechanism: Mechanism, 
     found = mechanism.masked_sum
     if found is None or found.share is None:
         return None
-    return AggregatorSums(run, _roster(run, sealer.allowed, found.share, plan), found, SumFiles(folder / "sums"))
+    roster = _roster(run, sealer.allowed, found.share, plan)
+    return AggregatorSums(run, roster, found, SumFiles(folder / "sums"), mechanism.sums, mechanism.rounds)
 
 
 def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: Plan) -> Roster:
@@ -60,7 +62,7 @@ def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: Pl
 
 
 def plan_digest(plan: Plan) -> str:
-    """What parties sign of a plan, so that none shares its noise with peers who were told of less.
+    """The digest of a plan that parties sign, so that all who share noise have agreed to the same plan.
 
     >>> plan_digest({"rounds": 3, "version": 1}) == plan_digest({"version": 1, "rounds": 3})
     True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,22 @@ from homo_dp.config.output import OutputConfig
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import printable
 from homo_dp.core.files import FOLDER_MODE, make_folder, write_whole
+from homo_dp.federation.mechanisms.round_sums import METRICS
 from homo_dp.federation.sessions.build import run_budget
+from homo_dp.models.baselines import majority, plain_fit
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
-from homo_dp.models.worth import majority, plain_fit
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.runs.code_version import commit_tags
 from homo_dp.runs.round_numbers import GradientNorms
 from homo_dp.runs.simulation import Outcome
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 from homo_dp.tracking.predictions import PredictionWriter
 from homo_dp.tracking.report.ledger_extract import ledger_summary
+
+LIBRARIES = ("torch", "numpy", "pandas", "dp-accounting", "cryptography")  # those that a result or its noise rests on
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ def write_outputs(
         files["gradient_norms"] = companion(output.indicatorFileName, "gradient_norms.json")
         write_json(files["gradient_norms"], {"run": outcome.run, **histogram}, "gradient norms")
     write_indicators(files["indicators"], indicators)
+    if output.parties:
+        _write_for_parties(outcome, output, files["model"].read_bytes())
     return Written(files, indicators)
 
 
@@ -93,8 +100,16 @@ def apart(output: OutputConfig) -> OutputConfig:
     >>> apart(OutputConfig()).modelFileName
     'out/model_interrupted.safetensors'
     """
-    paths = {name: Path(path) for name, path in output if isinstance(path, str)}
-    made = {name: str(path.with_name(f"{path.stem}_interrupted{path.suffix}")) for name, path in paths.items()}
+    return _renamed(output, lambda path: path.with_name(f"{path.stem}_interrupted{path.suffix}"))
+
+
+def _renamed(output: OutputConfig, rename: Callable[[Path], Path]) -> OutputConfig:
+    """The same files under other names, those for single parties too."""
+    made: dict[str, Any] = {name: str(rename(Path(path))) for name, path in output if isinstance(path, str)}
+    made["parties"] = {
+        party: own.model_copy(update={name: str(rename(Path(path))) for name, path in own if path is not None})
+        for party, own in output.parties.items()
+    }
     return output.model_copy(update=made)
 
 
@@ -110,9 +125,7 @@ def numbered(output: OutputConfig) -> OutputConfig:
             break
         except FileExistsError:  # another run was quicker
             number += 1
-    paths = {name: Path(path) for name, path in output if isinstance(path, str)}
-    made = {name: str(path.parent / folder.name / path.name) for name, path in paths.items()}
-    return output.model_copy(update=made)
+    return _renamed(output, lambda path: path.parent / folder.name / path.name)
 
 
 def replaced(output: OutputConfig) -> str | None:
@@ -149,6 +162,18 @@ def bounds_facts(config: Config) -> dict[str, Any]:
     return {"source": data.bounds_source or shipped or "not said", **({"columns": columns} if columns else {})}
 
 
+def report_facts(config: Config) -> dict[str, Any]:
+    """What the report repeats of the config and of the software."""
+    about = {name: text for name, text in config.report if text is not None}
+    rows = {"one_row_per_person": True if config.data.one_row_per_person else "unknown"}
+    commit = next(iter(commit_tags().values()), None)
+    return {
+        **({"about": about} if about else {}),
+        **(rows if config.privacy.unit == "record" else {}),
+        "software": {"commit": commit, "libraries": {name: version(name) for name in LIBRARIES}},
+    }
+
+
 def indicators_of(
     outcome: Outcome, ledger: Mapping[str, Any] | None, worth: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -176,11 +201,73 @@ def indicators_of(
         "rounds_done": len(outcome.rounds),
         "interrupted": outcome.interrupted,
         "bounds": bounds_facts(config),
+        **report_facts(config),
         "classes": [str(name) for name in task.classes],
         **({"plain_fit": worth["plain_fit"]} if worth.get("plain_fit") else {}),
+        **released_of(outcome.rounds),
+        **best_round(outcome.rounds, public_test=public_test),
         "ledger": ledger,
     }
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
+
+
+def released_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The last metrics that parties released with noise, each with the half width of its 95 % bar; empty without."""
+    asked = [row for row in rounds if row.get("asked") == METRICS and "released_rows" in row]
+    if not asked:
+        return {}
+    names = [name for name in asked[-1] if name.startswith("released_") and f"{name}_error" in asked[-1]]
+    figures = {
+        name.removeprefix("released_"): {"value": asked[-1][name], "error": asked[-1][f"{name}_error"]}
+        for name in names
+    }
+    curves = asked[-1].get("released_curves")
+    found = {"released_metrics": {"round": asked[-1]["round"], **figures}}
+    return found | ({"released_curves": curves} if curves else {})
+
+
+def best_round(rounds: Sequence[Mapping[str, Any]], *, public_test: bool) -> dict[str, Any]:
+    """After how many rounds of training the model was best, by figures that are released or of public rows; or empty.
+
+    Guarantees:
+        - no figure of private rows without noise is looked at, so what it says costs nothing more.
+
+    >>> first = {"round": 1, "test_acc": 0.9}
+    >>> best_round([first, {"round": 2, "test_acc": 0.8}], public_test=True)["best_round"]["round"]
+    1
+    >>> best_round([first, {"round": 2, "test_acc": 0.8}], public_test=False)
+    {}
+    """
+    for name, sign in (("acc", 1.0), ("r2", 1.0), ("loss", -1.0)):
+        full = f"test_{name}" if public_test else f"released_{name}"
+        seen = [row for row in rounds if row.get(full) is not None]
+        if len(seen) < 2:
+            continue
+        best, last = max(seen, key=lambda row: sign * float(row[full])), seen[-1]
+        error, bar = (float(row.get(f"{full}_error", 0.0)) for row in (best, last))
+        trained = sum("asked" not in row for row in rounds if row["round"] <= best["round"])
+        clear = sign * (float(best[full]) - float(last[full])) > (error**2 + bar**2) ** 0.5
+        found = {"round": best["round"], "rounds_of_training": trained, "by": full, "value": best[full]}
+        return {"best_round": {**found, "error": error, "better_than_last_beyond_noise": clear}}
+    return {}
+
+
+def released_line(indicators: Mapping[str, Any]) -> str | None:
+    """Released metrics as one line with their 95 % bars; None where none were.
+
+    >>> released_line({"released_metrics": {"round": 3, "acc": {"value": 0.9, "error": 0.05}}})
+    'released with noise, of all test rows: acc 0.9 ± 0.05 (95 %)'
+    """
+    found = indicators.get("released_metrics")
+    if not found:
+        return None
+    shown = [f"{name} {one['value']:.3g} ± {one['error']:.2g}" for name, one in found.items() if isinstance(one, dict)]
+    best = indicators.get("best_round")
+    said = ""
+    if best:
+        beyond = "beyond the noise" if best["better_than_last_beyond_noise"] else "within the noise of the last"
+        said = f"; best after {best['rounds_of_training']} rounds of training, {beyond}"
+    return f"released with noise, of all test rows: {', '.join(shown)} (95 %){said}"
 
 
 def _write_predictions(outcome: Outcome, path: Path) -> None:
@@ -195,6 +282,31 @@ def _write_predictions(outcome: Outcome, path: Path) -> None:
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
         for name, frame in frames.items():
             writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
+
+
+def _write_for_parties(outcome: Outcome, output: OutputConfig, model: bytes) -> None:
+    """What single parties of a simulation get under names of their own: each only what is of its rows."""
+    task, threshold = outcome.model.task, outcome.config.predict.threshold
+    for name, wanted in output.parties.items():
+        party = outcome.federation.parties[name]
+        test = party.test if party.test is not None and len(party.test) else None
+        if wanted.modelFileName is not None:
+            write_whole(wanted.modelFileName, model, f"output.parties.{name}.modelFileName")
+        if wanted.predictFileName is not None and test is not None and test.frame is not None:
+            columns = [str(column) for column in test.frame.columns]
+            with PredictionWriter(wanted.predictFileName, columns, task, threshold=threshold) as writer:
+                writer.write(test.frame, outputs_of(outcome.model.module, test.features))
+        if wanted.indicatorFileName is not None:
+            scored = {"train_": [party.train], "test_": [] if test is None else [test]}
+            parts = {
+                part: evaluate(task, *score_tables(outcome.model.module, found), part, threshold) if found else {}
+                for part, found in scored.items()
+            }
+            own = {**outcome.statement, "parties": {name: outcome.statement["parties"][name]}}
+            local = local_only_names(parts["train_"], parts["test_"], public_test=outcome.config.data.public_test)
+            extra = {"run": outcome.run, "party": name, "data": outcome.config.data.dataset}
+            indicators = build_indicators(parts["train_"], parts["test_"], own, [], local, extra)
+            write_indicators(wanted.indicatorFileName, indicators, f"output.parties.{name}.indicatorFileName")
 
 
 def model_card(outcome: Outcome) -> ModelCard:

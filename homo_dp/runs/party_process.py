@@ -5,22 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from homo_dp.config.addresses import masked
-from homo_dp.config.schema import Config
+from homo_dp.config.privacy import RecordKeys
+from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.console.screen import Progress
 from homo_dp.core.crash import crash_point
-from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.core.errors import ConfigError, DataError, MessageError
+from homo_dp.core.events import about, kept_events, told_errors
 from homo_dp.data.columns import Encoding
+from homo_dp.data.databases import is_database
+from homo_dp.data.image_folders import is_image_folder
+from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.own_rows import check_own_rows
-from homo_dp.data.parties import Federation, load_federation, party_encoding
+from homo_dp.data.parties import Federation, PartyData, load_federation, party_encoding
 from homo_dp.data.readers import checked
-from homo_dp.federation.mechanisms.base import Mechanism, Weights
+from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, mechanism_class, noise_source
+from homo_dp.federation.mechanisms.train_hooks import BOUNDS_THE_RESULT
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    mechanism_class,
+    noise_source,
+    trained_model,
+)
 from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
 from homo_dp.federation.sessions.party import Mistrusted, PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
@@ -31,47 +45,59 @@ from homo_dp.federation.sessions.plan import (
     check_count,
     check_encoding,
     check_price,
+    check_releases_cap,
     check_work,
-    epsilon_cap,
     facts_for_party,
     release_names,
 )
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.statement import epsilon_after, privacy_statement, quoted_observer
-from homo_dp.models.registry import BuiltModel, build_model, size_of
+from homo_dp.federation.users.client_fit import ClientFit, load_client, with_client_rows
+from homo_dp.federation.users.users_fit import users_fit
+from homo_dp.models.registry import BuiltModel, size_of
 from homo_dp.models.scoring import load_into, round_metrics
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.ledger import Budget, Ledger
+from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
+from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
+from homo_dp.runs.given_away import given_away, party_budget
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
 from homo_dp.runs.processes import GO_ON, discreet, open_transport, party_sealer, run_name, start_tracker
 from homo_dp.runs.round_numbers import GradientNorms, payload_bytes, promised_numbers
+from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.simulation import Outcome
+from homo_dp.runs.statistics_outputs import show_statement, write_statement
 from homo_dp.tracking.indicators import numbers_of
 from homo_dp.tracking.tracker import open_tracker
+
+
+@dataclass(frozen=True)
+class AgreedJob:
+    """What a plan is at this party once it was agreed to: the settings, the rows, the model and the party itself."""
+
+    config: Config
+    federation: Federation
+    model: BuiltModel
+    party: Party
 
 
 class PartyProcess:
     """Builds the parts, runs the session, writes predictions, indicators, model and ledger extract locally."""
 
     def __init__(self, config: Config, screen: Screen) -> None:
-        self.own = config
         self.screen = screen
         self.run_id = run_name(config)
         self.sealer = party_sealer(config)
         self.name = self.sealer.name
+        self.own = config = with_client_rows(config, self.name)
         _check_files(config, self.name)
         check_own_rows(config, self.name)
         self.noise = noise_source(config)
         self.ledger = Ledger(config.privacy.ledger)
         self.tracker = open_tracker(config)
-        self.agreed = config
-        self.federation: Federation
-        self.model: BuiltModel
-        self.party: Party
+        self._agreed: AgreedJob | None = None  # until a plan came
         self.gradient_norms = GradientNorms()
-        self._folder: RunFolder
         self._progress: Progress | None = None
         self._shown = 0  # the last round on the screen
         self._looked, self._paid = 1, 0  # the next round to look up in the ledger, and how many before it were charged
@@ -79,14 +105,19 @@ class PartyProcess:
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
-        folder = self._folder = RunFolder(state_dir(self.own, self.name), self.run_id)
+        folder = RunFolder(self.own.party.folder, self.run_id)
+        with kept_events(folder.path), told_errors():
+            about(run=self.run_id, party=self.name)
+            return self._run(folder)
+
+    def _run(self, folder: RunFolder) -> int:
         transport = open_transport(self.own, self.sealer, folder.path)
         duty = PartyDuty(
             name=self.name,
             run=self.run_id,
             ledger=self.ledger,
             declared_rows=self.own.data.rows.get(self.name),
-            build=self._build,
+            build=partial(self._build, folder),
             measure=self._measure,
             say=self.screen.line,
             patience=self.own.party.patience,
@@ -103,59 +134,81 @@ class PartyProcess:
             done = session.rounds_answered
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
-        except BaseException:
-            self.tracker.finish("FAILED", {}, {})
+        except BaseException as error:
+            self.tracker.finish("FAILED", {}, failure_tags(self.own, error))
             raise
         finally:
             transport.close()
             folder.close()
 
-    def _build(self, plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
-        """First all that plan and config decide, then the rows, which can only be left out: no answer tells of one."""
+    def _client_fit(self, config: Config, model: BuiltModel, mechanism: Mechanism, own: PartyFacts) -> ClientFit:
+        """Local training by the party's own client, where the mechanism bounds whatever comes of it."""
+        if mechanism.name not in BOUNDS_THE_RESULT or mechanism.masked_sum is not None:
+            raise ConfigError(
+                f"party.client={self.own.party.client}: privacy.mechanism={mechanism.name} works on rows, which a "
+                "client keeps to itself; use dp_fedavg without masks"
+            )
+        client = load_client(str(self.own.party.client), self.name)
+        return ClientFit(model.module, own, client, config.train)
+
+    def _build(self, folder: RunFolder, plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+        """Check plan and config, then read the rows. A row that does not fit is left out: no answer depends on it."""
         told, plan = plan, read_plan(plan)
-        config = self.agreed = agree(self.own, plan)
+        config = agree(self.own, plan)
+        check_rules(self.own, config)
         with _refusing():
             check_work(self.own, config, self.name)
             check_count(self.own, config, self.name)
             encoding = party_encoding(config, self.name)
             check_encoding(plan, encoding.to_json())
-            self._check_size(encoding)
-        self.federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
-        rows = self._rows()
-        table = self.federation.parties[self.name].train
+            self._check_size(config, encoding)
+        federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
+        held = federation.parties[self.name]
+        rows = self._rows(config, held)
         with _refusing():
-            self.model = self._model()
-            parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
-            facts = facts_for_party(config, plan, self.name, rows, parameters)
+            model = _model(config, federation)
+            parameters = sum(parameter.numel() for parameter in model.module.parameters())
+            facts = facts_for_party(config, plan, self.name, rows, parameters, model.task.outputs)
 
             def renew() -> tuple[LocalFit, Mechanism]:
-                fit = build_fit(config, self._model(), table, facts.parties[self.name])
-                return fit, build_mechanism(config, facts, self.noise)
+                mechanism, own = build_mechanism(config, facts, self.noise), facts.parties[self.name]
+                fresh = _model(config, federation)
+                if self.own.party.client is not None:
+                    return self._client_fit(config, fresh, mechanism, own), mechanism
+                if isinstance(mechanism, CohortMechanism) and mechanism.masked_sum is not None:
+                    names = federation.user_names
+                    return users_fit(config, fresh, held.train, self.name, own, names, apart=True), mechanism
+                return build_fit(config, fresh, held.train, own, held.test), mechanism
 
             fit, mechanism = renew()
-            sums = party_sums(self.own, told, self.sealer, mechanism, self._folder.path)
+            sums = party_sums(self.own, told, self.sealer, mechanism, folder.path)
             try:
-                party = Party(self._settings(), fit, mechanism, self.ledger, outbox, renew, sums)
+                party = Party(self._settings(config), fit, mechanism, self.ledger, outbox, renew, sums)
             except PrivacyError as error:
                 raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
+            check_releases_cap(self.own, mechanism, party.plan)
             check_price(self.own, party.plan)
         if party.charges_itself:
-            planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds))]
+            planned = party.planned_charges()
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
             if refusal:
                 raise PlanRefused("budget", refusal)
-            self.ledger.prepare(*planned[0])
+            for charge, rounds in planned:
+                self.ledger.prepare(charge, rounds)
+        if must_ask(self.own):
+            values = given_away(self.own, config, self.name, mechanism, party.plan)
+            wait_for_word(folder.path, told, values, self.run_id, self.screen)
         self.sealer.kinds = mechanism.kinds
-        self.party = party
+        self._agreed = AgreedJob(config, federation, model, party)
         self._say_agreed(party)
         self.tracker = discreet(self.tracker, config, party.mechanism)
         who = f"party {self.name}"
-        start_tracker(self.tracker, config, who, self._folder, party.mechanism, private=self._private)
+        start_tracker(self.tracker, config, who, folder, party.mechanism, private=self._is_private(party))
         return party
 
-    def _rows(self) -> int:
+    def _rows(self, config: Config, held: PartyData) -> int:
         """The declared row count, else that of the table, with the rows that are left out; says which those are."""
-        own, held = self.own, self.federation.parties[self.name]
+        own = self.own
         count = len(held.train) + held.left_out
         if held.misfit is not None:
             self.screen.line(
@@ -165,7 +218,7 @@ class PartyProcess:
         declared = own.data.rows.get(self.name)
         if declared is not None:
             return declared
-        found = mechanism_class(self.agreed.privacy.mechanism)
+        found = mechanism_class(config.privacy.mechanism)
         hidden = found.private and found.unit == "record" and not own.privacy.not_private
         if hidden and not own.privacy.delta < 1 / count:  # of its own config: a plan can only lower it
             raise DataError(
@@ -173,13 +226,13 @@ class PartyProcess:
             )
         return count
 
-    def _check_size(self, encoding: Encoding) -> None:
+    def _check_size(self, config: Config, encoding: Encoding) -> None:
         caps, allowed = self.own.party.caps, self.own.transport.max_message_bytes
         if caps.columns is not None and encoding.columns and encoding.width > caps.columns:
             raise PlanRefused(
                 "columns_cap", f"party.caps.columns={caps.columns}: a row would become {encoding.width} numbers"
             )
-        weights = size_of(self.agreed.model, encoding.input_shape, encoding.classes)
+        weights = size_of(config.model, encoding.input_shape, encoding.classes)
         if caps.parameters is not None and weights > caps.parameters:
             raise PlanRefused(
                 "model", f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; refused"
@@ -191,49 +244,56 @@ class PartyProcess:
                 "you mean to train one as large",
             )
 
-    def _model(self) -> BuiltModel:
-        config, federation = self.agreed, self.federation
-        bounds = config.data.target_bounds
-        public = config.privacy.public_tensors
-        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds, public)
-
-    def _settings(self) -> PartySettings:
+    def _settings(self, config: Config) -> PartySettings:
         privacy = self.own.privacy
         return PartySettings(
             name=self.name,
             run=self.run_id,
             dataset=self.own.data.dataset,
-            budget=party_budget(self.own, self.agreed),
+            budget=party_budget(self.own, config),
             trust_aggregator=privacy.trust_aggregator,
             not_private=privacy.not_private,
-            limits=PartyLimits(self.own.party.caps.max_weight, self.own.party.caps.max_rate),
+            limits=self._limits(config),
         )
+
+    def _limits(self, config: Config) -> PartyLimits:
+        """What the aggregator may send at most; less to networks, where rounding could carry one row to another."""
+        caps = self.own.party.caps
+        linear = config.model.factory is None and config.model.name in LINEAR_MODELS
+        network = isinstance(config.privacy, RecordKeys) and not linear
+        return PartyLimits(caps.max_weight, caps.max_rate, caps.max_network_weight if network else None)
 
     def _say_agreed(self, party: Party) -> None:
         observer = quoted_observer({self.name: party.plan})
-        spent = epsilon_after(party.plan, observer, party.plan.rounds)
+        spent = epsilon_after(party.plan, observer, party.plan.all_rounds)
         price = "NOT PRIVATE" if spent is None else f"epsilon {spent.quoted:.4g} at delta {party.plan.delta:g}"
         what = ", ".join(release_names(party.mechanism))
-        self.screen.line(f"run {self.run_id}: agreed to {party.plan.rounds} rounds, {price}; each releases: {what}")
+        what += "".join(f"; round {number}: {asked.name}" for number, asked in party.plan.sums.items())
+        self.screen.line(f"run {self.run_id}: agreed to {party.plan.all_rounds} rounds, {price}; each releases: {what}")
 
     def _measure(self, number: int, weights: Weights) -> dict[str, Any]:
         """Local figures of the global model after a round; they never leave."""
-        load_into(self.model.module, weights)
-        test = self.federation.parties[self.name].test
-        tables = [test] if test is not None and self.agreed.train.evaluates(number) else []
-        found = round_metrics(self.model.module, self.model.task, tables)
-        plan = self.party.plan
-        numbers = promised_numbers({self.name: plan}, self._spent_rounds(number)) if self._private else {}
+        job = self.job
+        party, plan, model = job.party, job.party.plan, job.model
+        if not party.mechanism.trains:
+            return {"asked": plan.kind_of(number)}
+        load_into(model.module, weights)
+        test = job.federation.parties[self.name].test
+        tables = (
+            [test] if test is not None and job.config.train.evaluates(party.mechanism.training_round(number)) else []
+        )
+        found = round_metrics(model.module, model.task, tables)
+        numbers = promised_numbers({self.name: plan}, self._spent_rounds(number)) if self._is_private(party) else {}
         spent = numbers.get("epsilon")
         now = time.perf_counter()
         seconds, self._asked = now - self._asked, now
-        charged = self.ledger.charged(self.run_id, self.name, number, "update")
+        charged = self.ledger.charged(self.run_id, self.name, number, plan.kind_of(number))
         row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
         row |= {"applied_sigma": charged.sigma} if charged is not None else {}
-        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and not self.agreed.privacy.clips_adaptively else {}
-        if not self.party.mechanism.hides_cohort:
-            row["bytes"] = payload_bytes(weights) * (1 if self.party.charges_itself and charged is None else 2)
-        self.gradient_norms.look({self.name: self.party})
+        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and not job.config.privacy.clips_adaptively else {}
+        if not party.mechanism.hides_cohort:
+            row["bytes"] = payload_bytes(weights) * (1 if party.charges_itself and charged is None else 2)
+        self.gradient_norms.look({self.name: party})
         if self._progress is not None:
             steps, self._shown = number - self._shown, number  # a party that was away does not start from one
             self._progress.advance(steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
@@ -242,40 +302,56 @@ class PartyProcess:
 
     def _spent_rounds(self, number: int) -> int:
         """After how many rounds of the plan a party has spent what this one has by now: it may have missed some."""
-        if not self.party.charges_itself:
+        party = self.job.party
+        if not party.charges_itself:
             return number  # readers of the model see every round
+        plan = party.plan
         found = (
-            self.ledger.charged(self.run_id, self.name, each, "update") for each in range(self._looked, number + 1)
+            self.ledger.charged(self.run_id, self.name, each, plan.kind_of(each))
+            for each in range(self._looked, number + 1)
+            if not plan.is_noise_alone(each)
         )
         self._paid += sum(row is not None for row in found)
         self._looked = number + 1
-        return self.party.plan.round_of(self._paid)
+        return plan.round_of(self._paid)
 
     @property
-    def _private(self) -> bool:
-        return self.party.mechanism.private and self.noise.private and not self.own.privacy.not_private
+    def job(self) -> AgreedJob:
+        """What was agreed to; before that there is nothing to measure or to write."""
+        if self._agreed is None:
+            raise MessageError("the plan has not come yet")
+        return self._agreed
+
+    def _is_private(self, party: Party) -> bool:
+        return party.mechanism.private and self.noise.private and not self.own.privacy.not_private
 
     def _finish(self, session: PartySession, weights: Weights) -> None:
-        rows = self.ledger.rows(self.run_id, self.name)
+        job, rows = self.job, self.ledger.rows(self.run_id, self.name)
         statement = privacy_statement(
-            self.party.mechanism,
-            {self.name: self.party.plan},
-            self.party.plan.round_of(session.rounds_answered),
-            {self.name: rows[-1].sigma if rows else self.party.applied_sigma},
-            private=self._private,
+            job.party.mechanism,
+            {self.name: job.party.plan},
+            job.party.plan.round_of(session.rounds_answered),
+            {self.name: rows[-1].sigma if rows else job.party.applied_sigma},
+            private=self._is_private(job.party),
             secure_mode=self.noise.secure,
             declared_rows=self.name in self.own.data.rows,
         )
+        if not job.party.mechanism.trains:
+            files = write_statement(job.config, self.run_id, statement, self.ledger)
+            crash_point("party.written")
+            kept = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]})
+            show_statement(self.screen, self.run_id, statement, files, kept)
+            return
         outcome = Outcome(
             run=self.run_id,
-            config=self.agreed,
-            federation=self.federation,
-            model=self.model,
+            config=job.config,
+            federation=job.federation,
+            model=job.model,
             weights=weights,
             statement=statement,
             rounds=session.duty.rows,
         )
-        ledger = self.ledger if self.party.mechanism.private else None
+        ledger = self.ledger if job.party.mechanism.private else None
         written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
         crash_point("party.written")
         last = numbers_of(written.indicators)
@@ -297,26 +373,17 @@ class PartyProcess:
         self.screen.summary({**shown, "mlflow_run": tracked})
 
 
+def _model(config: Config, federation: Federation) -> BuiltModel:
+    return trained_model(config, federation.input_shape, federation.classes)
+
+
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Numbers of a plan that no arithmetic can use are a bad plan, not an end of this process without a word."""
+    """Refuse a plan whose numbers make arithmetic fail, instead of ending this process with a traceback."""
     try:
         yield
     except (ArithmeticError, MemoryError, RecursionError, RuntimeError) as error:
         raise PlanRefused("plan", f"the plan cannot be used: {type(error).__name__}: {error}") from error
-
-
-def state_dir(config: Config, name: str) -> Path:
-    """Where a party keeps outbox and state."""
-    return Path(config.party.state_dir or Path("state") / name)
-
-
-def party_budget(own: Config, agreed: Config) -> Budget:
-    """What the ledger enforces: the party's own cap, or the smaller target it agreed to; its own lifetime budget."""
-    privacy = own.privacy
-    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
-    limits = [value for value in (agreed.privacy.target_epsilon, epsilon_cap(own)) if value is not None]
-    return Budget(min(limits) if limits else None, privacy.lifetime_epsilon, lifetime_delta)
 
 
 def _check_files(config: Config, name: str) -> None:
@@ -327,5 +394,5 @@ def _check_files(config: Config, name: str) -> None:
     paths = list(data.files.values()) if data.one_table else [data.files[name]] if data.files else []
     tests = data.test_file if isinstance(data.test_file, dict) else {name: data.test_file}
     for path in (*paths, tests.get(name)):
-        if path is not None:
+        if path is not None and table_in_memory(path) is None and not (is_database(path) or is_image_folder(path)):
             checked(path)

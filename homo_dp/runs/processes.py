@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from homo_dp.config.addresses import masked
 from homo_dp.config.schema import Config
-from homo_dp.core.errors import ConfigError, MessageError
+from homo_dp.core.errors import ConfigError, MessageError, one_line
 from homo_dp.core.files import write_whole
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Kinds, Limits
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import RunFolder, explained
-from homo_dp.runs.run_facts import run_params, run_tags
+from homo_dp.runs.run_facts import public_dataset, run_params, run_tags
 from homo_dp.transport.keys import (
     PUBLIC_MARK,
     KeyPair,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OpenTransport = Callable[[Config, Sealer, Path], Transport]
 GO_ON = "start the same command again: the run continues where it is"
 
 
@@ -77,6 +80,20 @@ def party_sealer(config: Config) -> Sealer:
     return _sealer(config, own, [known], KINDS)
 
 
+def asker_sealers(config: Config) -> dict[str, tuple[Sequence[str], Sealer]]:
+    """For each aggregator that may start runs at a party that serves: the names it may use, and keys to check it by."""
+    party, rules = config.party, config.party.serve
+    if rules is None or not rules.askers:
+        return {"party.aggregator_key": (("*",), party_sealer(config))}
+    if party.name is None:
+        raise ConfigError("party.name: is not given; use the name under which the aggregators list this party")
+    own, found = _own_key(party.key_file, "party.key_file", party.name), dict[str, tuple[Sequence[str], Sealer]]()
+    for number, asker in enumerate(rules.askers):
+        where = f"party.serve.askers[{number}].aggregator_key"
+        found[where] = asker.runs, _sealer(config, own, [_public_key(asker.aggregator_key, where, AGGREGATOR)], KINDS)
+    return found
+
+
 def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
     """This process's end of the configured transport; in `state` it notes which message it is reading."""
     run, transport = run_name(config), config.transport
@@ -89,9 +106,35 @@ def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
         from homo_dp.transport.nats.queue import NatsTransport
 
         return NatsTransport(transport.nats, run, sealer, patience=config.party.patience)
+    if transport.kind == "flower":
+        if sealer.name == AGGREGATOR:
+            raise ConfigError(
+                "transport.kind=flower: the aggregator runs inside Flower: `flwr run pipelines/flower` (docs/flower.md)"
+            )
+        from homo_dp.transport.flower.courier import socket_of
+        from homo_dp.transport.flower.node import NodeTransport
+
+        flower = transport.flower
+        return NodeTransport(socket_of(flower.socket, state.parent, run), run, sealer, flower.group)
+    if transport.kind != "memory":
+        return _own_transport(config, run, sealer)
     raise ConfigError(
-        "transport.kind=memory: is for homo_dp.train, in one process; between processes use directory or nats"
+        "transport.kind=memory: is for homo_dp.train, in one process; between processes use directory, nats or flower"
     )
+
+
+def _own_transport(config: Config, run: str, sealer: Sealer) -> Transport:
+    """A transport of the user's own: ``Class(options, run, sealer)``; only sealed bytes should travel by it."""
+    path, options = config.transport.kind, dict(config.transport.options)
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)(options, run, sealer)
+    except (Exception, SystemExit) as error:  # the module is the user's own code, and may fail in any way
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise ConfigError(f"transport.kind={path}: cannot be opened ({why}); see docs/transports.md") from error
+    if not isinstance(found, Transport):
+        raise ConfigError(f"transport.kind={path}: has no send, receive, done and close; see docs/transports.md")
+    return found
 
 
 def start_tracker(
@@ -108,7 +151,7 @@ def start_tracker(
     tags = run_tags(config, run_name(config), mechanism, private=private) | {"role": role}
     if config.party.name is not None and role != "aggregator":
         tags["party"] = config.party.name
-    tracker.start(run_params(config), tags, [], mark)
+    tracker.start(run_params(config), tags, [], mark, public_dataset(config))
 
 
 def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:

@@ -48,7 +48,7 @@ def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, A
         raise InputError(f"{path}: no such file; give a file of `budget ledger export`") from None
     good = isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("rows"), list)
     if not good or not all(isinstance(row, dict) for row in found["rows"]):
-        raise InputError(f"{path}: is no {FORMAT}; give a file of `budget ledger export`")
+        raise InputError(f"{path}: is not a {FORMAT}; give a file of `budget ledger export`")
     named = parse_public_line(str(found.get("public_key")), f"{path}: public_key")
     if trusted is not None and trusted.raw != named.raw:
         return found, [(False, f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of --key")]

@@ -8,13 +8,18 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import nn
+
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import Federation, Table, load_federation
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyPlan, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.round_sums import UPDATE
+from homo_dp.federation.mechanisms.train_hooks import HookContext, active_hooks
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory
@@ -25,21 +30,24 @@ from homo_dp.federation.sessions.build import (
     federation_facts,
     noise_source,
     run_budget,
+    trained_model,
 )
 from homo_dp.federation.sessions.crash_state import PartyMemory, Row
-from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
+from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
-from homo_dp.federation.sessions.plan import Plan, agree, difference, make_plan
+from homo_dp.federation.sessions.plan import Plan, agree, difference, hides_count, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
-from homo_dp.models.registry import BuiltModel, build_model
-from homo_dp.models.scoring import load_into, round_metrics
+from homo_dp.models.registry import BuiltModel
+from homo_dp.models.scattering import front_end
+from homo_dp.models.scoring import load_into, round_metrics, with_features
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
+from homo_dp.runs.auto import settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.round_numbers import GradientNorms, party_numbers, summed_up
 from homo_dp.tracking.predictions import prediction_columns
@@ -47,7 +55,7 @@ from homo_dp.transport.memory import MemoryEnd, MemoryHub
 
 log = logging.getLogger(__name__)
 
-_FOREVER = 1e9  # seconds: within one process nobody is late
+_FOREVER = 1e9  # seconds; within one process no message is late
 _NO_CAP = 1e9  # epsilon
 _CAPS = ("rounds", "steps", "total_steps", "epochs", "parameters", "columns", "releases")
 
@@ -73,6 +81,22 @@ class Outcome:
         load_into(self.model.module, self.weights)
 
 
+def with_fixed_features(federation: Federation, module: nn.Module) -> Federation:
+    """The tables as the trained part of a model reads them."""
+    if front_end(module) is None:
+        return federation
+    parties = {
+        name: replace(
+            data,
+            train=with_features(module, data.train),
+            test=None if data.test is None else with_features(module, data.test),
+        )
+        for name, data in federation.parties.items()
+    }
+    public = federation.public_test
+    return replace(federation, parties=parties, public_test=None if public is None else with_features(module, public))
+
+
 class Simulation:
     """One in-process run: build, ``run()``, read the outcome.
 
@@ -82,11 +106,15 @@ class Simulation:
     """
 
     def __init__(self, config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]) -> None:
-        self.config = config
         self.on_round = on_round
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        config = with_model(config)
         self.federation = load_federation(config)
+        found = settled(config, self.federation.encoding, self._rows(config))
+        self.config, self.auto_notes = found.config, found.notes
+        config = self.config
         self.model = self._build()
+        self.federation = with_fixed_features(self.federation, self.model.module)
         self.model.module.to(torch_device(config.train.device))
         self._check_prediction_columns()
         self.noise = noise_source(config)
@@ -158,9 +186,9 @@ class Simulation:
     def _aggregate(self, aggregator: Aggregator, transport: MemoryEnd) -> Waiting[None]:
         """The aggregator's side, from the first party that joins to the final weights."""
         rules = SessionRules(min_parties=len(self.parties), round_timeout=_FOREVER, stop_on_missing=True)
-        lobby = Lobby(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
-        yield from lobby.opening(rules)
-        session = AggregatorSession(aggregator, self._plan, lobby, rules, RunMemory(), self._report)
+        members = Members(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
+        yield from members.opening(rules)
+        session = AggregatorSession(aggregator, self._plan, members, rules, RunMemory(), self._report)
         session.begin()
         yield from session.rounds()
 
@@ -232,14 +260,27 @@ class Simulation:
                 prediction_columns([str(name) for name in table.frame.columns], self.model.task, with_party=True)
 
     def _build(self) -> BuiltModel:
-        config, federation = self.config, self.federation
-        bounds, public = config.data.target_bounds, config.privacy.public_tensors
-        return build_model(config.model, federation.input_shape, federation.classes, config.train.seed, bounds, public)
+        return trained_model(self.config, self.federation.input_shape, self.federation.classes)
 
     def _facts(self, parameters: int) -> FederationFacts:
-        declared = self.config.data.rows
-        rows = {name: declared.get(name, len(data.train)) for name, data in self.federation.parties.items()}
-        return federation_facts(self.config, rows, parameters)
+        self._check_counts()
+        return federation_facts(self.config, self._rows(self.config), parameters, self.model.task.outputs)
+
+    def _rows(self, config: Config) -> dict[str, int]:
+        """Rows by party: declared, else as they are, which the statement then says."""
+        declared = config.data.rows
+        return {name: declared.get(name, len(data.train)) for name, data in self.federation.parties.items()}
+
+    def _check_counts(self) -> None:
+        """Say, or refuse where the config wants that, that the run makes row counts public which nobody declared."""
+        data = self.config.data
+        told = [name for name in self.federation.parties if not data.count_is_public(name)]
+        if not told or not self.config.private or not hides_count(self.config):
+            return
+        why = f"data.rows.{told[0]}: is not declared, and sample rate, steps and noise of this run tell the row count"
+        if data.counts in ("declared", "private"):
+            raise ConfigError(f"{why}; declare a figure that is known without the table, or write data.counts: public")
+        log.warning("%s: it is public from now on; declare data.rows, or write data.counts: public", why)
 
     def _mechanism(self) -> Mechanism:
         return build_mechanism(self.config, self.facts, self.noise)
@@ -248,10 +289,10 @@ class Simulation:
         return {name: self._party(name) for name in self.federation.parties}
 
     def _party(self, name: str) -> Party:
-        config, data = self.config, self.federation.parties[name]
+        config = self.config
 
         def renew() -> tuple[LocalFit, Mechanism]:
-            return build_fit(config, self._build(), data.train, self.facts.parties[name]), self._mechanism()
+            return self._fit(name), self._mechanism()
 
         settings = PartySettings(
             name=name,
@@ -265,35 +306,61 @@ class Simulation:
         sums = None if self.sums is None else self.sums[1][name]
         return Party(settings, *renew(), self.ledger, renew=renew, sums=sums)
 
+    def _fit(self, name: str) -> LocalFit:
+        """The local training of a party."""
+        held = self.federation.parties[name]
+        return build_fit(self.config, self._build(), held.train, self.facts.parties[name], held.test)
+
     def _check_budget(self, aggregator: Aggregator) -> None:
         if self.ledger is None:
             return
         paying = [party for party in self.parties.values() if party.charges_itself]
-        planned = [(party.planned_charge(1), party.plan.releases_by(party.plan.rounds)) for party in paying]
+        planned = [charge for party in paying for charge in party.planned_charges()]
         for charge, rounds in planned:
             self.ledger.prepare(charge, rounds)
         refusal = self.ledger.would_exceed(planned, run_budget(self.config))
         if refusal:
             raise BudgetExceeded(refusal)
-        aggregator.check_budget(self.facts.rounds)
+        aggregator.check_budget(self.mechanism.rounds)
 
     def _sigmas(self) -> dict[str, float | None]:
         """The noise that each party has added itself."""
         return {name: party.applied_sigma for name, party in self.parties.items()}
 
+    def _scored(self, round_number: int, tables: list[Table]) -> dict[str, Any]:
+        """Metrics of the test rows, with the hooks of the run around them; hooks get a copy of the model."""
+        hooks = active_hooks()
+        if hooks is None or not tables:
+            return round_metrics(self.model.module, self.model.task, tables)
+        context = HookContext("test", "all", round_number, True, self.model.module, num_train_batch=len(tables))
+        for trigger in ("on_fit_start", "on_epoch_start"):
+            hooks.call(trigger, context)
+        for number in range(len(tables)):
+            context.cur_batch_i = number
+            for trigger in ("on_batch_start", "on_batch_forward", "on_batch_backward", "on_batch_end"):
+                hooks.call(trigger, context)
+        metrics = round_metrics(self.model.module, self.model.task, tables)
+        context.eval_metrics = dict(metrics)
+        for trigger in ("on_epoch_end", "on_fit_end"):
+            hooks.call(trigger, context)
+        return metrics
+
     def _report(self, report: RoundReport, kept: Row) -> Row:
         load_into(self.model.module, report.weights)
         numbers = party_numbers(self.plans, self._sigmas(), report, self.private)
-        tables = self.test_tables if self.config.train.evaluates(report.round) else []
+        trained = self.mechanism.training_round(report.round)
+        tables = self.test_tables if self.config.train.evaluates(trained) else []
         row: RoundRow = {
             "round": report.round,
+            **({} if report.asked == UPDATE else {"asked": report.asked}),
             "epsilon": federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
             if self.private
             else None,
-            **round_metrics(self.model.module, self.model.task, tables),
+            **self._scored(report.round, tables),
             "seconds": report.seconds,
             **summed_up(numbers),
             **report.metrics,
+            **({"released_curves": report.curves} if report.curves else {}),
         }
         self.gradient_norms.look(self.parties)
         self.rounds.append(row)

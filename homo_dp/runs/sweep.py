@@ -1,6 +1,6 @@
 """A sweep: every combination of varied keys, several times, on several cores, and resumable.
 
-Every cell is an ordinary run: it charges the same ledger, because what it releases is as real as any release.
+Every cell is an ordinary run: it charges the same ledger, because each cell releases a model of the same rows.
 """
 
 from __future__ import annotations
@@ -168,14 +168,21 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train(config: Config) -> dict[str, Any]:
     from homo_dp.federation.sessions.build import mechanism_class
+    from homo_dp.runs.learning import learns
     from homo_dp.runs.outputs import write_outputs
     from homo_dp.runs.user_simulation import build_simulation
     from homo_dp.tracking.indicators import numbers_of
 
-    mechanism_class(config.privacy.mechanism).warm_up()  # now, or the first round seems to take seconds
+    if learns(config):
+        raise ConfigError(
+            "data.scaling, data.counts: a sweep learns neither; run homo_dp.train once and sweep over the config that "
+            "it writes, in which what was learnt stands with its price"
+        )
+    mechanism_class(config.privacy.mechanism).warm_up()  # imported now, or the time of the first round would include it
     simulation = build_simulation(config, lambda _row, _parties: None)
     outcome = simulation.run()
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
+    released = written.indicators.get("released_metrics", {})
     parties = outcome.statement["parties"].values()
     rdp = [party["epsilon_rdp"] for party in parties if party["epsilon_rdp"] is not None]
     return {
@@ -188,6 +195,7 @@ def _train(config: Config) -> dict[str, Any]:
         "noise_multiplier": max((party["noise_multiplier"] for party in parties), default=None),
         "seconds": sum(row["seconds"] for row in outcome.rounds),
         **numbers_of(written.indicators),
+        **{f"released_{name}": one["value"] for name, one in released.items() if isinstance(one, dict)},
         "files": {role: str(path) for role, path in written.files.items()},
     }
 

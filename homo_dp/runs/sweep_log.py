@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from homo_dp.config.addresses import masked
 from homo_dp.core.files import write_whole
 from homo_dp.runs.run_facts import run_params, source_tags
+from homo_dp.tracking.mlflow.charts import chart_names
 from homo_dp.tracking.mlflow.run_log import RunLog
 from homo_dp.tracking.mlflow.tracker import PRIVATE_PREFIXES
 from homo_dp.tracking.mlflow.uris import is_local
@@ -57,7 +58,7 @@ class SweepLog:
             if type(value) in (int, float) and name not in ("code", "repeat") and not name.startswith(self._hidden)
         }
         if numbers:
-            self._add("metrics", step=0, runs={key: numbers})
+            self._add("metrics", step=0, runs={key: chart_names(numbers)})
         self._add("end", key=key, status="FINISHED" if result["status"] == "finished" else "FAILED")
 
     def close(self, status: str, files: Mapping[str, Path]) -> str | None:

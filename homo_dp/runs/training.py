@@ -3,44 +3,67 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.console.options import Interrupted
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
-    from homo_dp.console.screen import Screen
+    from homo_dp.console.screen import Progress, Screen
     from homo_dp.runs.simulation import Outcome, Simulation
     from homo_dp.tracking.tracker import Tracker
 
 
 @contextlib.contextmanager
-def prepared(config: Config, screen: Screen, tracker: Tracker) -> Iterator[Simulation]:
-    """The federation of a config, to be run while this is open: its rounds show progress and are tracked."""
+def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[str] = ()) -> Iterator[Simulation]:
+    """The federation of a config, to be run while this is open: its rounds show progress and are tracked.
+
+    ``notes`` are shown once nothing is left that could refuse the run.
+    """
     with quick_imports():
         from homo_dp.federation.sessions.build import mechanism_class
+        from homo_dp.privacy.errors import PrivacyError
+        from homo_dp.runs.auto import by_linear_solver, chosen_mechanism
         from homo_dp.runs.dry_run import continuation_note
-        from homo_dp.runs.run_facts import run_params, run_tags
+        from homo_dp.runs.learning import with_what_is_learnt
+        from homo_dp.runs.run_facts import public_dataset, refused_tags, run_params, run_tags, short_name
         from homo_dp.runs.user_simulation import build_simulation
 
-        mechanism_class(config.privacy.mechanism).warm_up()
+        if not by_linear_solver(config):
+            mechanism_class(chosen_mechanism(config)).warm_up()
 
-    with screen.progress(config.train.rounds) as progress:
+    bars: list[Progress] = []
 
-        def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
-            progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
-            tracker.log_round(row["round"], {k: v for k, v in row.items() if k != "round" and v is not None}, parties)
+    def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
+        bars[0].advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
+        numbers = {k: v for k, v in row.items() if k not in ("round", "asked") and v is not None}
+        tracker.log_round(row["round"], numbers, parties)
 
-        try:
-            simulation = build_simulation(config, on_round)
-        except KeyboardInterrupt:
-            raise Interrupted("before the first round; nothing was written") from None
-        if config.train.init_from is not None:
-            screen.line(continuation_note(config.train.init_from))
-        tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
-        tracker.start(run_params(config), tags, list(simulation.plans))
+    try:
+        config = with_what_is_learnt(config)
+        simulation = build_simulation(config, on_round)
+    except KeyboardInterrupt:
+        raise Interrupted("before the first round; nothing was written") from None
+    except PrivacyError:
+        tracker.start(run_params(config), refused_tags(config), ())  # the caller, who ends it, says why
+        raise
+    if strangers := sorted(set(config.output.parties) - set(simulation.federation.parties)):
+        known = ", ".join(simulation.federation.parties)
+        raise ConfigError(f"output.parties.{strangers[0]}: no such party; the parties are {known}")
+    config = simulation.config
+    for note in (*notes, *simulation.auto_notes):
+        screen.line(note)
+    if config.train.init_from is not None:
+        screen.line(continuation_note(config.train.init_from))
+    tags = run_tags(config, simulation.run_id, simulation.mechanism, private=simulation.private)
+    tags["mlflow.runName"] = short_name(config, simulation.run_id, private=simulation.private)
+    parties = list(simulation.plans)
+    tracker.start(run_params(config), tags, parties, dataset=public_dataset(config, len(parties)))
+    with screen.progress(simulation.mechanism.rounds) as progress:
+        bars.append(progress)
         yield simulation
 
 

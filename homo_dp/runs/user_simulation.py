@@ -1,4 +1,4 @@
-"""Cross-device simulation in one process: users of a table are drawn in cohorts and trained together.
+"""Simulations that hide whole users: all users of a table in one process, or parties that hold them and share noise.
 
 Where the data have a user column, a user is all rows with one value there; else every party is one user.
 """
@@ -10,23 +10,32 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.parties import load_federation
-from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts
+from homo_dp.data.images import is_there
+from homo_dp.data.parties import Federation, load_federation
+from homo_dp.data.public_facts import planned_rows
+from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.sessions.aggregator import RoundReport
-from homo_dp.federation.sessions.build import build_mechanism, mechanism_class, noise_source, run_budget
+from homo_dp.federation.sessions.build import (
+    build_mechanism,
+    federation_facts,
+    mechanism_class,
+    noise_source,
+    run_budget,
+)
 from homo_dp.federation.sessions.crash_state import Row
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.users.cohorts import CohortTraining, OneAtATime, cohort_training
 from homo_dp.federation.users.user_rows import Users
-from homo_dp.federation.users.users_fit import UsersFit
+from homo_dp.federation.users.users_fit import UsersFit, users_fit
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
@@ -59,7 +68,7 @@ class UserSimulation(Simulation):
         """The mechanism, which works on sums over users."""
         if not isinstance(self.mechanism, CohortMechanism):
             raise ConfigError(
-                f"privacy.mechanism={self.mechanism.name}: is no sum over users; they cannot be simulated"
+                f"privacy.mechanism={self.mechanism.name}: is not a sum over users; they cannot be simulated"
             )
         return self.mechanism
 
@@ -104,8 +113,8 @@ class UserSimulation(Simulation):
 
     def _training(self) -> CohortTraining:
         model, loss, train = self._build().module, self.model.task.loss, self.config.train
-        if not self.user_mechanism.trains_together:
-            log.info("users are trained one at a time, since %s has hooks of its own", self.mechanism.name)
+        if not self.user_mechanism.trains_together or active_hooks() is not None:
+            log.info("users are trained one at a time, since %s or the run has hooks of its own", self.mechanism.name)
             return OneAtATime(model, loss, self.users, train)
         return cohort_training(model, loss, self.users, train)
 
@@ -116,15 +125,66 @@ class UserSimulation(Simulation):
         return super()._report(replace(report, replied=()), kept)  # bytes would say who, or how many, took part
 
 
+class HolderSimulation(Simulation):
+    """One in-process run of parties that hold users and share the noise of their sum under masks.
+
+    Guarantees:
+        - those of ``Simulation``: the same sessions, masks included, as between machines;
+        - which of its users a party has drawn is known to that party alone.
+    """
+
+    def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
+        """The privacy statement after some rounds; epsilon is of the population, whatever the rows of a party are."""
+        sigmas = {name: party.applied_sigma for name, party in self.parties.items()}
+        declared = keys_of(self.config.privacy, UserKeys).population is not None
+        made = self._statement(rounds_done, sigmas, declared_rows=declared)
+        return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
+
+    def _mechanism(self) -> Mechanism:
+        declared, held = keys_of(self.config.privacy, UserKeys).population, held_users(self.federation)
+        if declared is not None and declared < held:
+            raise ConfigError(f"privacy.population={declared}: is below the {held} users that the parties hold")
+        return build_mechanism(with_population(self.config, declared or held), self.facts, self.noise)
+
+    def _fit(self, name: str) -> LocalFit:
+        table, facts = self.federation.parties[name].train, self.facts.parties[name]
+        return users_fit(self.config, self._build(), table, name, facts, self.federation.user_names)
+
+
+def held_users(federation: Federation) -> int:
+    """Users over all parties; who is in several is counted in each, as each draws and clips alone."""
+    tables = [party.train for party in federation.parties.values()]
+    return sum(1 if table.users is None else len(set(table.users.tolist())) for table in tables)
+
+
+def with_population(config: Config, population: int) -> Config:
+    """The config with the number of users that was declared or counted."""
+    privacy = keys_of(config.privacy, UserKeys).model_copy(update={"population": population})
+    return config.model_copy(update={"privacy": privacy})
+
+
 def build_simulation(
     config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]
 ) -> Simulation:
     """The simulation that a config asks for: over users for a sum over a cohort, else over parties."""
-    return UserSimulation(config, on_round) if simulates_users(config) else Simulation(config, on_round)
+    if simulates_users(config):
+        return UserSimulation(config, on_round)
+    return HolderSimulation(config, on_round) if shares_user_noise(config) else Simulation(config, on_round)
 
 
 def simulates_users(config: Config) -> bool:
-    """Whether the mechanism works on sums over users, who are then trained together."""
+    """Whether the mechanism works on sums over users, who are then trained together in one process."""
+    return _sums_users(config) and not shares_user_noise(config)
+
+
+def shares_user_noise(config: Config) -> bool:
+    """Whether several parties hold the users and share the noise of their sum under masks."""
+    data = config.data
+    several = data.partition is not None or data.party_column is not None or len(data.files) > 1
+    return _sums_users(config) and several and keys_of(config.privacy, UserKeys).secure_aggregation
+
+
+def _sums_users(config: Config) -> bool:
     return issubclass(mechanism_class(config.privacy.mechanism), CohortMechanism)
 
 
@@ -145,17 +205,19 @@ def user_facts(config: Config, population: int, parameters: int) -> FederationFa
 
 def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -> CohortMechanism:
     """The mechanism of a run over users, with the population of the facts."""
-    privacy = keys_of(config.privacy, UserKeys).model_copy(update={"population": facts.parties[USERS].rows})
-    made = build_mechanism(config.model_copy(update={"privacy": privacy}), facts, noise)
+    made = build_mechanism(with_population(config, facts.parties[USERS].rows), facts, noise)
     if not isinstance(made, CohortMechanism):
-        raise ConfigError(f"privacy.mechanism={made.name}: is no sum over users; they cannot be simulated with it")
+        raise ConfigError(f"privacy.mechanism={made.name}: is not a sum over users; they cannot be simulated with it")
     made.one_party_holds_all = True
     return made
 
 
-def planned_user_mechanism(config: Config, parameters: int) -> CohortMechanism:
+def planned_user_mechanism(config: Config, parameters: int) -> Mechanism:
     """The mechanism for a dry run: from the declared population, or that of a bundled set."""
     population = keys_of(config.privacy, UserKeys).population or _public_population(config)
+    if shares_user_noise(config):
+        facts = federation_facts(config, planned_rows(config)[0], parameters)
+        return build_mechanism(with_population(config, population), facts, noise_source(config))
     return user_mechanism(config, user_facts(config, population, parameters), noise_source(config))
 
 
@@ -168,10 +230,12 @@ def counts_users(config: Config) -> bool:
 def _public_population(config: Config) -> int:
     data = config.data
     if counts_users(config):
-        gone = [path for path in data.files.values() if not Path(path).is_file()]
+        gone = [path for path in data.files.values() if not is_there(path)]
         if gone:
             raise ConfigError(f"privacy.population: is not declared, and {gone[0]} is not there to count its users in")
     if (data.embedded is not None and not data.files) or counts_users(config):
         federation = load_federation(config)
+        if shares_user_noise(config):
+            return held_users(federation)
         return federation.users or len(federation.parties)
     return len(data.files)

@@ -6,9 +6,11 @@ apostrophe in front (OWASP, CSV injection). Numbers, negative ones too, stay as 
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +35,10 @@ TEXT = pa.large_string()
 # A formula starts with one of these (full-width forms too), unless the whole cell is a number such as -1.5e3.
 _FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_CHUNK = 50_000  # rows made into text at a time
+_MANY = 10_000  # rows from which on it is worth a thread
+_WORKERS = 2  # threads that do it, while the caller scores the next rows: Arrow works without the interpreter lock
+_AHEAD = 4  # chunks that may wait to be written
 _NEEDS_QUOTES = r"[\",;\t\r\n]|^\s|\s$"
 
 
@@ -70,7 +76,8 @@ def party_column(columns: Sequence[str]) -> str:
 class PredictionWriter:
     """Writes predictions chunk by chunk; the file appears under its name when the block ends without an error.
 
-    Rows keep their order, columns theirs; a path that ends in ``.gz`` is compressed.
+    Rows keep their order, columns theirs; a path that ends in ``.gz`` is compressed. Many rows
+    become text in the background, a few chunks ahead of the file.
     """
 
     def __init__(
@@ -90,6 +97,8 @@ class PredictionWriter:
         self._with_party = with_party
         self._stack = ExitStack()
         self._file: BinaryIO | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting: collections.deque[Future[memoryview]] = collections.deque()
 
     def __enter__(self) -> Self:
         self._file = self._stack.enter_context(compressed_write(self._path, self._name))
@@ -101,8 +110,13 @@ class PredictionWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._file = None
-        return self._stack.__exit__(kind, error, trace)
+        try:
+            if kind is None:
+                self._drain(0)
+        except BaseException as failed:
+            self._close(type(failed), failed, failed.__traceback__)
+            raise
+        return self._close(kind, error, trace)
 
     def write(self, frame: pd.DataFrame, outputs: Tensor, party: str | None = None) -> None:
         """Append the rows of ``frame`` with the model's raw ``outputs`` for them."""
@@ -112,13 +126,45 @@ class PredictionWriter:
             raise ValueError(f"rows={len(frame)}, outputs={len(outputs)}, party={party}: do not belong together")
         if list(map(str, frame.columns)) != self._columns:
             raise DataError("a chunk of the table has other columns than its first; check the file")
-        arrays = [_column(series) for _, series in frame.items()]
-        if party is not None:
-            arrays.insert(0, _safe_texts(pa.array([party] * len(frame), TEXT)))
-        arrays += _results(self._task, outputs, self._threshold)
-        if len(frame):
-            self._file.write(_lines([_quoted(array) for array in arrays]))
+        results = _results(self._task, outputs, self._threshold)
+        for at in range(0, len(frame), _CHUNK):
+            self._put(frame.iloc[at : at + _CHUNK], [result[at : at + _CHUNK] for result in results], party)
         self.rows += len(frame)
+
+    def _put(self, frame: pd.DataFrame, results: list[Any], party: str | None) -> None:
+        """Make rows into text: few of them here, many in the background."""
+        if self._file is None:
+            raise ValueError("the writer is closed; use it in a with block")
+        if len(frame) < _MANY:
+            self._drain(0)
+            self._file.write(_text_of(frame, results, party))
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="homo_dp predictions")
+        self._waiting.append(self._pool.submit(_text_of, frame, results, party))
+        self._drain(_AHEAD)
+
+    def _drain(self, most: int) -> None:
+        """Write what is ready until no more than so many chunks wait."""
+        while len(self._waiting) > most and self._file is not None:
+            self._file.write(self._waiting.popleft().result())
+
+    def _close(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._file, self._pool = None, None
+        self._waiting.clear()
+        return self._stack.__exit__(kind, error, trace)
+
+
+def _text_of(frame: pd.DataFrame, results: Sequence[Any], party: str | None) -> memoryview:
+    """Rows of the table with what the model says of them, as they stand in the file."""
+    arrays = [_column(series) for _, series in frame.items()]
+    if party is not None:
+        arrays.insert(0, _safe_texts(pa.array([party] * len(frame), TEXT)))
+    return _lines([_quoted(array) for array in [*arrays, *results]])
 
 
 def _results(task: Task, outputs: Tensor, threshold: float) -> list[Any]:

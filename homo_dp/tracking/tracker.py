@@ -1,4 +1,4 @@
-"""What a run tells whoever keeps its history: the start, each round, the end."""
+"""The interface by which a run reports its start, each round and its end to a tracker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ PREDICTIONS, INDICATORS, MODEL, CONFIG, LEDGER, NORMS = (
 
 
 class Tracker(Protocol):
-    """A keeper of run histories. No call may stop or slow training, whatever happens to the keeper."""
+    """Keeps the history of runs. No call may stop or slow down training, whatever happens to the store behind it."""
 
     def start(
-        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+        self,
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+        parties: Sequence[str],
+        mark: str | None = None,
+        dataset: Mapping[str, Any] | None = None,
     ) -> None:
-        """A run begins, with its resolved config, flattened; one with the ``mark`` of an earlier run goes on in it."""
+        """A run begins, with its resolved config, flattened; one with the ``mark`` of an earlier run goes on in it.
+
+        ``dataset`` is what is publicly known about the data: name, digest of the description, source.
+        """
 
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
         """A round is over: the numbers of the whole run, and of each party."""
@@ -50,7 +58,12 @@ class NoTracker:
     """Keeps nothing."""
 
     def start(
-        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+        self,
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+        parties: Sequence[str],
+        mark: str | None = None,
+        dataset: Mapping[str, Any] | None = None,
     ) -> None: ...
 
     def log_round(

@@ -1,4 +1,4 @@
-"""A queue between threads that hands out one item of each sender in turn, so that who sends much waits for itself."""
+"""A queue between threads that takes senders in turn, one item each, so that a sender of many delays only itself."""
 
 import threading
 from collections import deque

@@ -175,7 +175,9 @@ def accept_renewal(line: str, old: PublicKey) -> PublicKey:
     """
     fields = line.split(maxsplit=2)
     if len(fields) != 3 or fields[0] != RENEWAL_MARK:
-        raise InputError(f"this is no renewal: wants the line `{RENEWAL_MARK} ...` of `python -m homo_dp.keys renew`")
+        raise InputError(
+            f"this is not a renewal: wants the line `{RENEWAL_MARK} ...` of `python -m homo_dp.keys renew`"
+        )
     new = parse_public_line(fields[2], "renewal")
     signed = _renewal(old, new)
     try:
@@ -220,7 +222,7 @@ def parse_expiry(text: str) -> date:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise InputError(f"expires={text[:40]!r} is no day: write YYYY-MM-DD, such as 2027-12-31") from None
+        raise InputError(f"expires={text[:40]!r} is not a day: write YYYY-MM-DD, such as 2027-12-31") from None
 
 
 def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
@@ -229,7 +231,7 @@ def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
     if (len(fields) != 3 and not dated) or fields[0] != mark:
         kind = "private" if mark == PRIVATE_MARK else "public"
         raise InputError(
-            f"{where} is no {kind} key: wants one line `{mark} NAME BASE64` of `python -m homo_dp.keys new`"
+            f"{where} is not a {kind} key: wants one line `{mark} NAME BASE64` of `python -m homo_dp.keys new`"
         )
     try:
         check_id("NAME", fields[1])
@@ -250,7 +252,7 @@ def _read(path: Path, without: str) -> tuple[str, int]:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: {without}") from None
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise InputError(f"{path} cannot be read: {why}; name a key file that this user may read") from None
 
 

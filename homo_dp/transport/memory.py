@@ -1,6 +1,6 @@
 """Messages within one process: a queue for the aggregator and one for all parties, in the order they were sent.
 
-Nobody waits here. Whoever runs the two sessions (``runs.simulation``) takes the next message and hands it over.
+Nothing waits here: ``runs.simulation``, which runs both sessions, takes the next message and hands it over.
 """
 
 from collections import deque

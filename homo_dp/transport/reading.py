@@ -20,7 +20,7 @@ _REMEMBERED: Final = 100
 class ReadingNote:
     """Names of messages during whose reading this process died, in one small file.
 
-    It is not synced: it survives the death of a process, and after that of the machine nothing is known or needed.
+    It is not synced: it must survive the death of this process, not that of the machine.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,7 @@ class RevokedKeys:
             with open(self._path, encoding="utf-8") as file:
                 text = file.read(_MAX_BYTES + 1)
         except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
+            why = getattr(error, "strerror", None) or "it is not text"
             raise InputError(f"transport.revoked_keys={self._path}: cannot be read: {why}") from None
         self._halves, self._fingerprints = parse_revoked(text, str(self._path))
         self._state, self._told = state, ""

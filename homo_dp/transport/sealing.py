@@ -39,7 +39,7 @@ _KEY, _DIGEST, _SIGNATURE, _TAG = 32, 32, 64, 16
 _WRAP: Final = 32 + _KEY + _DIGEST + _SIGNATURE + _TAG
 _MAX_HEADER: Final = 1024
 CHUNK: Final = 1 << 20
-_NAMED: Final = 1024  # bytes by which a sealed message is known again: they hold what HPKE drew for it
+_NAMED: Final = 1024  # bytes that identify a sealed message: they hold the ephemeral key of its HPKE wrap
 
 Read = Callable[[int], bytes]  # like file.read: at most so many bytes, fewer only at the end
 

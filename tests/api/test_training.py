@@ -188,3 +188,25 @@ def test_train_is_a_function_and_a_module() -> None:
     assert "epsilon" in inspect.signature(homo_dp.train).parameters
     with pytest.raises(AttributeError, match="has no attribute 'trian'"):
         homo_dp.trian  # noqa: B018
+
+
+@pytest.mark.parametrize("mechanism", [None, "dp_sgd", "dp_fedsgd"])
+def test_epsilon_has_no_default_whatever_the_mechanism(mechanism: str | None) -> None:
+    with pytest.raises(ConfigError, match="epsilon: is not given"):
+        homo_dp.train({"a": table(50, 1)}, label="outcome", bounds=(0, 10), ledger=None, mechanism=mechanism)
+
+
+def test_a_plan_needs_no_tables() -> None:
+    bounds = {"age": (0, 120), "dose": (0, 50)}
+    planned = homo_dp.plan(rows={"n": 4000, "s": 2500}, label="outcome", epsilon=2, bounds=bounds)
+    assert list(planned.parties.index) == ["n", "s"]
+    assert planned.epsilon is not None
+    assert planned.epsilon <= 2
+    with pytest.raises(ConfigError, match="bounds by column"):
+        homo_dp.plan(rows={"n": 4000}, label="outcome", epsilon=2, bounds=(0, 1))
+
+
+def test_a_frame_without_bounds_is_answered_with_what_python_takes() -> None:
+    with pytest.raises(DataError, match=r"bounds=\{") as refused:
+        homo_dp.train({"a": table(50, 1)}, label="outcome", epsilon=2, ledger=None)
+    assert "describe memory" not in str(refused.value)

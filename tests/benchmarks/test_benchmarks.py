@@ -56,9 +56,12 @@ def test_a_command_that_only_helps_imports_nothing_heavy() -> None:
 
 
 def test_growth() -> None:
-    rows, parties = lines_of("growth.py", "--rows", "40", "--parties", "1", "--shared", "3000", "--repeats", "1")
+    sizes = ("--rows", "40", "--parties", "1", "--shared", "3000", "--many", "2", "--repeats", "1")
+    rows, parties, many = lines_of("growth.py", *sizes)
     assert list(rows["cpu_seconds"]) == ["120", "480", "1920"]
     assert list(parties["cpu_seconds"]) == ["1", "10", "100"]
+    assert many["parties"] == 2
+    assert many["cpu"] > 0
 
 
 def test_job_accounts_for_all_of_its_seconds(tmp_path: Path) -> None:

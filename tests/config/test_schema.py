@@ -287,3 +287,9 @@ def test_other_schedules() -> None:
     step = ScheduleConfig(kind="step", every=0.25, factor=0.5)
     assert [step.rate(1.0, s, 8) for s in range(8)] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
     assert ScheduleConfig(kind="cosine", floor=0.1).rate(1.0, 10, 10) == pytest.approx(0.1)
+
+
+def test_shared_noise_without_a_mechanism_chooses_one_that_shares() -> None:
+    assert load_config(None, {"privacy.secure_aggregation": True}).privacy.mechanism == "dp_fedsgd"
+    with pytest.raises(ConfigError, match="is not used by"):
+        load_config(None, {"privacy.secure_aggregation": True, "privacy.mechanism": "dp_sgd"})

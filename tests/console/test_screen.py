@@ -84,3 +84,17 @@ def test_a_library_that_warns_or_logs_does_it_in_one_plain_line() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stderr == "warning: two lines of text\n"
+
+
+def test_long_work_says_how_long_the_rest_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter(range(0, 1000, 10))
+    monkeypatch.setattr("homo_dp.console.screen.time.monotonic", lambda: float(next(moments)))
+    with Screen().progress(20) as progress:
+        for _ in range(20):
+            progress.advance(loss=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert "left" not in lines[0]  # nothing to go by yet
+    assert lines[1] == "round 3/20  loss 1  1 min 25 s left"
+    assert "left" not in lines[-1]

@@ -124,3 +124,15 @@ def test_help_names_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         main(["describe", "--help"])
     assert left.value.code == 0
     assert "python -m homo_dp.data describe" in capsys.readouterr().out
+
+
+def test_outer_bounds_are_drafted_from_names_alone(tmp_path: Path) -> None:
+    from homo_dp.data.outer_bounds import outer_draft
+
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    one.write_text("id,age,yearly_income,y\n1,44,1234,0\n")
+    other.write_text("id,age,yearly_income,y\n2,99,9876,1\n")
+    texts = [outer_draft(path).replace(str(path), "") for path in (one, other)]
+    assert texts[0] == texts[1]
+    assert "age: {bounds: [0, 150], missing: middle}" in texts[0]
+    assert "scaling: private" in texts[0]

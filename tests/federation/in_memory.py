@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory
-from homo_dp.federation.sessions.joining import Lobby, SessionRules
 from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
+from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.transport.memory import MemoryHub
 from tests.federation.small import RUN
 
@@ -19,14 +19,14 @@ def run_in_memory(
     """All rounds with parties that are functions of weights; through bytes, as between machines."""
     hub, reports = MemoryHub(aggregator.mechanism.kinds, through_bytes=True), list[RoundReport]()
     ends = {name: hub.end(name) for name in handlers}
-    lobby = Lobby(RUN, list(handlers), hub.aggregator(), HeadsInMemory(), lambda text: None)
+    members = Members(RUN, list(handlers), hub.aggregator(), HeadsInMemory(), lambda text: None)
     rules = SessionRules(len(handlers) if least is None else least, 60.0, stop_on_missing)
 
     def report(found: RoundReport, row: dict[str, object]) -> dict[str, object]:
         reports.append(found)
         return row
 
-    session = AggregatorSession(aggregator, {}, lobby, rules, RunMemory(), report)
+    session = AggregatorSession(aggregator, {}, members, rules, RunMemory(), report)
     rounds = session.rounds()
     try:
         next(rounds)

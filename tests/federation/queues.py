@@ -14,8 +14,8 @@ from homo_dp.federation.protocol.messages import Message, check, decode, encode
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.sessions.build import build_aggregator
 from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
-from homo_dp.federation.sessions.joining import Lobby, SessionRules
-from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.ledger_heads import LedgerHeads
+from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import Plan, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
@@ -70,7 +70,9 @@ class SmallRun:
         self.folder = folder
         self.config = config
         self.post = Post()
-        self.lobby = Lobby(RUN, parties, self.post.end(AGGREGATOR), HeadBook(folder / "heads.json"), lambda text: None)
+        self.members = Members(
+            RUN, parties, self.post.end(AGGREGATOR), LedgerHeads(folder / "heads.json"), lambda text: None
+        )
         self.rules = SessionRules(**({"min_parties": len(parties), "round_timeout": 30.0} | rules))
         self.sums = simulated_sums(RUN, parties, self._mechanism())
         self.threads: list[Thread] = []
@@ -81,13 +83,13 @@ class SmallRun:
         state = RunState(self.folder)
         saved = state.load()
         if saved is None:
-            self.lobby.open(self.rules)
+            self.members.open(self.rules)
         plan = saved.plan if saved else self.plan()
         mechanism = self._mechanism()
         mechanism.facts = facts_for_aggregator(self.config, plan, FEATURES + 1)  # as a process would
         sums = None if self.sums is None else self.sums[0]
         aggregator = build_aggregator(self.config, RUN, zeros(), mechanism, None, sums)
-        session = AggregatorSession(aggregator, plan, self.lobby, self.rules, state, lambda report, row: row)
+        session = AggregatorSession(aggregator, plan, self.members, self.rules, state, lambda report, row: row)
         if saved is None:
             session.begin()
         else:
@@ -96,10 +98,10 @@ class SmallRun:
         return session
 
     def plan(self) -> Plan:
-        return make_plan(self.config, dict.fromkeys(self.lobby.parties, None if self.sums is None else 20), {})
+        return make_plan(self.config, dict.fromkeys(self.members.parties, None if self.sums is None else 20), {})
 
     def _mechanism(self) -> Mechanism:
-        return small_mechanism(self.config, dict.fromkeys(self.lobby.parties, 20))
+        return small_mechanism(self.config, dict.fromkeys(self.members.parties, 20))
 
     def party_session(self, name: str) -> PartySession:
         """A session of a party, from its folder."""

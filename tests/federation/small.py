@@ -15,7 +15,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party
-from homo_dp.federation.sessions.secure_rounds import PartySums
+from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox

@@ -126,7 +126,7 @@ def test_a_round_in_which_nobody_was_in_time_does_not_let_the_next_ones_pass_by(
 def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_path: Path) -> None:
     run = SmallRun(tmp_path, small_config(train__rounds=4), "ab", min_parties=1, round_timeout=10.0)
     run.start("a")
-    original = run.lobby.transport.send
+    original = run.members.transport.send
 
     def send(message: Message) -> None:  # b comes when the aggregator has opened round 2
         original(message)
@@ -135,7 +135,7 @@ def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_pat
                 """Nothing that was sent before it came reaches it."""
             run.start("b")
 
-    run.lobby.transport.send = send  # type: ignore[method-assign]
+    run.members.transport.send = send  # type: ignore[method-assign]
     session = run.aggregate()
     run.join()
     assert not run.errors
@@ -184,7 +184,7 @@ def test_a_party_whose_ledger_is_behind_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(party_session, "DOUBT", 0.3)
     monkeypatch.setattr(party_session, "JOIN_IN_DOUBT", 0.1)
     run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=6.0)
-    run.lobby.heads.take("b", {"count": 5, "hash": "5" * 64})
+    run.members.heads.take("b", {"count": 5, "hash": "5" * 64})
     run.start("a")
     run.start("b")
     run.aggregate()
@@ -198,7 +198,7 @@ def test_an_old_join_that_comes_late_does_not_cost_the_party_its_place(tmp_path:
     run = SmallRun(tmp_path, small_config(train__rounds=3), "ab")
     run.start("a")
     run.start("b")
-    original = run.lobby.transport.send
+    original = run.members.transport.send
     late: list[Message] = []
 
     def send(message: Message) -> None:  # in round 3 the first join of b comes once more
@@ -207,7 +207,7 @@ def test_an_old_join_that_comes_late_does_not_cost_the_party_its_place(tmp_path:
             late.append(run.of("join", "b")[0])
             run.post.box(AGGREGATOR).put(encode(late[0]))
 
-    run.lobby.transport.send = send  # type: ignore[method-assign]
+    run.members.transport.send = send  # type: ignore[method-assign]
     session = run.aggregate()
     run.join()
     assert not run.errors
@@ -332,14 +332,14 @@ def test_a_party_that_cannot_be_reached_is_missing_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=3.0)
-    send = run.lobby.transport.send
+    send = run.members.transport.send
 
     def closed(message: Message) -> None:
         if message.recipient == "b":
             raise Undeliverable("its folder is closed")
         send(message)
 
-    monkeypatch.setattr(run.lobby.transport, "send", closed)
+    monkeypatch.setattr(run.members.transport, "send", closed)
     run.start("a")
     session = run.aggregate()
     run.join()

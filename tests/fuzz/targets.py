@@ -14,7 +14,7 @@ from homo_dp.data.describe import draft
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.federation.sessions.aggregator_session import RunState
 from homo_dp.federation.sessions.crash_state import RowLog, read_state
-from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.models.files import load_model
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.report import findings
@@ -56,7 +56,7 @@ def fuzz_params(data: bytes) -> None:
 def fuzz_heads(data: bytes) -> None:
     """The book of heads."""
     with _file(data, "heads.json") as path:
-        HeadBook(path).take("a", {"count": 1, "hash": "b" * 64})
+        LedgerHeads(path).take("a", {"count": 1, "hash": "b" * 64})
 
 
 def fuzz_state(data: bytes) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from homo_dp.config.model import ModelConfig
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.registry import build_model, build_module
-from homo_dp.privacy.gradients.fast.tape import tape_of
+from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entropy, squared_error
 from homo_dp.privacy.gradients.validation import check_module
 
@@ -46,7 +46,7 @@ def test_built_in_models_can_be_private_and_take_the_fast_path(activation: str) 
         settings = ModelConfig(name=name, activation=activation)  # type: ignore[arg-type]
         module = build_model(settings, shape, TEN).module
         check_module(module)
-        assert tape_of(module)[0] is not None
+        assert chain_of(module)[0] is not None
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "tempered_sigmoid", "sigmoid", "elu", "gelu"])

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from homo_dp.privacy.opacus.engine import PrivacyEngine
 from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.batches_and_noise import NoiseVectors, PoissonBatches
 from homo_dp.privacy.training.private_training import PrivateTraining
-from homo_dp.privacy.training.supplies import NoiseVectors, PoissonBatches
 
 
 class NoClip(PrivateTraining):
@@ -90,21 +89,6 @@ class RateOfWholeBatches(PrivateTraining):
         super().__init__(*args, sampler=sampler, **options)
         other = PoissonSampler(sampler.population, 1 / math.ceil(1 / sampler.sample_rate))
         self._batches = PoissonBatches(other, self.noise)
-
-
-class ForgetfulEngine(PrivacyEngine):
-    """Starts its accountant anew with every round."""
-
-    def private_training(self, *args: Any, **options: Any) -> PrivateTraining:
-        training = super().private_training(*args, **options)
-        run = training.run
-
-        def forget_and_run(*arguments: Any) -> None:
-            self.accountant.history = []
-            run(*arguments)
-
-        training.run = forget_and_run  # type: ignore[assignment,method-assign]
-        return training
 
 
 BROKEN: list[tuple[type[PrivateTraining], str]] = [

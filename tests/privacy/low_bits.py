@@ -25,9 +25,11 @@ Scores = NDArray[np.float64]
 
 
 def lattice(released: Tensor, sigma: float) -> float:
-    """Share of values that are multiples of 2**-24 sigma, on which half of the small float32 four-fold sums lie."""
-    steps = released.double() / sigma * 2.0**24
-    return float((steps == steps.round()).double().mean())
+    """Share of values that are multiples of 2**-24 times sigma, as float32 multiplies: half of the small float32
+    four-fold sums are."""
+    steps = (released.double() / sigma * 2.0**24).round()
+    multiples = (steps * 2.0**-24).float() * torch.tensor(sigma)
+    return float((multiples == released.float()).double().mean())
 
 
 def last_bit(released: Tensor, sigma: float) -> float:

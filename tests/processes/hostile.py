@@ -106,14 +106,13 @@ class Hostile:
         captured = self.capsys.readouterr()
         return Heard(seen, captured.out + captured.err, error)
 
-    def process(self, table: str, own: Mapping[str, Any]) -> PartyProcess:
-        """A party that is not yet in a run."""
+    def process(self, table: str, own: Mapping[str, Any]) -> tuple[PartyProcess, RunFolder]:
+        """A party that is not yet in a run, and the folder of the run."""
         place = self.folder / "alone"
         place.mkdir()
         (place / "table.csv").write_text(table)
         process = PartyProcess(self._own(place, own), Screen(quiet=True))
-        process._folder = RunFolder(place / "state", RUN)
-        return process
+        return process, RunFolder(place / "state", RUN)
 
     def _own(self, place: Path, own: Mapping[str, Any]) -> Config:
         return load_config(None, self._common(place) | self._of_party(place) | dict(own))

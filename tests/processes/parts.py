@@ -25,7 +25,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 class Cluster:
-    """The files of one aggregator and three parties below ``folder``, and the processes that run from them."""
+    """The files of one aggregator and its parties below ``folder``, and the processes that run from them."""
 
     def __init__(
         self,
@@ -35,8 +35,10 @@ class Cluster:
         zygote: Zygote | None = None,
         run: str = RUN,
         exchange: Path | None = None,
+        parties: Sequence[str] = PARTIES,
     ) -> None:
         self.folder = folder
+        self.parties = parties
         self.run = run
         self.exchange = exchange or folder / "exchange"
         self.nats = nats
@@ -44,7 +46,7 @@ class Cluster:
         self.rounds = rounds
         self.processes: dict[str, Running] = {}
         folder.mkdir(parents=True, exist_ok=True)
-        pairs = {name: new_key_pair(name) for name in (AGGREGATOR, *PARTIES)}
+        pairs = {name: new_key_pair(name) for name in (AGGREGATOR, *parties)}
         for pair in pairs.values():
             write_key_pair(pair, folder / "keys")
         lines = {name: pair.public.line for name, pair in pairs.items()}
@@ -55,17 +57,19 @@ class Cluster:
             "federation": {
                 "run": run,
                 "key_file": str(folder / "keys" / "aggregator.key"),
-                "parties": {name: lines[name] for name in PARTIES},
+                "parties": {name: lines[name] for name in parties},
                 "state_dir": str(folder / "state-aggregator"),
                 "round_timeout": 240,
             },
         }
         self.configs = {AGGREGATOR: common | aggregator}
-        for name in PARTIES:
+        for number, name in enumerate(parties):
+            table = f"breast_cancer_{PARTIES[number % len(PARTIES)]}"
             self.configs[name] = common | {
                 "data": {
-                    "files": {name: str(DATA / f"breast_cancer_{name}_train.csv")},
-                    "test_file": {name: str(DATA / f"breast_cancer_{name}_test.csv")},
+                    "files": {name: str(DATA / f"{table}_train.csv")},
+                    "test_file": {name: str(DATA / f"{table}_test.csv")},
+                    "counts": "public",
                 },
                 "privacy": {"ledger": str(folder / name / "ledger.sqlite")},
                 "party": {
@@ -115,7 +119,7 @@ class Cluster:
         return self.processes[name]
 
     def start_all(self, crash_at: Mapping[str, str] | None = None) -> None:
-        for name in (AGGREGATOR, *PARTIES):
+        for name in (AGGREGATOR, *self.parties):
             self.start(name, (crash_at or {}).get(name))
 
     def wait(self, timeout: float = 120.0) -> dict[str, int]:

@@ -24,6 +24,21 @@ def test_parties_send_gradients_and_pay_for_each(tmp_path: Path, zygote: Zygote)
         assert [row.round for row in ledger_rows(tmp_path / party / "ledger.sqlite")] == [1, 2, 3]
 
 
+def test_a_second_moment_is_asked_first_and_its_coordinates_come_with_the_weights(
+    tmp_path: Path, zygote: Zygote
+) -> None:
+    with Cluster(tmp_path, zygote=zygote) as cluster:
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", max_grad_norm=0.8)
+        cluster.change(AGGREGATOR, "train", local_steps=1, solver="second_moment", row_norm=3.5)
+        for party in PARTIES:
+            cluster.change(party, "data", rows={party: 150})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    for party in PARTIES:
+        kinds = [row.kind for row in ledger_rows(tmp_path / party / "ledger.sqlite")]
+        assert kinds == ["second_moment", "update", "update", "update"]
+
+
 def secure(folder: Path, zygote: Zygote, nats: NatsServer | None = None) -> Cluster:
     """A federation whose parties share the noise under masks, and list each other's keys."""
     cluster = Cluster(folder, nats, 2, zygote)

@@ -42,7 +42,7 @@ def test_a_party_is_built_or_the_plan_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"data.rows": {"a": 40}, "party.caps.epsilon": 100.0}
-    process = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
+    process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
     outbox, built = Outbox(tmp_path / "outbox"), []
 
     @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -52,9 +52,9 @@ def test_a_party_is_built_or_the_plan_refused(
         for mutation in mutations:
             mutate(plan, *mutation)
         with contextlib.suppress(InputError, PrivacyError):
-            built.append(process._build(plan, outbox))
+            built.append(process._build(folder, plan, outbox))
 
     for plan in NUMBERED.values():
-        assert process._build(plan, outbox)
+        assert process._build(folder, plan, outbox)
     build()
     assert built

@@ -9,6 +9,7 @@ import pytest
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from tests.federation.nbafl_parts import closed_form
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
+from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
 
 # 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
@@ -42,3 +43,29 @@ def test_each_party_uploads_as_often_as_planned_and_says_what_it_spent(
         assert privacy["epsilon"] == pytest.approx(closed_form(sigma / (2 * 3.0), 2, 1e-5), rel=1e-6)
         assert privacy["accounted_epsilon"] == privacy["epsilon"]
         assert "the nominal epsilon 10 is the paper's" in cluster.log(party)
+
+
+def test_under_masks_nobody_trusts_the_aggregator_and_kills_change_nothing(tmp_path: Path, zygote: Zygote) -> None:
+    victims = [
+        Victim("party_1", ["outbox.after_charge:3", "party.before_sums:2"]),
+        Victim(AGGREGATOR, ["aggregator.received:12"]),
+    ]
+    with Cluster(tmp_path, rounds=4, zygote=zygote) as cluster:
+        cluster.change(AGGREGATOR, "privacy", mechanism="nbafl", secure_aggregation=True)
+        cluster.change(AGGREGATOR, "nbafl", **SETTINGS, noise_at_upload=False)
+        for party in PARTIES:
+            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(party, "party", caps={"epsilon": 1e9, "secure_aggregation": "required"})
+        survive(cluster, victims, 100)
+    assert [victim.unused for victim in victims] == [[], []]
+    for party in PARTIES:
+        own = ledger_rows(tmp_path / party / "ledger.sqlite")
+        assert [row.round for row in own] == [1, 2, 3, 4]
+        assert [row.round for row in own if row.kind == "update"] == ROUNDS[party]
+        privacy = json.loads((tmp_path / party / "out" / "indicator.json").read_text())["privacy"]
+        assert privacy["epsilon"] == pytest.approx(
+            closed_form(privacy["download_sigma"] / (2 * 3.0), 2, 1e-5), rel=1e-6
+        )
+        assert privacy["observers"]["aggregator"] == privacy["observers"]["model_reader"]
+    found = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())
+    assert found["rounds_counted"] == 4

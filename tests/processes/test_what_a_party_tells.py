@@ -48,39 +48,58 @@ def csv(rows: list[str]) -> str:
     return "\n".join(["id,ward,age,y", *rows]) + "\n"
 
 
+PUBLIC = {"data.counts": "public"}
+DECLARED = {"data.rows": {"a": 40}, "party.caps.epsilon": 20.0}
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_neighbouring_tables_sound_the_same(hostile: Hostile, question: str) -> None:
-    expected = hostile.hear(csv(BASE), QUESTIONS[question], {})
+@pytest.mark.parametrize("own", [PUBLIC, DECLARED], ids=["public", "declared"])
+def test_neighbouring_tables_sound_the_same(hostile: Hostile, question: str, own: dict[str, object]) -> None:
+    """Where true counts are public, for tables of as many rows."""
+    expected = hostile.hear(csv(BASE), QUESTIONS[question], own)
     assert expected.messages
     for name, rows in NEIGHBOURS.items():
-        assert hostile.hear(csv(rows), QUESTIONS[question], {}).messages == expected.messages, name
+        if own is DECLARED or len(rows) == len(BASE):
+            assert hostile.hear(csv(rows), QUESTIONS[question], own).messages == expected.messages, name
+
+
+@pytest.mark.parametrize("question", ["none: a job as any", "what do 40 rows cost?"])
+@pytest.mark.parametrize("rows", [BASE, BASE[:-1], NEIGHBOURS["one on ward D"]], ids=["40", "39", "41"])
+def test_a_count_that_is_neither_declared_nor_public_is_in_no_run(
+    hostile: Hostile, question: str, rows: list[str]
+) -> None:
+    """Its updates would show it: their noise is solved for, and divided by, the number of rows."""
+    heard = hostile.hear(csv(rows), QUESTIONS[question], {})
+    assert [message[0] for message in heard.messages] == ["join", "refused"]
+    assert heard.words == ["rows"]
+    assert "data.rows.a: is not declared" in str(heard.error)
+    assert "data.counts: public" in str(heard.error)
 
 
 @pytest.mark.parametrize(("rows", "delta"), [(BASE, 0.1), (NEIGHBOURS["one on ward D"], 0.1)], ids=["40", "41"])
 def test_a_delta_of_the_plan_cannot_test_the_count(hostile: Hostile, rows: list[str], delta: float) -> None:
     """A party that kept its own delta too large is in no run, whatever delta a plan has: it is its operator's error."""
-    heard = hostile.hear(csv(rows), QUESTIONS["is delta above 1 / 40?"], {"privacy.delta": delta})
+    heard = hostile.hear(csv(rows), QUESTIONS["is delta above 1 / 40?"], {"privacy.delta": delta, **PUBLIC})
     assert (heard.words, len(heard.messages)) == (["plan"], 2)
     assert "privacy.delta=0.1: must be below 1 / rows" in str(heard.error)
 
 
 @pytest.mark.parametrize("question", ["none: a job as any", "is anybody on ward D?", "what do 40 rows cost?"])
 def test_a_declared_count_stands_for_the_rows(hostile: Hostile, question: str) -> None:
-    own = {"data.rows": {"a": 40}, "party.caps.epsilon": 20.0}
-    expected = hostile.hear(csv(BASE), QUESTIONS[question], own)
+    expected = hostile.hear(csv(BASE), QUESTIONS[question], DECLARED)
     assert [message[0] for message in expected.messages][:2] == ["join", "update"]
     for rows in (BASE[:-1], NEIGHBOURS["one on ward D"], NEIGHBOURS["no label"]):
-        assert hostile.hear(csv(rows), QUESTIONS[question], own).messages == expected.messages
+        assert hostile.hear(csv(rows), QUESTIONS[question], DECLARED).messages == expected.messages
 
 
 def test_the_operator_hears_which_row_was_left_out(hostile: Hostile) -> None:
-    heard = hostile.hear(csv(NEIGHBOURS["one on ward D"]), QUESTIONS["is anybody on ward D?"], {})
+    heard = hostile.hear(csv(NEIGHBOURS["one on ward D"]), QUESTIONS["is anybody on ward D?"], PUBLIC)
     assert "1 of 41 training rows do not fit" in heard.screen
     assert "row 41: 'D' is not one of classes=['A', 'B', 'C']" in heard.screen
 
 
 def test_a_party_of_whom_no_row_fits_ends_as_any_other(hostile: Hostile) -> None:
-    heard = hostile.hear(csv(BASE), QUESTIONS["is anybody in class 7?"], {}, to_end=True)
+    heard = hostile.hear(csv(BASE), QUESTIONS["is anybody in class 7?"], PUBLIC, to_end=True)
     assert heard.error is None
     assert "40 of 40 training rows do not fit" in heard.screen
     assert (hostile.folder / "1" / "out" / "model").exists()
@@ -102,7 +121,7 @@ def test_columns_in_any_order_are_agreed_to(hostile: Hostile) -> None:
     """A message sorts keys: the order of the declaration travels beside them, and holds for a party's own columns."""
     asked = job({"ward": COLUMNS["ward"], "age": COLUMNS["age"]})
     for own in ({}, {"data.columns": {"age": COLUMNS["age"], "ward": COLUMNS["ward"]}}):
-        heard = hostile.hear(csv(BASE), asked, own)
+        heard = hostile.hear(csv(BASE), asked, {**own, **PUBLIC})
         assert [message[0] for message in heard.messages] == ["join", "update"], heard.error
     other = {"ward": COLUMNS["ward"], "age": {"bounds": [0, 99], "missing": "middle"}}
-    assert hostile.hear(csv(BASE), asked, {"data.columns": other}).words == ["columns"]
+    assert hostile.hear(csv(BASE), asked, {"data.columns": other, **PUBLIC}).words == ["columns"]

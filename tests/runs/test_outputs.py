@@ -14,8 +14,8 @@ from homo_dp.config.load import load_config
 from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import load_federation
+from homo_dp.models.baselines import plain_fit
 from homo_dp.models.task import task_for
-from homo_dp.models.worth import plain_fit
 from homo_dp.runs.dry_run import show_plan
 from homo_dp.runs.outputs import numbered, replaced, write_outputs
 from homo_dp.runs.simulation import Simulation

@@ -12,7 +12,8 @@ import pytest
 import torch
 import yaml
 
-from homo_dp import aggregator, party
+import homo_dp.aggregator as aggregator
+import homo_dp.party as party
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message
@@ -205,7 +206,7 @@ def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_after(cluster: Clu
     ("name", "place", "code"),
     [
         (AGGREGATOR, "state-aggregator/run-1", 2),
-        ("party_1", "exchange/run-1/aggregator", 2),
+        ("party_1", "exchange/run-1/aggregator/from/party_1", 2),
         ("party_1", "party_1/state/run-1/outbox", 3),  # nothing leaves without it, as without the ledger
     ],
 )
@@ -285,13 +286,13 @@ def test_a_dry_run_shows_the_price_and_leaves_nothing_behind(
         (AGGREGATOR, "federation", {"parties": []}, "federation.parties"),
         (AGGREGATOR, "federation", {"key_file": None}, "homo_dp.keys new aggregator"),
         (AGGREGATOR, "federation", {"parties": ["party_1"]}, "public_key"),
-        (AGGREGATOR, "transport", {"kind": "memory"}, "directory or nats"),
+        (AGGREGATOR, "transport", {"kind": "memory"}, "directory, nats or flower"),
         ("party_1", "party", {"name": None}, "party.name"),
         ("party_1", "party", {"name": "party_2"}, "is the key of party_1"),
         ("party_1", "party", {"aggregator_key": None}, "party.aggregator_key"),
         ("party_1", "data", {"files": {"party_1": "nowhere.csv"}}, "no such file"),
         ("party_1", "data", {"test_file": {"party_1": "nowhere.csv"}}, "no such file"),
-        ("party_1", "transport", {"kind": "memory"}, "directory or nats"),
+        ("party_1", "transport", {"kind": "memory"}, "directory, nats or flower"),
     ],
 )
 def test_wrong_settings_are_one_line(

@@ -12,6 +12,8 @@ from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.files import read_card
 from homo_dp.privacy.accounting.accountants import rdp_epsilon
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+from homo_dp.privacy.accounting.events import to_json
 from homo_dp.runs.sweep import Cell, cells_of, finished, parse_vary, run_cell
 from homo_dp.runs.sweep_cost import price
 
@@ -107,7 +109,7 @@ def test_the_price_is_that_of_all_cells_together(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(rows))
     results = [{"private": True, "epsilon": 1.0, "files": {"ledger": str(tmp_path / name)}} for name in "ab"]
     paid = price(results)
-    assert paid.epsilon == rdp_epsilon({json.dumps(event, separators=(",", ":")): 6}, 1e-5)
+    assert paid.epsilon == rdp_epsilon({to_json(GaussianDpEvent(2.0)): 6}, 1e-5)
     assert "all 2 runs together" in paid.words[0]
     assert "(dataset d, record, replace_one)" in paid.words[0]
     assert "before looking" in paid.words[1]

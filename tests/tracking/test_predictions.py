@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,30 @@ def test_an_error_between_chunks_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="predictFileName="):
         write(tmp_path, frame, torch.zeros(1, 1))
+
+
+def test_many_rows_become_text_in_the_background_and_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"a": np.arange(1000) / 7, "b": [f"={n}, {n}" for n in range(1000)]})
+    outputs = torch.linspace(-3, 3, 1000).unsqueeze(1)
+    whole = write(tmp_path / "whole.csv", frame, outputs)
+    monkeypatch.setattr("homo_dp.tracking.predictions._CHUNK", 7)
+    monkeypatch.setattr("homo_dp.tracking.predictions._MANY", 7)  # so that the last rows are few
+    assert write(tmp_path / "pieces.csv", frame, outputs) == whole
+
+
+def test_an_error_in_the_background_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("homo_dp.tracking.predictions._MANY", 1)
+
+    def fail(*_: object) -> memoryview:
+        raise MemoryError("no room for text")
+
+    monkeypatch.setattr("homo_dp.tracking.predictions._text_of", fail)
+    with pytest.raises(MemoryError):
+        write(tmp_path / "p.csv", pd.DataFrame({"a": [1, 2]}), torch.zeros(2, 1))
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("homo_dp predictions")]
 
 
 def test_rows_and_outputs_must_belong_together(tmp_path: Path) -> None:

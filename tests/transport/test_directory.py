@@ -27,7 +27,8 @@ def end(root: Path, name: str, run: str = "demo", limits: Limits | None = None) 
 
 
 def files(root: Path, name: str, run: str = "demo") -> list[str]:
-    return sorted(os.listdir(root / run / name))
+    """Names of the files in the folder of `name`, and in those of its senders."""
+    return sorted(path.name for path in (root / run / name).rglob("*") if not path.is_dir())
 
 
 def test_messages_go_both_ways_and_leave_nothing_behind(tmp_path: Path) -> None:

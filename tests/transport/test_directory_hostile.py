@@ -1,6 +1,7 @@
 """What others put into an exchange folder: it is skipped, said once, bounded, and nobody else waits for it."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -76,31 +77,102 @@ def test_a_recipient_whose_folder_is_closed_is_the_only_one_who_gets_nothing() -
 
         assert in_child(send) == 0
         (root / "demo" / "bank_b").chmod(0o700)
-        (root / "demo" / "bank_b").rmdir()
+        shutil.rmtree(root / "demo" / "bank_b")
         (root / "demo" / "bank_b").write_text("a file in place of a folder")
         with pytest.raises(Undeliverable):
             end(root, AGGREGATOR).send(weights("bank_b"))
 
 
-def test_a_flood_of_one_sender_delays_nobody_and_is_cut(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("place", ["shared", "own"])
+def test_a_flood_of_one_sender_delays_nobody_and_is_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
     aggregator = end(tmp_path, AGGREGATOR)
-    folder = tmp_path / "demo" / AGGREGATOR
+    shared = tmp_path / "demo" / AGGREGATOR
+    folder = shared / "from" / "bank_b" if place == "own" else shared
     for number in range(2000):
         (folder / f"{number}-update-bank_b-{TAG}.msg").write_bytes(b"x")
         if number < 500:
-            (folder / f"{number}-update-nobody{number}-{TAG}.msg").write_bytes(b"x")
+            (shared / f"{number}-update-nobody{number}-{TAG}.msg").write_bytes(b"x")
     party = end(tmp_path, "bank_a")
     for number in range(1, 6):
         party.send(update(round=number))
-        message = aggregator.receive(0)
+        message = aggregator.receive(0)  # one look
         assert message is not None
         assert (message.sender, message.round) == ("bank_a", number)
         aggregator.done(message)
-    assert len(os.listdir(folder)) <= 256
-    assert aggregator.receive(0) is None
-    assert os.listdir(folder) == []
+    for _ in range(1000):
+        assert aggregator.receive(0.01) is None
+        if not messages_in(shared):
+            break
+    assert messages_in(shared) == []
     assert aggregator.refusals.counts == {"bank_b": 2000, "strangers": 500}
     assert len(caplog.records) < 40
+
+
+def messages_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.msg"))
+
+
+def test_a_look_reads_few_names_of_a_sender_with_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of 100,000 files, listed whole at each look, left 4 to 8 rounds a second to the others."""
+    aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
+    for number in range(3000):
+        (tmp_path / "demo" / AGGREGATOR / "from" / "bank_b" / f"{number}-update-bank_b-{TAG}.msg").write_bytes(b"x")
+    names = 0
+    real = os.scandir
+
+    class Counted:
+        def __init__(self, path: Path) -> None:
+            self.entries = real(path)
+
+        def __enter__(self) -> "Counted":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.entries.close()
+
+        def __iter__(self) -> "Counted":
+            return self
+
+        def __next__(self) -> "os.DirEntry[str]":
+            nonlocal names
+            names += 1
+            return next(self.entries)
+
+    party.send(update())
+    monkeypatch.setattr("homo_dp.transport.directory.os.scandir", Counted)
+    message = aggregator.receive(0)
+    monkeypatch.undo()
+    assert message is not None
+    assert message.sender == "bank_a"
+    assert names < 600
+
+
+def test_a_file_in_the_folder_of_another_sender_is_removed(tmp_path: Path) -> None:
+    aggregator = end(tmp_path, AGGREGATOR)
+    folder = tmp_path / "demo" / AGGREGATOR
+    end(tmp_path, "bank_b").send(update("bank_b"))
+    (file,) = messages_in(folder)
+    os.rename(file, folder / "from" / "bank_a" / file.name)
+    assert aggregator.receive(0) is None
+    assert messages_in(folder) == []
+    assert aggregator.refusals.counts == {"bank_a": 1}
+
+
+def test_a_recipient_that_was_not_started_yet_finds_what_was_sent(tmp_path: Path) -> None:
+    """Senders find no folder of their own there, as at a recipient of before: both read the shared one."""
+    party = end(tmp_path, "bank_a")
+    party.send(update(round=1))
+    (before,) = messages_in(tmp_path / "demo" / AGGREGATOR)
+    assert before.parent.name == AGGREGATOR
+    aggregator = end(tmp_path, AGGREGATOR)
+    party.send(update(round=2))
+    (after,) = messages_in(tmp_path / "demo" / AGGREGATOR)  # the older one is superseded
+    assert after.parent.name == "bank_a"
+    message = aggregator.receive(0)
+    assert message is not None
+    assert message.round == 2
 
 
 def test_signed_messages_of_one_sender_wait_their_turn(tmp_path: Path) -> None:
@@ -124,7 +196,11 @@ def test_bytes_that_wait_of_one_sender_are_bounded(tmp_path: Path) -> None:
     message = aggregator.receive(0)
     assert message is not None
     assert message.sender == "bank_a"
-    assert len(os.listdir(folder)) <= 6
+    assert aggregator.refusals.counts["bank_b"] >= 45  # at most 5 are kept to be read
+    aggregator.done(message)
+    for _ in range(100):
+        assert aggregator.receive(0.01) is None
+    assert messages_in(folder) == []
 
 
 def test_a_message_that_raises_what_nobody_foresaw_is_put_aside_and_not_read_again(

@@ -64,7 +64,7 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="chmod 600"):
         read_key_pair(private)
     public.chmod(0o600)
-    with pytest.raises(InputError, match="no private key"):
+    with pytest.raises(InputError, match="is not a private key"):
         read_key_pair(public)
     with pytest.raises(InputError, match=f"does not exist.* new none --dir {tmp_path}`"):
         read_key_pair(tmp_path / "none.key")

@@ -38,7 +38,7 @@ HEADERS = {
     "description that is no text": b"NATS/1.0 408 \xff\xfe\xfd\r\n\r\n",
     "a false status": b"NATS/1.0 408 Request Timeout\r\n\r\n",
     "colons": b"NATS/1.0\r\n:::\r\n: :\r\n\r\n",
-    "names that are no text": b"NATS/1.0\r\n\xff: \xff\r\n\r\n",
+    "names that are not text": b"NATS/1.0\r\n\xff: \xff\r\n\r\n",
     "many": b"NATS/1.0\r\n" + b"".join(b"a%d: b\r\n" % number for number in range(2000)) + b"\r\n",
     "numbers": b"NATS/1.0\r\nHomo-Part: \xc2\xb2\r\nHomo-Parts: 1e9\r\nHomo-Size: -1\r\n\r\n",
 }

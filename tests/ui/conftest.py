@@ -101,11 +101,9 @@ def site(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             named = f"tracking.run_name=epsilon-{epsilon}", "tracking.model_name=screening"
             train(folder, f"privacy.target_epsilon={epsilon}", *named)
     assert "does not answer" in late.result()
-    options = ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--workers", "1"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", "sqlite:///mlflow.db", *options],
+        [sys.executable, "-m", "homo_dp.ui", "--port", url.rpartition(":")[2]],
         cwd=folder,
-        env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 from selenium.common.exceptions import WebDriverException
 
+from homo_dp.tracking.mlflow.experiment_view import view_address
 from tests.ui.conftest import EPSILONS, ROUNDS, Site, free_port, stop, wait_for_page
 
 if TYPE_CHECKING:
@@ -98,10 +99,23 @@ def test_the_runs_table(site: Site, browser: Chrome) -> None:
     open_runs(site, browser)
     for epsilon in EPSILONS:
         until(one(browser, "a", f"epsilon-{epsilon}"), f"the run epsilon-{epsilon}")
-    keep(browser, site, "runs")
     assert not [link for link in browser.find_elements("css selector", "a") if "party_1" in link.text]
     until(row_of(browser, "epsilon-8"), "the row of a run").find_element("css selector", "button").click()
     until(one(browser, "a", "epsilon-8/party_1"), "the children of a run")
+
+
+def test_the_first_view_has_the_columns_that_one_looks_for(site: Site, browser: Chrome) -> None:
+    open_runs(site, browser)
+    browser.get(view_address(site.url, "1"))
+    browser.refresh()
+
+    def columns() -> set[str] | None:
+        found = {cell.text for cell in browser.find_elements("css selector", ".ag-header-cell-text, .ag-header-cell")}
+        return found if {"epsilon", "accuracy", "auc", "Dataset", "Source", "Description"} <= found else None
+
+    until(columns, "the columns of the first view")
+    until(one(browser, "a", "epsilon-8"), "a run")
+    keep(browser, site, "runs")
 
 
 def test_the_chart_of_epsilon_per_round(site: Site, browser: Chrome) -> None:

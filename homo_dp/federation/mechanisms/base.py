@@ -8,21 +8,38 @@ and the aggregator, so they hold for every mechanism, ours or the user's own.
 
 from __future__ import annotations
 
+import functools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from homo_dp.config.schema import Config
+from homo_dp.data.declared import label_of
+from homo_dp.federation.mechanisms.round_sums import (
+    METRICS,
+    SUM,
+    UPDATE,
+    RoundSum,
+    RoundSums,
+    events_of,
+    interleaved,
+    noise_of_share,
+    releases_of,
+)
 from homo_dp.federation.protocol.messages import KINDS, Field, Kinds, Signature, extended, signature
 from homo_dp.privacy.accounting.accountants import epsilon
-from homo_dp.privacy.accounting.dp_event import DpEvent
+from homo_dp.privacy.accounting.dp_event import DpEvent, NoOpDpEvent
+from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.ledger.rows import Charge
+from homo_dp.privacy.ledger.rows import NOISE_ALONE, Charge
 from homo_dp.privacy.noise.source import NoiseSource
-from homo_dp.privacy.private_sum import PrivateSum
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 if TYPE_CHECKING:
     from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -44,11 +61,17 @@ class PartyFacts:
 
 @dataclass(frozen=True)
 class FederationFacts:
-    """The public facts of a run that mechanisms calibrate against."""
+    """The public facts of a run that mechanisms calibrate against.
+
+    ``rounds`` are those that train. ``before`` is what parties released under the same target before the first round
+    (statistics), None where that is nothing.
+    """
 
     parties: Mapping[str, PartyFacts]
     rounds: int
     parameters: int
+    before: DpEvent | None = None
+    outputs: int = 1  # of the model: numbers that it gives for a record
 
     @property
     def smallest_rows(self) -> int:
@@ -59,9 +82,12 @@ class FederationFacts:
 class PartyPlan:
     """What a party will release in each round and what every observer learns from it.
 
-    ``rounds`` are those of the run; where ``schedule`` names some of them, the party takes part in no others.
-    ``events`` maps an observer to the event of one round; an observer who is missing gets no guarantee. Where
+    ``rounds`` are those that train; where ``schedule`` names some of them, the party's rows take part in no others.
+    It refuses those, or answers them with noise alone under masks where ``noise_between``, which costs nothing.
+    ``events`` maps an observer to the event of one such round; an observer who is missing gets no guarantee. Where
     ``trusts_aggregator``, the target is kept against the readers of the model, and theirs is the figure to quote.
+    ``sums`` are rounds of the run that ask another sum, and ``before`` what was released before the first round:
+    both are put in by ``Mechanism.planned``.
     """
 
     noise_multiplier: float
@@ -77,12 +103,52 @@ class PartyPlan:
     extra: Mapping[str, float | str | None] = field(default_factory=dict)
     trusts_aggregator: bool = False
     schedule: tuple[int, ...] | None = None
+    noise_between: bool = False
+    sums: RoundSums = field(default_factory=dict)
+    before: DpEvent | None = None
+
+    @property
+    def all_rounds(self) -> int:
+        """The rounds of the run: those that train, and those that ask another sum."""
+        return self.rounds + len(self.sums)
+
+    def trained_by(self, round_number: int) -> int:
+        """How many of the rounds up to this one were of training, this party taking part."""
+        if self.schedule is None:
+            return round_number - sum(number <= round_number for number in self.sums)
+        return sum(number <= round_number for number in self.schedule)
 
     def releases_by(self, round_number: int) -> int:
         """How many times the party has released something once this round of the run is over."""
-        if self.schedule is None:
-            return round_number
-        return sum(number <= round_number for number in self.schedule)
+        return self.trained_by(round_number) + sum(number <= round_number for number in self.sums)
+
+    def kind_of(self, round_number: int) -> str:
+        """The name of the sum that a round asks, or that of noise alone."""
+        if self.is_noise_alone(round_number):
+            return NOISE_ALONE
+        return self.sums[round_number].name if round_number in self.sums else UPDATE
+
+    def is_noise_alone(self, round_number: int) -> bool:
+        """Whether the party answers a round without its rows, because others need its noise."""
+        return self.noise_between and self.schedule is not None and round_number not in self.schedule
+
+    def events_of(self, round_number: int) -> Mapping[Observer, DpEvent]:
+        """What every observer learns from one round."""
+        if self.is_noise_alone(round_number):
+            return {"aggregator": NoOpDpEvent(), "model_reader": NoOpDpEvent()}
+        if round_number not in self.sums:
+            return self.events
+        event = self.sums[round_number].event
+        return {"aggregator": event, "model_reader": event}
+
+    def sigma_of(self, round_number: int) -> float:
+        """The noise that the party adds in one round."""
+        return self.sums[round_number].private_sum.party_sigma if round_number in self.sums else self.sigma
+
+    def beside(self, round_number: int) -> DpEvent | None:
+        """All that was released beside training once this round is over; None if nothing."""
+        found = [event for event in (self.before, events_of(self.sums, round_number)) if event is not None]
+        return compose(*found) if found else None
 
     def round_of(self, releases: int) -> int:
         """The round of the run in which a party that missed none of its own makes its n-th release; 0 before the first.
@@ -130,6 +196,7 @@ class Combined:
     sigma: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     discarded: bool = False
+    curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
 
 
 class Mechanism(ABC):
@@ -144,6 +211,8 @@ class Mechanism(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["record", "user"]] = "record"
     private: ClassVar[bool] = True
+    trains: ClassVar[bool] = True  # False: its rounds ask sums of the tables and train no model
+    asks_metrics: ClassVar[bool] = False  # whether its noise is solved together with released metrics
     message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
     relation: ClassVar[str | None] = None  # of every plan that it makes; None where the settings decide
     price_needs_rows: ClassVar[bool] = True  # whether what a party spends depends on how many rows it has
@@ -184,6 +253,70 @@ class Mechanism(ABC):
         """The sum whose summands leave a party only under masks; None where updates are sent as they are."""
         return None
 
+    def other_sums(self, party: PartyFacts) -> RoundSums:
+        """Rounds of the run, by number, that ask another sum than training's; they come on top of ``train.rounds``.
+
+        Which rounds they are is the same for all parties. Where one is declared, ``row_parts`` gives what rows add to
+        it and ``on_sum`` takes the total; noise of the training has to be solved with ``beside`` (see ``dp_sgd``).
+        """
+        return {}
+
+    @property
+    def noise_share(self) -> NoiseShare | None:
+        """How parties share the noise of sums under masks; None where each adds all of its own."""
+        return None
+
+    def all_sums(self, party: PartyFacts) -> RoundSums:
+        """All rounds that ask another sum: the mechanism's own, and those of released metrics."""
+        own, metrics = self.other_sums(party), self.config.metrics
+        if metrics.release != "noised" or not self.facts.rounds:
+            return own
+        if self._with_metrics is None:
+            asked = self._metrics_sum()
+            self._with_metrics = interleaved(own, self.facts.rounds, asked, metrics.every)
+        return self._with_metrics
+
+    _with_metrics: RoundSums | None = None
+
+    def _metrics_sum(self) -> RoundSum:
+        """One release of metrics, with its part of the share of all of them."""
+        privacy, metrics = self.config.privacy, self.config.metrics
+        if not self.asks_metrics or privacy.target_epsilon is None:
+            raise PrivacyError(
+                f"metrics.release=noised: needs dp_sgd or dp_fedsgd with privacy.target_epsilon, not {self.name}"
+            )
+        share = metrics.share / releases_of(self.facts.rounds, metrics.every)
+        noise = noise_of_share(share, privacy.target_epsilon, privacy.delta)
+        rows = sum(facts.rows for facts in self.facts.parties.values())
+        found = PrivateSum(self.metrics.dimension, 1.0, noise, rows, share=self.noise_share)
+        return RoundSum("metrics", found, "counts of test rows by score or error, with noise")
+
+    @functools.cached_property
+    def metrics(self) -> ReleasedMetrics:
+        """What is asked of test rows where metrics are released with noise."""
+        classes = label_of(self.config).classes or ()
+        kind = "regression" if not classes else "binary" if len(classes) == 2 else "multiclass"
+        return ReleasedMetrics(kind, len(classes), self.config.predict.threshold, self.config.metrics.bins)
+
+    @property
+    def sums(self) -> RoundSums:
+        """The rounds that ask another sum, as an aggregator needs them: any party's, which differ only in rows."""
+        return self.all_sums(next(iter(self.facts.parties.values())))
+
+    @property
+    def rounds(self) -> int:
+        """All rounds of the run: those that train and those that ask another sum."""
+        return self.facts.rounds + len(self.sums)
+
+    def training_round(self, round_number: int) -> int:
+        """The number of a round among those that train; for another sum, of the last one before it."""
+        return round_number - sum(number <= round_number for number in self.sums)
+
+    def beside(self, party: PartyFacts) -> DpEvent | None:
+        """All that the run releases beside training, which its noise is solved together with; None if nothing."""
+        found = [event for event in (self.facts.before, events_of(self.all_sums(party))) if event is not None]
+        return compose(*found) if found else None
+
     @property
     def noise_label(self) -> str:
         """What a row of the ledger says about the noise."""
@@ -211,7 +344,22 @@ class Mechanism(ABC):
 
     @abstractmethod
     def plan(self, party: PartyFacts) -> PartyPlan:
-        """What this party's part in the run will release and cost; touches no data."""
+        """What this party's part in the training will release and cost; touches no data."""
+
+    def planned(self, party: PartyFacts) -> PartyPlan:
+        """The plan of the whole run: training, the rounds that ask another sum, and what was released before."""
+        plan, sums = self.plan(party), self.all_sums(party)
+        if not sums and self.facts.before is None:
+            return plan
+        if plan.schedule is not None or self.ledger_keeper != "party":
+            raise PrivacyError(
+                f"mechanism={self.name}: rounds that ask other sums need noise at parties that take part in every round"
+            )
+        if any((asked.private_sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
+            raise PrivacyError(f"mechanism={self.name}: all sums of a run are under masks, or none is")
+        learnt = () if self.facts.before is None else (_before_text(self.config),)
+        releases = (*learnt, *plan.releases, *dict.fromkeys(asked.release for asked in sums.values()))
+        return replace(plan, sums=sums, before=self.facts.before, releases=releases)
 
     def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
         """What it adds to the privacy statement, given the epsilon that is accounted towards each observer so far."""
@@ -219,6 +367,9 @@ class Mechanism(ABC):
 
     def check_broadcast(self, broadcast: Mapping[str, float]) -> None:  # noqa: B027 (a hook that may stay empty)
         """Called at the party with the numbers that came with the weights, before a row is touched: refuse bad ones."""
+
+    def check_model(self, module: nn.Module) -> None:  # noqa: B027 (a hook that may stay empty)
+        """Called at the party before the run, and before a row is touched: refuse a model that it cannot protect."""
 
     def before_fit(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
         """Called at the party in each round, after the global weights were loaded and before the first batch."""
@@ -230,9 +381,31 @@ class Mechanism(ABC):
     def after_fit(self, fit: LocalFit) -> Release:
         """Called at the party after the last batch: the bounded, noised tensors and their event."""
 
+    def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterable[Tensor]:
+        """Called at the party in a round that asks another sum: one vector a row, some rows at a time.
+
+        The global weights of the round are in ``fit.model``. Longer vectors than the sum's clip norm are clipped.
+        """
+        raise PrivacyError(f"mechanism={self.name}: asks for {asked.name} and has no row_parts for it")
+
+    def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
+        """A party's bounded and noised part of another sum."""
+        private_sum = asked.private_sum
+        parts = fit.metric_parts(self.metrics) if asked.name == METRICS else self.row_parts(fit, asked)
+        released = private_sum.of_chunks(parts, self.noise)
+        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
+
+    def noise_alone(self) -> Release:
+        """Called at the party in rounds that its schedule leaves out, where others need its share of the noise."""
+        raise PrivacyError(f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule")
+
     def update_signature(self, weights: Weights) -> Signature:
         """Names, shapes and dtypes of the tensors of an update: those of the model, unless it says otherwise."""
         return signature(weights)
+
+    def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
+        """Names, shapes and dtypes of the answer of a round that is not masked."""
+        return self.update_signature(weights) if asked is None else {SUM: ((asked.dimension,), torch.float64)}
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send them."""
@@ -254,9 +427,35 @@ class Mechanism(ABC):
         """Called at the aggregator instead of ``on_receive`` where updates are masked, with the values of their sum."""
         raise PrivacyError(f"mechanism={self.name}: has no masked sum; send updates as they are")
 
+    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+        """Called at the aggregator with the values of another sum, by party; under masks of all, as ``SUM``.
+
+        Weights other than ``current`` become the global ones.
+        """
+        return Combined(current)
+
+    def take_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+        """What follows from another sum: figures of released metrics, or what ``on_sum`` makes of it."""
+        if asked.name != METRICS:
+            return self.on_sum(asked, parts, current, round_number)
+        total = torch.stack(list(parts.values())).sum(0).double()
+        sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
+        values, errors = self.metrics.read(total, sigma)
+        named = {f"released_{name}": value for name, value in values.items()}
+        named |= {f"released_{name}_error": value for name, value in errors.items()}
+        return Combined(current, metrics=named, curves=self.metrics.curves(total, sigma))
+
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
         return weights
+
+    def broadcast_tensors(self, round_number: int) -> Weights:
+        """Public tensors that parties need with the weights of a round, beside those of the model."""
+        return {}
+
+    def broadcast_signature(self, round_number: int) -> Signature:
+        """Names, shapes and dtypes of ``broadcast_tensors``, as a party expects them."""
+        return {}
 
     def broadcast_info(self) -> Mapping[str, float]:
         """Public numbers that parties need with the weights, e.g. the clip norm of the round."""
@@ -270,33 +469,57 @@ class Mechanism(ABC):
         """Go on from what ``state`` gave."""
 
 
-def round_charge(
-    mechanism: Mechanism,
-    plan: PartyPlan,
-    observer: Observer,
-    event: DpEvent,
-    sigma: float,
-    *,
-    run: str,
-    dataset: str,
-    party: str,
-    round_number: int,
-) -> Charge:
-    """A round as the ledger is charged for it: an update against the aggregator, a model against its readers."""
-    return Charge(
-        run=run,
-        dataset=dataset,
-        unit=mechanism.unit,
-        relation=plan.relation,
-        party=party,
-        round=round_number,
-        kind="update" if observer == "aggregator" else "model",
-        event=event,
-        delta=plan.delta,
-        sigma=sigma,
-        observer=observer,
-        noise=mechanism.noise_label,
-    )
+@dataclass(frozen=True)
+class Account:
+    """Whose data the charges of a run are about: what rows of a ledger are told apart by."""
+
+    run: str
+    dataset: str
+    party: str
+
+    def charge(
+        self, mechanism: Mechanism, plan: PartyPlan, observer: Observer, number: int, event: DpEvent, sigma: float
+    ) -> Charge:
+        """A round as the ledger is charged for it: its sum against the aggregator, a model against its readers."""
+        return Charge(
+            run=self.run,
+            dataset=self.dataset,
+            unit=mechanism.unit,
+            relation=plan.relation,
+            party=self.party,
+            round=number,
+            kind=plan.kind_of(number) if observer == "aggregator" else "model",
+            event=event,
+            delta=plan.delta,
+            sigma=sigma,
+            observer=observer,
+            noise=mechanism.noise_label,
+        )
+
+    def planned(self, mechanism: Mechanism, plan: PartyPlan, observer: Observer, number: int) -> Charge:
+        """What a round will be charged by the plan."""
+        return self.charge(mechanism, plan, observer, number, plan.events_of(number)[observer], plan.sigma_of(number))
+
+    def all_planned(self, mechanism: Mechanism, plan: PartyPlan, observer: Observer) -> list[tuple[Charge, int]]:
+        """All that a run will charge, as one charge of each kind of round and how often it comes.
+
+        What was released before the first round is on the ledger already.
+        """
+
+        def charge(number: int) -> Charge:
+            return self.planned(mechanism, plan, observer, number)
+
+        among = range(1, plan.all_rounds + 1)
+        trains = next((number for number in among if plan.kind_of(number) == UPDATE), None)
+        found = [] if trains is None else [(charge(trains), plan.trained_by(plan.all_rounds))]
+        return found + [(charge(number), 1) for number in plan.sums]
+
+
+def _before_text(config: Config) -> str:
+    """What was released before the first round, in words; with the delta that a threshold adds."""
+    text = "statistics of all rows with noise, before the first round"
+    added = 0.0 if config.data.learnt is None else config.data.learnt.delta
+    return f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta" if added else text
 
 
 def check_within_plan(mechanism: Mechanism, event: DpEvent, planned: DpEvent, delta: float) -> None:

@@ -1,13 +1,13 @@
 """A mechanism over sums: users send bounded rows, the aggregator adds them up and combines the sum.
 
-Whoever writes a mechanism as such a sum gets its users trained together, thousands in one process, where the data have
-a user column; between parties it works as every other mechanism.
+A mechanism that is such a sum has its users trained together, thousands in one process, where the data have a user
+column; between parties it works as every other mechanism.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -71,6 +71,17 @@ class CohortMechanism(Mechanism):
     def draw(self) -> Tensor:
         """The numbers of the users of one round, out of the declared population."""
 
+    def draw_of(self, users: int) -> tuple[Tensor, int]:
+        """Who takes part of the users that one party holds, and how many are to be trained whoever they are.
+
+        More are trained than were drawn where the time that it takes could tell who was.
+        """
+        drawn = self.draw()
+        return drawn, len(drawn)
+
+    def open_round(self, broadcast: Mapping[str, float]) -> None:
+        """Called at a party that holds many users with the numbers that came with the weights."""
+
     @abstractmethod
     def contributions(self, rows: Tensor, clip_norm: float, within: Tensor) -> Contributions:
         """Clip one row a user, make its bit, and add the party's noise where it is added there.
@@ -97,8 +108,8 @@ class CohortMechanism(Mechanism):
         return all(own is empty or getattr(own, "batched", False) for own, empty in hooks)
 
     def layout(self, weights: Weights) -> Layout:
-        """How the weights that are trained lie in one vector."""
-        return Layout.of(weights, self.config.privacy.public_tensors)
+        """How the weights that are trained lie in one vector: by their names, which no file or message changes."""
+        return Layout.of({name: weights[name] for name in sorted(weights)}, self.config.privacy.public_tensors)
 
     def open_sum(self, current: Weights) -> CohortSum:
         """An empty sum for a round with the clip norm of now."""

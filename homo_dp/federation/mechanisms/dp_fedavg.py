@@ -3,17 +3,22 @@
 A round: a cohort is drawn -> every user trains and sends the difference to the global weights, clipped as one vector,
 and one bit where clipping adapts -> noise, at the aggregator once or at every party a share -> sum over a fixed
 denominator -> new weights and, from the noisy bits, the clip norm of the next round.
+
+Under masks a party holds one user or many, draws among them in secret, and sends its part of the sum with its share of
+the noise: the aggregator then sees what a reader of the model sees.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.config.schema import Config
@@ -30,13 +35,18 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
 from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.masked_cohorts import MaskedCohorts
+from homo_dp.federation.mechanisms.round_sums import SUM
+from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
 from homo_dp.federation.protocol.messages import NUMBER, Field
+from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, centred_bits
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms
 from homo_dp.privacy.noise.grid import noised, noised_share
 from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import PrivateSum
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +58,7 @@ class DpFedAvg(CohortMechanism):
         - one user moves the sum by at most the clip norm C of the round, and the sum of bits by 1/2;
         - the noise on the sum has at least the standard deviation z_delta * C, of the C that clipped; it is added
           once, by the aggregator or in shares by the parties, and what carries it lies on the grid of that noise;
+        - under masks that of any N - dropouts - colluders holders together does, and a part leaves only masked;
         - the sum is divided by a fixed number, so a missing reply lowers the sum and never the noise;
         - who was in a cohort stays with the aggregator: no output of a run says it.
     """
@@ -63,7 +74,15 @@ class DpFedAvg(CohortMechanism):
                 "the mean further than its noise allows; write train.weighting: uniform"
             )
         self.privacy = privacy = keys_of(config.privacy, UserKeys)
-        self.numbers: UserNoise = user_noise(privacy, facts.rounds)
+        self.alone = len(facts.parties) == 1  # one process stands for all users, who are then the holders of the noise
+        holders = (privacy.population or 0) if self.alone else len(facts.parties)
+        self.numbers: UserNoise = user_noise(privacy, facts.rounds, holders)
+        share = self.numbers.masked
+        self.cohorts = None if share is None else MaskedCohorts(self.numbers, share, facts.parameters)
+        if self.masked_sum is not None:  # what a party samples are its users
+            rate = self.numbers.sampler.sample_rate
+            drawn = {name: replace(party, sample_rate=rate, steps_per_round=1) for name, party in facts.parties.items()}
+            self.facts = replace(facts, parties=drawn)
         self.adaptive = privacy.clips_adaptively
         self.first_clip_norm = (
             check_clip_norm(privacy.adaptive.initial_clip_norm, "privacy.adaptive.initial_clip_norm")
@@ -71,7 +90,9 @@ class DpFedAvg(CohortMechanism):
             else check_clip_norm(privacy.clip_norm, "privacy.clip_norm")
         )
         self.clip_norm = self.first_clip_norm
-        self.not_finite = 0  # updates that were NaN or infinite; for the log of whoever trained them, never released
+        self.not_finite = (
+            0  # updates that were NaN or infinite; for the log of the process that trained them, never released
+        )
         self._fit_clip_norm = self.clip_norm
         self._within = True
 
@@ -87,17 +108,24 @@ class DpFedAvg(CohortMechanism):
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         trusted = self.privacy.trust_aggregator or not self.noise_at_parties
-        return "aggregator" if trusted else "party"
+        return "aggregator" if trusted and self.cohorts is None else "party"
+
+    @property
+    def masked_sum(self) -> PrivateSum | None:
+        return None if self.cohorts is None or self.alone else self.cohorts.private_sum
+
+    @property
+    def noise_label(self) -> str:
+        return noise_label(self.noise.label, self.numbers.masked)
 
     @property
     def hides_cohort(self) -> bool:
-        return self.privacy.sampling != "everyone"
+        """Under masks everybody replies in every round, and only a holder itself knows which of its users are in."""
+        return self.privacy.sampling != "everyone" and self.masked_sum is None
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         numbers, privacy, clip_norm = self.numbers, self.privacy, self.first_clip_norm
         own = self.ledger_keeper == "party"
-        bit = " and the noisy share of unclipped updates" if self.adaptive else ""
-        what = "each party's noisy update" if self.noise_at_parties else "noisy mean update of a cohort"
         return PartyPlan(
             noise_multiplier=numbers.noise_multiplier,
             sigma=numbers.share_sigma(clip_norm) if own else numbers.sum_sigma(clip_norm),
@@ -106,7 +134,7 @@ class DpFedAvg(CohortMechanism):
             delta=privacy.delta,
             rounds=party.rounds,
             events=numbers.events,
-            releases=(f"{what}{bit}, every round",),
+            releases=(self._released(),),
             noise_to_signal=numbers.update_multiplier * math.sqrt(self.facts.parameters) / numbers.cohort_size,
             notes=self._notes(),
             extra={
@@ -119,11 +147,30 @@ class DpFedAvg(CohortMechanism):
                 "tolerated_dropouts": privacy.tolerated_dropouts,
                 "update_noise_multiplier": numbers.update_multiplier,
                 "bit_noise": numbers.bit_noise,
+                **self._shared_figures,
             },
-            trusts_aggregator=privacy.trust_aggregator,
+            trusts_aggregator=privacy.trust_aggregator and self.cohorts is None,
         )
 
+    def _released(self) -> str:
+        bit = " and the noisy share of unclipped updates" if self.adaptive else ""
+        if self.masked_sum is not None:
+            return f"its part, under masks, of the parties' noisy sum of updates{bit}, every round"
+        apart = self.noise_at_parties and self.cohorts is None
+        what = "each party's noisy update" if apart else "noisy mean update of a cohort"
+        return f"{what}{bit}, every round"
+
+    @functools.cached_property
+    def _shared_figures(self) -> Mapping[str, float | str | None]:
+        if self.cohorts is None:
+            return {}
+        rounds, delta = self.facts.rounds, self.privacy.delta
+        spent = epsilon(self.numbers.sampler.event(self.numbers.noise_multiplier, rounds), delta).quoted
+        return shared_figures(self.cohorts.private_sum, delta, rounds, spent, unit=self.first_clip_norm)
+
     def _notes(self) -> tuple[str, ...]:
+        if self.numbers.masked is not None:
+            return (shared_note(self.numbers.masked),)
         if not self.noise_at_parties:
             return ("protects against readers of the model only: the aggregator sees updates without noise",)
         whom = "readers of the model" if self.privacy.trust_aggregator else "the aggregator"
@@ -162,11 +209,11 @@ class DpFedAvg(CohortMechanism):
         rows = (layout.flatten(fit.weights()) - layout.flatten(fit.start)).unsqueeze(0)
         sent = self.contributions(rows, self._fit_clip_norm, torch.tensor([self._within]))
         public = {name: torch.zeros_like(fit.start[name]) for name in self.privacy.public_tensors}
-        own = self.noise_at_parties
+        own = self.noise_at_parties and self.cohorts is None  # else this is a row of a sum, which has noise to come
         return Release(
             {**layout.unflatten(sent.rows[0]), **public},
             event=self.numbers.share_event if own else None,
-            sigma=self.party_sigma(self._fit_clip_norm),
+            sigma=self.party_sigma(self._fit_clip_norm) if own else 0.0,
             relation=self.numbers.sampler.relation,
             info={"clip_bit": float(sent.bits[0])} if self.adaptive else {},
         )
@@ -180,14 +227,43 @@ class DpFedAvg(CohortMechanism):
             log.warning("%d update(s) with NaN or infinity count as zero; lower train.learning_rate?", bad)
         bounded = _scaled(rows, norms, clip_norm)
         bits = self.bits((norms <= clip_norm) & within)
-        if self.noise_at_parties:
+        if self.noise_at_parties and self.cohorts is None:
             bounded = noised_share(bounded, self.numbers.share_sigma(clip_norm), self.noise).to(bounded.dtype)
             if self.adaptive:
                 bits = noised_share(bits, self.numbers.share_of_bit_noise, self.noise)
         return Contributions(bounded, bits)
 
+    def release(self, total: CohortSum, plan: PartyPlan) -> Release:
+        if self.cohorts is None:
+            return super().release(total, plan)
+        if self.alone:
+            return super().release(self.cohorts.released_by_all(total, self.noise), plan)
+        steps = {SUM: self.cohorts.released(total, self.noise)}
+        return Release(steps, self.numbers.event, self.party_sigma(total.clip_norm), plan.relation)
+
     def party_sigma(self, clip_norm: float) -> float:
         return self.numbers.share_sigma(clip_norm) if self.noise_at_parties else 0.0
+
+    def open_round(self, broadcast: Mapping[str, float]) -> None:
+        self.clip_norm = self._agreed_clip_norm(broadcast)
+
+    def draw_of(self, users: int) -> tuple[Tensor, int]:
+        if self.cohorts is None or self.alone:
+            return super().draw_of(users)
+        return self.cohorts.draw(users, self.noise), self.cohorts.usual_draw(users)
+
+    def check_model(self, module: nn.Module) -> None:
+        if self.cohorts is None or self.one_party_holds_all:
+            return
+        if self.masked_sum is None:
+            raise PrivacyError("privacy.secure_aggregation=true: masks take two parties or more, and the run has one")
+        check_module(module, self.privacy.public_tensors)
+        trained = self.layout(dict(module.state_dict())).size
+        if trained != self.facts.parameters:
+            raise PrivacyError(
+                f"privacy.secure_aggregation=true: {trained} of {self.facts.parameters} weights are trained; a masked "
+                "sum is of all of them: take the frozen ones out of the model"
+            )
 
     def bits(self, within: Tensor) -> Tensor:
         """The bit of each user, before noise."""
@@ -216,6 +292,8 @@ class DpFedAvg(CohortMechanism):
             raise PrivacyError(
                 f"privacy.population={self.numbers.sampler.population}: is below the {len(parties)} parties; raise it"
             )
+        if self.masked_sum is not None:
+            return tuple(parties)  # all of them add noise in every round
         return tuple(parties[number] for number in self.draw().tolist() if number < len(parties))
 
     def broadcast_info(self) -> Mapping[str, float]:
@@ -224,13 +302,18 @@ class DpFedAvg(CohortMechanism):
     def received(self, update: Update, layout: Layout, clip_norm: float) -> Contributions:
         rows = layout.flatten(update.tensors).unsqueeze(0)
         bit = update.info.get("clip_bit", 0.0)
-        if not self.noise_at_parties:  # the object that adds the noise bounds what it is added to
+        if not self.noise_at_parties or self.cohorts is not None:  # who adds the noise bounds what it is added to
             rows = _scaled(rows, row_norms(rows), clip_norm)
             bit = math.copysign(HALF, bit) if bit else 0.0
         elif self.adaptive:  # a forged bit moves the clip norm no further than noise could have
             most = HALF + 10 * self.numbers.share_of_bit_noise
             bit = min(max(bit, -most), most)
         return Contributions(rows, torch.tensor([bit], dtype=torch.float64))
+
+    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+        if self.cohorts is None:
+            return super().on_total(total, replied, current, round_number)
+        return self.combine(self.cohorts.opened(total, self.clip_norm, len(replied)), current, round_number)
 
     def combine(self, total: CohortSum, current: Weights, round_number: int) -> Combined:
         """Add the aggregator's noise, divide by the fixed cohort size, move the clip norm."""

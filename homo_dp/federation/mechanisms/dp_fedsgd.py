@@ -3,13 +3,16 @@
 A round: every party draws a Poisson sample of its rows at the common rate -> sums their clipped gradients -> adds its
 noise -> the aggregator adds up, divides by the expected size of the whole sample and takes a step. Because what is
 noised is itself added up, parties whose updates are masked share the noise of one pooled table.
+
+``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row. ``second_moment`` asks
+one noisy second moment of the rows first, and takes gradients in the coordinates that follow from it
+(``linear_solvers.py``).
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,16 +31,22 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
+from homo_dp.federation.mechanisms.linear_solvers import FIRST, MOMENT, TRANSFORM, MomentRound, as_table, as_weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.privacy.accounting.accountants import calibrate, check_delta, epsilon
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
+from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.federation.protocol.messages import Signature
+from homo_dp.privacy.accounting.accountants import check_delta, epsilon
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 if TYPE_CHECKING:
+    from homo_dp.privacy.training.linear_gradient import LinearGradient
     from homo_dp.privacy.training.private_gradient import PrivateGradient
 
-SUM = "sum"  # the name of the vector of a masked update
+
+MOST_BIAS_NOISE = 0.15  # of a logit
 
 
 class DpFedSgd(Mechanism):
@@ -52,8 +61,9 @@ class DpFedSgd(Mechanism):
 
     name = "dp_fedsgd"
     relation = PoissonSampler.relation
+    asks_metrics = True
 
-    _gradient: PrivateGradient | None = None
+    _gradient: PrivateGradient | LinearGradient | None = None
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -62,6 +72,9 @@ class DpFedSgd(Mechanism):
         if shared.secure_aggregation:
             self._share = NoiseShare(len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders)
         self._clip_norm = keys_of(config.privacy, RecordKeys).max_grad_norm
+        self._moment = None
+        if config.train.solver == "second_moment":
+            self._moment = MomentRound(config, facts, self._share)
 
     @classmethod
     def needs_rows(cls, config: Config) -> str | None:
@@ -87,13 +100,14 @@ class DpFedSgd(Mechanism):
 
     @property
     def noise_label(self) -> str:
-        if self._share is None:
-            return self.noise.label
-        share = self._share
-        return (
-            f"{self.noise.label}; 1/sqrt({share.sharers}) of it, shared by {share.parties} parties, "
-            f"{share.dropouts} dropouts and {share.colluders} colluders assumed"
-        )
+        return noise_label(self.noise.label, self._share)
+
+    @property
+    def noise_share(self) -> NoiseShare | None:
+        return self._share
+
+    def other_sums(self, party: PartyFacts) -> RoundSums:
+        return {} if self._moment is None else {FIRST: self._moment.asked}
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = self.config.privacy
@@ -101,7 +115,6 @@ class DpFedSgd(Mechanism):
         found = self._sum(party)
         event = found.event()
         spent = epsilon(found.event(party.rounds), privacy.delta).quoted
-        neglected = found.neglected_delta(party.rounds, spent)
         share = self._share
         return PartyPlan(
             noise_multiplier=found.noise_multiplier,
@@ -121,14 +134,8 @@ class DpFedSgd(Mechanism):
             / (self._clip_norm * self._expected),
             notes=(self._note(),),
             extra={
-                "secure_aggregation": "on" if share else "off",
-                "noise_shared_by": share.parties if share else None,
-                "tolerated_dropouts": share.dropouts if share else None,
-                "tolerated_colluders": share.colluders if share else None,
-                "noise_share_sigma": found.party_sigma,
+                **shared_figures(found, privacy.delta, party.rounds, spent),
                 "noise_of_total_sigma": self._noise_of_total(found),
-                "neglected_delta": neglected,
-                "delta_with_neglected": privacy.delta + neglected,
             },
         )
 
@@ -137,15 +144,15 @@ class DpFedSgd(Mechanism):
         if share is None:
             if parties < 2:
                 return "each party adds all of its noise itself"
-            return (
+            alone = (
                 f"each of {parties} parties adds all of its noise itself: sqrt({parties}) = {math.sqrt(parties):.3g} "
-                "times the noise of one pooled table in the total; privacy.secure_aggregation: true shares it, with "
-                f"{math.sqrt(parties / max(1, parties - 1)):.3g} times"
+                "times the noise of one pooled table in the total"
             )
-        return (
-            f"{share.parties} parties share the noise of each total: epsilon holds against the aggregator together "
-            f"with up to {share.colluders} of the parties, and with up to {share.dropouts} missing"
-        )
+            if parties == 2:  # each must be hidden from the other, so there is nobody to share the noise with
+                return alone
+            shared = math.sqrt(parties / (parties - 1))
+            return f"{alone}; privacy.secure_aggregation: true shares it, with {shared:.3g} times"
+        return shared_note(share)
 
     def _sum(self, party: PartyFacts) -> PrivateSum:
         rows = sum(facts.rows for facts in self.facts.parties.values())
@@ -159,7 +166,9 @@ class DpFedSgd(Mechanism):
             return privacy.noise_multiplier
         if privacy.target_epsilon is None:
             raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
-        return _calibrated(party.sample_rate, party.rounds, privacy.target_epsilon, privacy.delta)
+        return calibrated_noise(
+            party.sample_rate, party.rounds, privacy.target_epsilon, privacy.delta, text_of(self.beside(party))
+        )
 
     def _noise_of_total(self, found: PrivateSum) -> float:
         return found.total_sigma if self._share else found.sigma * math.sqrt(len(self.facts.parties))
@@ -168,22 +177,53 @@ class DpFedSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._gradient is None:
-            from homo_dp.privacy.training.private_gradient import PrivateGradient  # imports Opacus
-
-            self._gradient = PrivateGradient(
-                fit.model,
-                fit.optimizer,
-                fit.loss,
-                fit.features,
-                fit.labels,
-                private_sum=self._sum(fit.facts),
-                declared=fit.facts.rows,
-                noise=self.noise,
-                physical_batch_size=fit.train.physical_batch_size,
-                grad_sample_mode=self.config.privacy.grad_sample_mode,
-            )
+            self._gradient = self._sgd_gradient(fit) if self._by_sgd else self._linear_gradient(fit)
             fit.run_steps = self._gradient.run
-        self._gradient.load_weights(fit.start)
+        self._gradient.load_weights({name: fit.start[name] for name, _ in fit.model.named_parameters()})
+        if self._moment is not None:
+            self._gradient.turn(fit.start[TRANSFORM])
+
+    @property
+    def _by_sgd(self) -> bool:
+        return self.config.train.solver in ("auto", "sgd")
+
+    def _sgd_gradient(self, fit: LocalFit) -> PrivateGradient:
+        from homo_dp.privacy.training.private_gradient import PrivateGradient  # imports Opacus
+
+        return PrivateGradient(
+            fit.model,
+            fit.optimizer,
+            fit.loss,
+            fit.features,
+            fit.labels,
+            private_sum=self._sum(fit.facts),
+            declared=fit.facts.rows,
+            noise=self.noise,
+            physical_batch_size=fit.train.physical_batch_size,
+            grad_sample_mode=self.config.privacy.grad_sample_mode,
+        )
+
+    def _linear_gradient(self, fit: LocalFit) -> LinearGradient:
+        from homo_dp.privacy.training.linear_gradient import LinearGradient
+
+        return LinearGradient(
+            fit.model,
+            fit.loss,
+            fit.features,
+            fit.labels,
+            private_sum=self._sum(fit.facts),
+            declared=fit.facts.rows,
+            noise=self.noise,
+            row_norm=None if self._moment else self.config.train.row_norm,
+        )
+
+    def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
+        if self._moment is None or asked.name != MOMENT:
+            return super().answer(fit, asked)
+        return self._moment.answer(fit, self.noise)
+
+    def broadcast_signature(self, round_number: int) -> Signature:
+        return {} if self._moment is None or round_number <= FIRST else self._moment.signature
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         return None if self._gradient is None else (self._gradient.last_norms, self._clip_norm)
@@ -208,9 +248,23 @@ class DpFedSgd(Mechanism):
         return sum(party.rows * party.sample_rate for party in self.facts.parties.values())
 
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
-        total = {name: sum((u.tensors[name].double() for u in updates), torch.zeros(())) for name in current}
-        replied = [update.party for update in updates]
-        return self._moved(total, replied, current, round_number)
+        weights = self._party_weights([update.party for update in updates])
+        total = {
+            name: sum((u.tensors[name].double() * weights[u.party] for u in updates), torch.zeros(()))
+            for name in current
+        }
+        return self._moved(total, list(weights), current, round_number)
+
+    def _party_weights(self, replied: Sequence[str]) -> dict[str, float]:
+        """What each party's own noisy sum counts: 1, or by inverse noise variance as often as it has rows.
+
+        The noise of a party's mean gradient has a variance of 1 / n^2 in its rows n, so its sum is weighted by n.
+        """
+        rows = {name: self.facts.parties[name].rows for name in replied}
+        if self.config.train.weighting != "noise":
+            return dict.fromkeys(rows, 1.0)
+        mean = sum(count**2 for count in rows.values()) / sum(rows.values())
+        return {name: count / mean for name, count in rows.items()}
 
     def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
         names = sorted(current)
@@ -218,19 +272,43 @@ class DpFedSgd(Mechanism):
         parts = {name: piece.reshape(current[name].shape) for name, piece in zip(names, pieces, strict=True)}
         return self._moved(parts, replied, current, round_number)
 
+    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+        if self._moment is None or asked.name != MOMENT:
+            return super().on_sum(asked, parts, current, round_number)
+        return self._moment.take(parts, current)
+
     def _moved(self, total: Weights, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
         """A step on the total over the expected rows of who replied; decay is added here, where no row has a part."""
         train = self.config.train
         rate = train.schedule.rate(train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay)
         expected = sum(self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied)
+        if self._moment is not None:
+            like = {name: weight.double() for name, weight in current.items()}
+            total = as_weights(self._moment.found.back(as_table(total)), like)
         moved = {}
         for name, weight in current.items():
-            gradient = total[name] / expected + train.weight_decay * weight.double()
+            gradient = total[name] / expected * self._own_scale(weight) + train.weight_decay * weight.double()
             moved[name] = (weight.double() - rate * gradient).to(weight.dtype)
         return Combined(moved)
 
+    def _own_scale(self, weight: Tensor) -> float:
+        """Of a step: the bias of rows of norm R is a column of ones, along which the loss is R^2 times less curved.
 
-@functools.lru_cache(maxsize=4096)
-def _calibrated(sample_rate: float, rounds: int, target_epsilon: float, delta: float) -> float:
-    sampler = PoissonSampler(1, sample_rate)
-    return calibrate(lambda z: sampler.event(z, rounds), target_epsilon, delta)
+        With one rate for all, the odds of a rare class are not reached in few rounds; but noise may not move the bias
+        by more than about ``MOST_BIAS_NOISE`` in all of them.
+        """
+        norm, rate = self.config.train.row_norm, self.config.train.learning_rate
+        if self.config.train.solver != "gradient" or norm is None or weight.dim() != 1:
+            return 1.0
+        noise = self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
+        return min(norm**2, max(1.0, MOST_BIAS_NOISE / (2 * rate * noise * math.sqrt(self.facts.rounds))))
+
+    def broadcast_tensors(self, round_number: int) -> Weights:
+        return {} if self._moment is None or round_number <= FIRST else self._moment.tensors
+
+    def state(self) -> Weights:
+        return {} if self._moment is None else self._moment.state()
+
+    def restore(self, state: Weights) -> None:
+        if self._moment is not None:
+            self._moment.restore(state)

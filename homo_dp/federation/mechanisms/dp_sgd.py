@@ -16,7 +16,8 @@ from torch import Tensor
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.privacy.accounting.accountants import calibrate, check_delta
+from homo_dp.federation.mechanisms.round_sums import calibrated_noise, text_of
+from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class DpSgd(Mechanism):
 
     name = "dp_sgd"
     relation = PoissonSampler.relation
+    asks_metrics = True
 
     _training: PrivateTraining | None = None
 
@@ -68,7 +70,9 @@ class DpSgd(Mechanism):
         if privacy.target_epsilon is None:
             raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
         steps = party.rounds * party.steps_per_round
-        return _calibrated(party.sample_rate, steps, privacy.target_epsilon, privacy.delta)
+        return calibrated_noise(
+            party.sample_rate, steps, privacy.target_epsilon, privacy.delta, text_of(self.beside(party))
+        )
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
@@ -113,10 +117,3 @@ class DpSgd(Mechanism):
 def _say_slow(mode: str, reason: str) -> None:
     """Once, not for each of three hundred parties with the same model."""
     log.warning("grad_sample_mode=%s, which is many times slower than the fast path: %s", mode, reason)
-
-
-@functools.lru_cache(maxsize=4096)
-def _calibrated(sample_rate: float, steps: int, target_epsilon: float, delta: float) -> float:
-    """The noise multiplier for a target: the event knows no other facts of a party, so equal parties share it."""
-    sampler = PoissonSampler(1, sample_rate)
-    return calibrate(lambda z: sampler.event(z, steps), target_epsilon, delta)

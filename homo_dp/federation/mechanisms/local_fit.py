@@ -11,10 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.config.schema import TrainConfig
-from homo_dp.core.eager import keep_compiler_out
+from homo_dp.core.heavy_imports import keep_compiler_out
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Release, Weights
+from homo_dp.federation.mechanisms.train_hooks import BOUNDS_THE_RESULT, HookContext, HookedSteps, active_hooks
+from homo_dp.models.scoring import outputs_row_by_row
+from homo_dp.models.task import Task
 from homo_dp.privacy.gradients.losses import per_sample
 from homo_dp.privacy.training.sgd import step_optimizer
+from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 Steps = Callable[[int, Callable[[], None]], None]
@@ -51,6 +55,9 @@ class LocalFit:
         self.round_number = 0
         self.broadcast: dict[str, float] = {}
         self.steps_done = 0
+        self.test: tuple[Task, Tensor, Tensor] | None = None  # its test rows, where metrics of them are asked
+        self._hooks = active_hooks()
+        self._hooked: HookedSteps | None = None
 
     def fit(self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]) -> Release:
         """One round of local training from the given global weights."""
@@ -58,14 +65,40 @@ class LocalFit:
         self.load(weights)
         mechanism.before_fit(self)
 
+        hooked = self._hooked = self._with_hooks(mechanism)
+
         def after_step() -> None:
             self.steps_done += 1
             self._set_learning_rate()
             mechanism.after_batch(self)
+            if hooked is not None:
+                hooked.end_of_batch()
 
         self._set_learning_rate()
+        if hooked is not None:
+            hooked.start()
         self.run_steps(self.facts.steps_per_round, after_step)
+        if hooked is not None:
+            hooked.end()
         return mechanism.after_fit(self)
+
+    def metric_parts(self, metrics: ReleasedMetrics) -> Iterator[Tensor]:
+        """What the test rows add to the sum of released metrics, with the weights that are in the model."""
+        if self.test is None:
+            return
+        task, features, labels = self.test
+        for rows, truth in zip(torch.split(features, 10_000), torch.split(labels, 10_000), strict=True):
+            yield metrics.parts(task, outputs_row_by_row(self.model, rows), truth)
+
+    def _with_hooks(self, mechanism: Mechanism) -> HookedSteps | None:
+        """The hooks of this round's steps, where the run has some."""
+        if self._hooks is None:
+            return None
+        ours = type(mechanism).__module__.startswith("homo_dp.")
+        frozen = not ours or mechanism.name not in BOUNDS_THE_RESULT
+        steps = self.facts.steps_per_round
+        context = HookContext("train", self.facts.name, self.round_number, frozen, self.model, num_train_batch=steps)
+        return HookedSteps(self._hooks, context, epoch=round(1 / self.facts.sample_rate))
 
     def load(self, weights: Weights) -> None:
         """Copy weights into the model in place, so that hooks and optimiser keep pointing at the same tensors."""
@@ -112,6 +145,10 @@ class LocalFit:
         for _ in range(steps):
             self.optimizer.zero_grad()
             self._add_gradient(next(batches).to(self.features.device))
+            if self._hooked is not None:
+                self._hooked.gradient_is_there()
+            if self.train.grad_clip is not None:  # of the batch: bounds no record's part, so it gives no privacy
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.train.grad_clip)
             if add_terms:
                 add_terms()
             self._step()

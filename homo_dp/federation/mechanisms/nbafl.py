@@ -3,6 +3,9 @@
 Parties train without noise on gradients, clip the weights they upload and noise those; the aggregator noises the mean
 once more where the paper asks for it. The paper's epsilon rests on an assumption about training, so it is reported as
 nominal, beside the one that the clip and the applied noise alone account for: docs/nbafl.md.
+
+With noise on the mean alone (``noise_at_upload: false``) the aggregator is trusted, unless uploads are masked: then the
+parties share that noise, all of them in every round, and the aggregator sees the noisy mean only.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
+from torch import Tensor, nn
+
+from homo_dp.config.privacy import SharedNoiseKeys, keys_of
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import (
@@ -29,17 +36,21 @@ from homo_dp.federation.mechanisms.base import (
     weighted_mean,
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.privacy.accounting.accountants import check_delta
-from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+from homo_dp.federation.mechanisms.round_sums import SUM
+from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
+from homo_dp.privacy.accounting.accountants import check_delta, epsilon
+from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_vector
 from homo_dp.privacy.noise.grid import noised_share
 from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 log = logging.getLogger(__name__)
 
 NOMINAL = "the paper's, for all uploads; assumes that one record moves the trained weights by at most 2C/m"
+NOT_NOMINAL = "the paper's theorem for K parties a round could not be sourced; the noise is its sigma_u for the uploads"
 ACCOUNTED = "for the noise applied so far, assuming nothing but the clip (sensitivity 2C); this is the guarantee"
 
 
@@ -91,7 +102,9 @@ class Nbafl(Mechanism):
           so replacing a record moves it by at most 2C, and the mean by 2C times the party's share;
         - a party uploads at most ``exposures`` times, in rounds that everybody can compute beforehand;
         - the published mean never has less noise, for a party's share in it, than the plan says: what missing
-          parties would have brought is added by the aggregator.
+          parties would have brought is added by the aggregator;
+        - under masks the noise of any N - dropouts - colluders parties is the download noise, and a party outside of
+          its rounds sends noise alone.
     """
 
     name = "nbafl"
@@ -102,8 +115,9 @@ class Nbafl(Mechanism):
         super().__init__(config, facts, noise)
         settings = config.nbafl
         self.clip_norm = check_clip_norm(settings.clip_norm, "nbafl.clip_norm")
-        self.exposures = facts.rounds if settings.exposures is None else settings.exposures
-        _check(config, self.exposures, facts)
+        self.per_round = settings.parties_per_round
+        self._rounds = _rounds_of(config, facts)
+        self.exposures = max(map(len, self._rounds.values()))
         self.constant = settings.constant or noise_constant(settings.delta or math.nan)  # the config has one of them
         self.formula = Formula(
             settings.epsilon,
@@ -111,12 +125,12 @@ class Nbafl(Mechanism):
             settings.clip_norm,
             self.exposures,
             facts.rounds,
-            len(facts.parties),
+            self.per_round or len(facts.parties),
             settings.min_dataset_size or facts.smallest_rows,
         )
+        self._share = _shared(config, len(facts.parties))
         self.upload_sigma = self.formula.upload_sigma if settings.noise_at_upload else 0.0
         self.download_sigma = self.formula.download_sigma if settings.noise_at_download else 0.0
-        self._rounds = schedule(sorted(facts.parties), self.exposures, facts.rounds)
         self._cohorts: dict[int, list[str]] = {number: [] for number in range(1, facts.rounds + 1)}
         for party, numbers in self._rounds.items():
             for number in numbers:
@@ -129,7 +143,7 @@ class Nbafl(Mechanism):
 
     @classmethod
     def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return not config.nbafl.noise_at_upload
+        return not (config.nbafl.noise_at_upload or keys_of(config.privacy, SharedNoiseKeys).secure_aggregation)
 
     @classmethod
     def needs_rows(cls, config: Config) -> str | None:
@@ -137,7 +151,20 @@ class Nbafl(Mechanism):
 
     @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
-        return "party" if self.upload_sigma > 0 else "aggregator"
+        return "party" if self.upload_sigma > 0 or self._share else "aggregator"
+
+    @functools.cached_property
+    def masked_sum(self) -> PrivateSum | None:
+        """The mean of a round as a sum: each party adds its weights times its part in the mean."""
+        if self._share is None:
+            return None
+        most = self.clip_norm * max(max(self._shares(number).values()) for number in self._cohorts)
+        parties = len(self.facts.parties)
+        return PrivateSum(self.facts.parameters, most, self.download_sigma / most, parties, share=self._share)
+
+    @property
+    def noise_label(self) -> str:
+        return noise_label(self.noise.label, self._share)
 
     @property
     def proximal_mu(self) -> float:
@@ -148,23 +175,40 @@ class Nbafl(Mechanism):
     def plan(self, party: PartyFacts) -> PartyPlan:
         delta = self.config.privacy.delta
         check_delta(delta, party.rows)
-        at_party = self.ledger_keeper == "party"
+        at_party, reader = self.upload_sigma > 0, GaussianDpEvent(self.reader_multiplier)
         sigma = self.upload_sigma if at_party else self.download_sigma
-        reader = GaussianDpEvent(self.reader_multiplier)
         upload = f"weights clipped to norm {self.clip_norm:g}"
+        how = "its part, under masks, of the parties' noisy mean of" if self._share else ""
+        events: dict[Observer, DpEvent] = {"model_reader": reader}
+        if at_party or self._share:  # who sees masked uploads sees what a reader of the model sees
+            events["aggregator"] = self.upload_event if at_party else reader
         return PartyPlan(
             noise_multiplier=sigma / self.clip_norm,
-            sigma=sigma,
+            sigma=self.masked_sum.party_sigma if self.masked_sum else sigma,
             clip_norm=self.clip_norm,
             relation=REPLACE_ONE,
             delta=delta,
             rounds=party.rounds,
-            events={"aggregator": self.upload_event, "model_reader": reader} if at_party else {"model_reader": reader},
-            releases=(f"{upload}, {'with' if at_party else 'without'} noise, {self.exposures} times",),
+            events=events,
+            releases=(
+                f"{how} {upload}, {self.exposures} times, and noise alone in other rounds"
+                if self._share
+                else f"{upload}, {'with' if at_party else 'without'} noise, {self.exposures} times",
+            ),
             noise_to_signal=sigma * math.sqrt(self.facts.parameters) / self.clip_norm,
             notes=self._notes(),
+            extra=self._shared_figures,
             schedule=None if self.exposures == party.rounds else self._rounds[party.name],
+            noise_between=self._share is not None,
         )
+
+    @functools.cached_property
+    def _shared_figures(self) -> Mapping[str, float | str | None]:
+        if self.masked_sum is None:
+            return {}
+        delta = self.config.privacy.delta
+        spent = epsilon(SelfComposedDpEvent(GaussianDpEvent(self.reader_multiplier), self.exposures), delta).quoted
+        return shared_figures(self.masked_sum, delta, self.facts.rounds, spent)
 
     @property
     def upload_event(self) -> GaussianDpEvent:
@@ -188,8 +232,9 @@ class Nbafl(Mechanism):
         settings = self.config.nbafl
         quoted: Observer = "aggregator" if "aggregator" in plan.events else "model_reader"
         return {
-            "nominal_epsilon": settings.epsilon,
-            "nominal_epsilon_is": NOMINAL,
+            **plan.extra,
+            "nominal_epsilon": settings.epsilon if self.per_round is None else None,
+            "nominal_epsilon_is": NOMINAL if self.per_round is None else NOT_NOMINAL,
             "nominal_delta": settings.delta or 1.25 * math.exp(-(self.constant**2) / 2),
             "accounted_epsilon": epsilons[quoted],
             "accounted_epsilon_is": f"towards the {quoted}: {ACCOUNTED}",
@@ -199,11 +244,18 @@ class Nbafl(Mechanism):
         }
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"]
+        if self.per_round is None:
+            notes = [f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"]
+        else:
+            notes = [f"NbAFL: there is no nominal epsilon: {NOT_NOMINAL}; see docs/nbafl.md"]
         if self.download_sigma == 0:
             notes.append(f"NbAFL: {self._no_download_noise()}")
+        if self._share is not None:
+            notes.append(shared_note(self._share))
         smallest, declared = self.facts.smallest_rows, self.formula.rows
-        if declared > smallest > 1:  # at an aggregator, 1 stands for a count that the party keeps to itself
+        if (
+            declared > smallest > 1 and self.per_round is None
+        ):  # at an aggregator, 1 stands for a count that the party keeps to itself
             notes.append(
                 f"nbafl.min_dataset_size={declared}: the smallest party has {smallest} rows; with those the paper's "
                 f"epsilon is {self.formula.epsilon * declared / smallest:.4g}, not the nominal {self.formula.epsilon:g}"
@@ -229,9 +281,31 @@ class Nbafl(Mechanism):
         clipped, norm = clip_vector(fit.weights(), self.clip_norm)
         if not math.isfinite(norm):
             log.warning("weights with NaN or infinity count as zeros; lower train.learning_rate?")
+        if self.masked_sum is not None:
+            part = self._shares(fit.round_number)[fit.facts.name]
+            vector = torch.cat([clipped[name].reshape(-1).double() for name in sorted(clipped)])
+            return self._masked(vector * part, GaussianDpEvent(self.reader_multiplier))
         if self.ledger_keeper == "aggregator":
             return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE)
         return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+
+    def noise_alone(self) -> Release:
+        return self._masked(torch.zeros(self.facts.parameters, dtype=torch.float64), NoOpDpEvent())
+
+    def _masked(self, vector: Tensor, event: DpEvent) -> Release:
+        """A party's part of the masked mean with its share of the noise."""
+        found = self.masked_sum
+        if found is None:
+            raise PrivacyError("privacy.secure_aggregation=false: no noise is shared; set it to true")
+        return Release({SUM: found.release(vector, self.noise)}, event, found.party_sigma, REPLACE_ONE)
+
+    def check_model(self, module: nn.Module) -> None:
+        size = sum(tensor.numel() for tensor in module.state_dict().values())
+        if self._share is not None and size != self.facts.parameters:
+            raise PrivacyError(
+                f"privacy.secure_aggregation=true: {self.facts.parameters} of {size} numbers of the model are weights; "
+                "a masked mean is of weights alone: take the buffers out of the model"
+            )
 
     def _noised(self, tensors: Weights, sigma: float) -> Weights:
         """With noise that adds up over parties, on its grid."""
@@ -240,7 +314,7 @@ class Nbafl(Mechanism):
     # --- at the aggregator ------------------------------------------------------------------------------------------
 
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
-        return tuple(self._cohorts[round_number])
+        return tuple(parties) if self._share else tuple(self._cohorts[round_number])
 
     def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
@@ -260,6 +334,22 @@ class Nbafl(Mechanism):
             # a round with more parties hides more than the least favourable one, which the plan states for all
             event = GaussianDpEvent(min(done, self.reader_multiplier))
         return Combined(mean, event, sigma, metrics={"download_sigma": sigma})
+
+    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+        """The mean of those of the round who replied; the noise came with it, and is scaled as it is."""
+        shares, found = self._shares(round_number), self.masked_sum
+        present = sum(share for party, share in shares.items() if party in replied)
+        if found is None or not present:
+            log.warning("round %d: nobody whose turn it was replied; the round is discarded", round_number)
+            return Combined(current, metrics={"discarded": 1.0}, discarded=True)
+        names = sorted(current)
+        pieces = torch.split(total / present, [current[name].numel() for name in names])
+        mean = {
+            name: piece.reshape(current[name].shape).to(current[name].dtype)
+            for name, piece in zip(names, pieces, strict=True)
+        }
+        sigma = found.party_sigma * math.sqrt(len(replied)) / present
+        return Combined({name: mean[name] for name in current}, metrics={"download_sigma": sigma})
 
     def _sigma_for(self, updates: Sequence[Update], round_number: int) -> float:
         """The download noise of a round; more where parties are missing, since every other share is larger then."""
@@ -292,6 +382,48 @@ def schedule(parties: Sequence[str], exposures: int, rounds: int) -> dict[str, t
         party: tuple(sorted((place * exposures + step) % rounds + 1 for step in range(exposures)))
         for place, party in enumerate(parties)
     }
+
+
+def turns(parties: Sequence[str], per_round: int, rounds: int) -> dict[str, tuple[int, ...]]:
+    """The rounds of each party where ``per_round`` take part, in turn: nobody is drawn, everybody can compute it.
+
+    >>> turns(["a", "b", "c"], per_round=2, rounds=4)
+    {'a': (1, 2, 4), 'b': (1, 3, 4), 'c': (2, 3)}
+    """
+    found: dict[str, list[int]] = {party: [] for party in parties}
+    for number in range(rounds):
+        for place in range(per_round):
+            found[parties[(number * per_round + place) % len(parties)]].append(number + 1)
+    return {party: tuple(numbers) for party, numbers in found.items()}
+
+
+def _rounds_of(config: Config, facts: FederationFacts) -> dict[str, tuple[int, ...]]:
+    """The rounds of each party, by its exposures or by the parties of a round."""
+    names, per_round = sorted(facts.parties), config.nbafl.parties_per_round
+    exposures = facts.rounds if config.nbafl.exposures is None else config.nbafl.exposures
+    if per_round is None:
+        _check(config, exposures, facts)
+        return schedule(names, exposures, facts.rounds)
+    _check(config, facts.rounds, facts)
+    if per_round > len(names) or per_round * facts.rounds < len(names):
+        raise ConfigError(
+            f"nbafl.parties_per_round={per_round}: must be at most the {len(names)} parties, and give each a turn in "
+            f"train.rounds={facts.rounds}; choose another"
+        )
+    return turns(names, per_round, facts.rounds)
+
+
+def _shared(config: Config, parties: int) -> NoiseShare | None:
+    """How the parties share the noise of the mean; None where they do not."""
+    privacy = keys_of(config.privacy, SharedNoiseKeys)
+    if not privacy.secure_aggregation:
+        return None
+    if config.nbafl.noise_at_upload or not config.nbafl.noise_at_download:
+        raise ConfigError(
+            "privacy.secure_aggregation=true: under masks NbAFL's parties share the noise of the mean; write "
+            "nbafl.noise_at_upload: false and nbafl.noise_at_download: true"
+        )
+    return NoiseShare(parties, privacy.tolerated_dropouts, privacy.tolerated_colluders)
 
 
 def _check(config: Config, exposures: int, facts: FederationFacts) -> None:

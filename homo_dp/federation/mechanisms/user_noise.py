@@ -2,7 +2,8 @@
 
 z is the noise on the sum of a round over the clip norm, of update and clip bit together. Two observers:
 the model reader sees the noisy sum of a cohort that he does not know; the aggregator sees, where parties add the noise,
-every update with that party's share of it, and knows the cohort, so nothing is amplified towards it.
+every update with that party's share of it, and knows the cohort, so nothing is amplified towards it. Under masks it
+sees no update and knows no cohort, only the sum: then it is one more reader of the model.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from homo_dp.privacy.accounting.accountants import calibrate, check_delta
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
+from homo_dp.privacy.private_sum import NoiseShare
 from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
 
 
@@ -37,6 +39,7 @@ class UserNoise:
     noise_multiplier: float  # z
     bit_noise: float | None  # sigma_b on the sum of the bits; None: there are no bits
     shares: int | None  # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
+    masked: NoiseShare | None = None  # who shares the noise under masks; None: updates are seen one by one
 
     @property
     def cohort_size(self) -> float:
@@ -81,6 +84,8 @@ class UserNoise:
         """By observer; the aggregator is missing where it adds the noise itself."""
         if self.shares is None:
             return {"model_reader": self.event}
+        if self.masked is not None:
+            return {"aggregator": self.event, "model_reader": self.event}
         return {"aggregator": self.share_event, "model_reader": self.event}
 
     @property
@@ -90,8 +95,8 @@ class UserNoise:
         return self.shares
 
 
-def user_noise(privacy: UserKeys, rounds: int) -> UserNoise:
-    """The numbers that a config asks for; refuses what cannot hold."""
+def user_noise(privacy: UserKeys, rounds: int, holders: int) -> UserNoise:
+    """The numbers that a config asks for, with users at so many holders; refuses what cannot hold."""
     if privacy.population is None:
         raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
     check_delta(privacy.delta, privacy.population)
@@ -99,13 +104,7 @@ def user_noise(privacy: UserKeys, rounds: int) -> UserNoise:
         privacy.check_users()  # a population that was counted, or a mechanism of one's own, has not been asked yet
     except Conflict as error:
         raise ConfigError(str(error)) from None
-    return _solved(type(privacy), privacy.model_dump_json(exclude={"options", "public_tensors"}), rounds)
-
-
-@functools.lru_cache(maxsize=64)
-def _solved(kind: type[UserKeys], text: str, rounds: int) -> UserNoise:
-    privacy = kind.model_validate_json(text)
-    population = privacy.population or 0
+    population = privacy.population
     sampler = _sampler(privacy, population)
     multiplier = _noise_multiplier(privacy, sampler, rounds)
     bit_noise = None
@@ -114,7 +113,10 @@ def _solved(kind: type[UserKeys], text: str, rounds: int) -> UserNoise:
         if multiplier >= 2 * bit_noise and privacy.adaptive.bit_noise is None:
             raise PrivacyError(_too_small(privacy, population, sampler, multiplier, rounds))
         update_multiplier(multiplier, bit_noise)
-    return UserNoise(sampler, multiplier, bit_noise, _shares(privacy, sampler))
+    if not privacy.secure_aggregation:
+        return UserNoise(sampler, multiplier, bit_noise, _shares(privacy, sampler))
+    masked = NoiseShare(holders, privacy.tolerated_dropouts, privacy.tolerated_colluders)
+    return UserNoise(sampler, multiplier, bit_noise, masked.sharers, masked)
 
 
 def _sampler(privacy: UserKeys, population: int) -> Sampler:
@@ -144,12 +146,18 @@ def _noise_multiplier(privacy: UserKeys, sampler: Sampler, rounds: int) -> float
         return privacy.noise_multiplier
     if privacy.target_epsilon is None:
         raise ConfigError("privacy.target_epsilon, privacy.noise_multiplier: both are missing; give one of them")
-    if privacy.trust_aggregator:
-        return calibrate(lambda z: sampler.event(z, rounds), privacy.target_epsilon, privacy.delta)
+    if privacy.trust_aggregator or privacy.secure_aggregation:  # who sees sums alone is a reader of the model
+        return _solved(sampler, rounds, privacy.target_epsilon, privacy.delta)
     # What the aggregator sees of a party: its own share of the noise, in every round in the worst case.
     alone = EveryoneSampler(sampler.population, sampler.relation)
-    local = calibrate(lambda z: alone.event(z, rounds), privacy.target_epsilon, privacy.delta)
+    local = _solved(alone, rounds, privacy.target_epsilon, privacy.delta)
     return local * math.sqrt(_shares(privacy, sampler) or 1)
+
+
+@functools.lru_cache(maxsize=64)  # every party of a simulation asks for the same
+def _solved(sampler: Sampler, rounds: int, target_epsilon: float, delta: float) -> float:
+    """The smallest noise multiplier whose rounds stay within the target."""
+    return calibrate(lambda z: sampler.event(z, rounds), target_epsilon, delta)
 
 
 def _too_small(privacy: UserKeys, population: int, sampler: Sampler, multiplier: float, rounds: int) -> str:

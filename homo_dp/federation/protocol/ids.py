@@ -12,12 +12,16 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 def check_id(name: str, value: object) -> str:
     """`value` if it can be an id of a run or a process, and so part of a path or a subject.
 
-    >>> check_id("run", "../a")
+    >>> check_id("run", "bank_a.2027")
+    'bank_a.2027'
+    >>> check_id("run", "../a")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    homo_dp.core.errors.MessageError: run='../a' is no id: use 1 to 64 letters, digits or _ . -, first no sign, no '..'
+    homo_dp.core.errors.MessageError: run='../a' cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or ...
     """
     if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value or value.endswith("."):
         shown = repr(value)[:80]
-        raise MessageError(f"{name}={shown} is no id: use 1 to 64 letters, digits or _ . -, first no sign, no '..'")
+        raise MessageError(
+            f"{name}={shown} cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or digit first, no '..'"
+        )
     return value

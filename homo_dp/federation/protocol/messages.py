@@ -94,7 +94,7 @@ class Kind:
     from_party: bool
     tensors: bool
     info: Mapping[str, Field]
-    repeatable: bool = False  # a newer message of this kind and round replaces an older one (`Inbox`)
+    repeatable: bool = False  # may come again with other content, so a queue must not drop it as a duplicate
 
 
 Kinds = Mapping[str, Kind]
@@ -110,11 +110,13 @@ KINDS: Final[Kinds] = MappingProxyType(
         "sum_start": Kind(False, False, {}, repeatable=True),
         "sum_peers": Kind(False, True, {}, repeatable=True),
         "sum_secrets": Kind(False, True, {}, repeatable=True),
+        "sum_shares": Kind(False, True, {}, repeatable=True),
         "survivors": Kind(False, True, {"survivors": PARTIES}),
         "signatures": Kind(False, True, {"signers": PARTIES}),
         "sum_keys": Kind(True, True, {}),
         "sum_sealed": Kind(True, True, {}),
-        "sum_ready": Kind(True, False, {}),
+        "sum_ready": Kind(True, True, {}),
+        "sum_kept": Kind(True, False, {}),
         "signature": Kind(True, True, {}),
         "opening": Kind(True, True, {}),
         # party -> aggregator; `rows` is a value declared public in the party's config, the rest is no function of a row

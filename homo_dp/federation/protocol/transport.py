@@ -1,7 +1,7 @@
-"""All that a federation knows about how messages travel."""
+"""The interface of transports: all that sessions know about how messages travel."""
 
 from collections.abc import Generator
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from homo_dp.federation.protocol.messages import Message
 
@@ -32,8 +32,13 @@ class Transport(Protocol):
         """Let go of connections and threads."""
 
 
+ASKED_AGAIN: Final = frozenset({"survivors", "signature", "signatures", "opening"})
+"""Kinds that need not wait for a disk: questions about a masked sum, which a restarted aggregator asks once more, and
+answers that a party gives again from what it kept. Lost with a machine, they cost the round, as a late party does."""
+
+
 def superseded_by(kind: str) -> tuple[str, ...]:
-    """Kinds that a sender's earlier messages to the same recipient lose their point with, once this one is sent.
+    """The kinds of earlier messages to the same recipient that are of no use once a message of this kind is sent.
 
     >>> superseded_by("weights")
     ('weights',)
@@ -43,7 +48,7 @@ def superseded_by(kind: str) -> tuple[str, ...]:
 
 
 def drive(conversation: Waiting[Result], transport: Transport) -> Result:
-    """Let a conversation wait on a transport until it is over; its result."""
+    """Run a session's generator with the messages of a transport until it ends; return its result."""
     try:
         seconds = next(conversation)
         while True:

@@ -12,10 +12,11 @@ from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.masks import Vector, add_mask
 from homo_dp.federation.secure_sums.party import MaskedVector, Opening, commitment, set_statement
 from homo_dp.federation.secure_sums.roster import Roster
+from homo_dp.federation.secure_sums.round_keys import listed_seeds
 
 
 class SumDiscarded(Exception):
-    """Too few parties were left to take the masks off; what the parties sent is charged and tells nothing."""
+    """Too few parties are left to take the masks off. What the parties sent is charged and stays masked."""
 
 
 @dataclass
@@ -35,6 +36,7 @@ class SecureSum:
     survivors: tuple[str, ...] = ()
     signatures: dict[str, bytes] = field(default_factory=dict)
     openings: dict[str, Opening] = field(default_factory=dict)
+    lists: Mapping[str, bytes] = field(default_factory=dict)  # of parties that may be missing: their pair seeds, locked
 
     def receive(self, sender: str, vector: MaskedVector) -> None:
         """Take one party's masked vector in."""
@@ -92,54 +94,54 @@ class SecureSum:
 
     @property
     def can_open(self) -> bool:
-        """Whether enough holders of every seed have opened their shares."""
-        return all(
-            sum(name in self.openings[holder].own for holder in self._answered(name)) >= self.roster.share_threshold
-            for name in self.survivors
-        )
+        """Whether enough holders of every seed and key have opened their shares."""
+        wanted = [*(("own", name) for name in self.survivors), *(("keys", name) for name in self._missed)]
+        return all(len(self._shares(what, name)) >= self.roster.share_threshold for what, name in wanted)
 
     def total(self) -> Vector:
         """The sum of the survivors' integers, modulo 2^64 or 2^32."""
         total: Vector = np.zeros(self.length, dtype=self.word)
-        missing = set(self.roster.names) - set(self.survivors)
         for name in self.survivors:
             total += self.vectors[name].values
-            wanted = [name, *(peer for peer in self.roster.neighbours(name) if peer in missing)]
-            for peer, seed in zip(wanted, self._seeds(name, wanted), strict=True):
-                # the own mask was added; a pair mask was added by the earlier name and taken off by the later one
-                add_mask(total, seed, subtract=peer == name or peer > name)
+            own = self._opened_secret("own", name)
+            self._check(name, name, own)
+            add_mask(total, own, subtract=True)
+        for name in self._missed:
+            neighbours = self.roster.neighbours(name)
+            key = self._opened_secret("keys", name)
+            for peer, seed in zip(neighbours, listed_seeds(key, self.lists[name], len(neighbours)), strict=True):
+                if peer in self.vectors:
+                    self._check(peer, name, seed)
+                    # a pair mask was added by the earlier name and taken off by the later one
+                    add_mask(total, seed, subtract=name > peer)
         return total
 
-    def _answered(self, name: str) -> list[str]:
-        return [holder for holder in self.roster.holders(name) if holder in self.openings]
+    @property
+    def _missed(self) -> list[str]:
+        """Parties that are missing and have a neighbour whose mask with them is still on."""
+        missing = (name for name in self.roster.names if name not in self.survivors)
+        return [name for name in missing if any(peer in self.survivors for peer in self.roster.neighbours(name))]
 
-    def _seeds(self, name: str, wanted: list[str]) -> list[bytes]:
-        """The survivor's own seed and its seeds with missing peers, from the shares of its first holders."""
-        holders, found = self.roster.holders(name), []
-        for holder in self._answered(name):
-            opening = self.openings[holder]
-            held = {name: opening.own.get(name), **opening.pairs.get(name, {})}
-            row = [held[peer] for peer in wanted if held.get(peer) is not None]
-            if len(row) == len(wanted):
-                found.append((holders.index(holder) + 1, row))
-            if len(found) == self.roster.share_threshold:
-                break
-        else:
+    def _shares(self, what: str, name: str) -> dict[int, bytes]:
+        """Opened shares of a party's own seed or round key, under the numbers of their holders."""
+        found = {}
+        for number, holder in enumerate(self.roster.holders(name), 1):
+            if holder in self.openings and name in (opened := getattr(self.openings[holder], what)):
+                found[number] = opened[name]
+        return found
+
+    def _opened_secret(self, what: str, name: str) -> bytes:
+        found, threshold = self._shares(what, name), self.roster.share_threshold
+        if len(found) < threshold:
             raise SumDiscarded(
                 f"sum={self.sum_id}: {len(found)} parties opened their shares of the seeds of {name}, "
-                f"{self.roster.share_threshold} are needed"
+                f"{threshold} are needed"
             )
-        weights = shares.lagrange([number for number, _ in found])
-        columns = [[row[place] for _, row in found] for place in range(len(wanted))]
-        seeds = shares.combine_all(weights, [[share for share in column if share] for column in columns])
-        self._check_seeds(name, wanted, seeds)
-        return seeds
+        return shares.combine(dict(list(found.items())[:threshold]))
 
-    def _check_seeds(self, name: str, wanted: list[str], seeds: list[bytes]) -> None:
-        commitments: Mapping[str, bytes] = self.vectors[name].commitments
-        for peer, seed in zip(wanted, seeds, strict=True):
-            if commitments.get(peer) != commitment(seed):
-                raise SumDiscarded(
-                    f"sum={self.sum_id}: the opened seed of {name} is not the one it masked with: it or a holder "
-                    "altered the shares"
-                )
+    def _check(self, name: str, peer: str, seed: bytes) -> None:
+        if self.vectors[name].commitments.get(peer) != commitment(seed):
+            raise SumDiscarded(
+                f"sum={self.sum_id}: the opened seed of {name} is not the one it masked with: it or a holder "
+                "altered the shares"
+            )

@@ -16,8 +16,10 @@ from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.agreement import RunKeys, Sign
 from homo_dp.federation.secure_sums.masks import Vector, add_mask
 from homo_dp.federation.secure_sums.roster import Roster
+from homo_dp.federation.secure_sums.round_keys import RoundKeyShares, seed_list
 
 COMMITMENT_BYTES = 16
+_ALL_SUMS = "all"  # stands for a sum where shares of all of them are sealed
 
 
 class Keep(Protocol):
@@ -45,22 +47,23 @@ class InMemory:
 
 @dataclass(frozen=True)
 class MaskedVector:
-    """What a party sends for one sum: its masked integers, and for each neighbour sealed shares of its seeds."""
+    """What a party sends for one sum: its masked integers, and for each neighbour a sealed share of its own seed."""
 
     values: Vector
     sealed_shares: Mapping[str, bytes]
     commitments: Mapping[str, bytes]  # of its own seed (under its own name) and of the seeds that it shares with peers
+    signature: bytes = b""  # under the set of all parties, where that is the only one there can be
 
 
 @dataclass(frozen=True)
 class Opening:
     """What a party opens once a quorum has signed one set of survivors.
 
-    Each name is a survivor: ``own`` has a share of its own seed, ``pairs`` shares of its pair seeds with the missing.
+    ``own`` has a share of each survivor's own seed, ``keys`` one of the round key of each party that is missing.
     """
 
     own: Mapping[str, bytes]
-    pairs: Mapping[str, Mapping[str, bytes]]
+    keys: Mapping[str, bytes]
 
 
 class SecureSumParty:
@@ -71,8 +74,8 @@ class SecureSumParty:
         - keys are accepted only if signed by the identities of the party's own config;
         - for each sum at most one set of survivors is ever signed, on disk before the signature exists, never smaller
           than ``roster.fewest_survivors``;
-        - shares are opened only for a set that a quorum has signed, and never both of a peer's own seed and of a seed
-          that it shares with others;
+        - shares are opened only for a set that a quorum has signed, and never both of a peer's own seed and of the key
+          behind the seeds that it shares with others;
         - asked again, also after a crash, it answers with the same bytes.
     """
 
@@ -82,6 +85,7 @@ class SecureSumParty:
         self.roster, self.name, self._sign, self._keep = roster, name, sign, keep
         self._neighbours = roster.neighbours(name)
         self._secrets: dict[str, bytes] = {}
+        self._held_keys: dict[str, dict[str, bytes]] = {}  # of neighbours, by sum
         kept = keep.get("keys")
         if kept is None:
             kept = RunKeys.new().raw
@@ -144,10 +148,47 @@ class SecureSumParty:
         self._keep.put("secrets", _pack({"secrets": secrets}))
         self._secrets = secrets
 
+    def share_round_keys(self, sums: Sequence[str]) -> RoundKeyShares:
+        """Shares of this party's key of each sum for each neighbour, and the lists that those keys open."""
+        rows: dict[str, list[bytes]] = {peer: [] for peer in self._neighbours}
+        holders, lists = self.roster.holders(self.name), []
+        for sum_id in sums:
+            key = self._keys.own_seed("round key", sum_id)
+            seeds = [agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours]
+            lists.append(seed_list(key, seeds))
+            polynomial = self._keys.own_seed("polynomial round key", sum_id)
+            found = shares.split(key, self.roster.share_threshold, len(holders), polynomial)
+            for holder, share in zip(holders, found, strict=True):
+                if holder != self.name:
+                    rows[holder].append(share)
+        sealed = {
+            peer: self._cipher(peer, self.name, _ALL_SUMS).encrypt(bytes(12), b"".join(row), None)
+            for peer, row in rows.items()
+        }
+        return RoundKeyShares(sealed, lists)
+
+    def keep_round_keys(self, sums: Sequence[str], sealed: Mapping[str, bytes]) -> None:
+        """Keep the shares of neighbours' keys, on disk before the first sum; others later are refused."""
+        missing = [peer for peer in self._neighbours if peer not in sealed]
+        if missing:
+            raise MessageError(f"sender={missing[0]}: its shares of round keys for {self.name} are missing")
+        content = _pack({"sums": {"sums": json.dumps(list(sums)).encode()}, "sealed": dict(sealed)})
+        kept = self._keep.get("round keys")
+        if kept is None:
+            self._keep.put("round keys", content)
+        elif kept != content:
+            raise MessageError("shares of round keys changed after they were taken; start a new run")
+        self._read_round_keys(content)
+
     @property
-    def ready(self) -> bool:
+    def met(self) -> bool:
         """Whether all neighbours' secrets are here."""
         return len(self._secrets) == len(self._neighbours)
+
+    @property
+    def ready(self) -> bool:
+        """Whether this party can mask, and open for whoever may be missing."""
+        return self.met and (not self.roster.dropouts or bool(self._held_keys))
 
     def mask(self, sum_id: str, values: Vector) -> MaskedVector:
         """This party's integers under its own mask and one with every neighbour; once a sum, as seeds are its own."""
@@ -160,9 +201,13 @@ class SecureSumParty:
         for peer, seed in seeds.items():
             add_mask(masked, seed, subtract=peer < self.name)
         commitments = {self.name: commitment(own)}
-        shared = seeds if self.roster.dropouts else {}  # where nobody may be missing, no pair seed is ever opened
-        commitments.update({peer: commitment(seed) for peer, seed in shared.items()})
-        return MaskedVector(masked, self._sealed_shares(sum_id, own, shared), commitments)
+        if self.roster.dropouts:  # where nobody may be missing, no pair seed is ever opened
+            commitments.update({peer: commitment(seed) for peer, seed in seeds.items()})
+        return MaskedVector(masked, self._sealed_shares(sum_id), commitments, self._signed_ahead(sum_id))
+
+    def _signed_ahead(self, sum_id: str) -> bytes:
+        """Where nobody may be missing there is one set to sign, so its signature goes with the vector."""
+        return b"" if self.roster.dropouts else self._sign_set(set_statement(sum_id, self.roster.names))
 
     def agree(self, sum_id: str, survivors: Sequence[str], sealed_shares: Mapping[str, bytes]) -> bytes:
         """The signature under a set of survivors; the first set of a sum is the only one.
@@ -192,6 +237,18 @@ class SecureSumParty:
             raise MessageError(f"sum={sum_id}: no set of survivors was agreed to")
         facts = _unpack(kept)
         content = facts["set"]["set"]
+        self._check_quorum(sum_id, content, signatures)
+        survivors = json.loads(content)["survivors"]
+        return self._opening(sum_id, survivors, facts["shares"])
+
+    def open_all(self, sum_id: str, signatures: Mapping[str, bytes], sealed_shares: Mapping[str, bytes]) -> Opening:
+        """The same where nobody may be missing: of the set of all parties, which is the only one ever signed."""
+        if self.roster.dropouts:
+            raise MessageError(f"sum={sum_id}: parties may be missing, so the survivors have to be named first")
+        self._check_quorum(sum_id, set_statement(sum_id, self.roster.names), signatures)
+        return self._opening(sum_id, self.roster.names, sealed_shares)
+
+    def _check_quorum(self, sum_id: str, content: bytes, signatures: Mapping[str, bytes]) -> None:
         signers = {self.name}
         for peer, signature in signatures.items():
             if peer not in signers:
@@ -201,49 +258,43 @@ class SecureSumParty:
             raise MessageError(
                 f"sum={sum_id}: {len(signers)} parties signed this set of survivors, {self.roster.quorum} must have"
             )
-        survivors = json.loads(content)["survivors"]
-        return self._opening(sum_id, survivors, facts["shares"])
 
     def _opening(self, sum_id: str, survivors: Sequence[str], sealed: Mapping[str, bytes]) -> Opening:
-        present, own, pairs = set(survivors), {}, {}
+        own: dict[str, bytes] = {}
         for peer in survivors:
             if peer == self.name:
-                row = self._shares_for(sum_id)[self.name]
+                share = self._own_shares(sum_id)[self.name]
             elif peer in sealed:
-                row = self._unsealed(sum_id, peer, sealed[peer])
+                share = self._unsealed(sum_id, peer, sealed[peer])
             else:
                 continue
-            if len(row) not in (shares.SHARE_BYTES, shares.SHARE_BYTES * len(self.roster.holders(peer))):
-                continue  # of the wrong size: the peer harms only the sum that it takes part in
-            own[peer] = row[: shares.SHARE_BYTES]
-            held = {
-                name: row[shares.SHARE_BYTES * place : shares.SHARE_BYTES * (place + 1)]
-                for place, name in enumerate(self.roster.neighbours(peer), 1)
-                if name not in present and len(row) > shares.SHARE_BYTES
-            }
-            if held:
-                pairs[peer] = held
-        return Opening(own, pairs)
+            if len(share) == shares.SHARE_BYTES:  # else the peer harms only the sum that it takes part in
+                own[peer] = share
+        missing = [peer for peer in self._neighbours if peer not in set(survivors)]
+        keys = {peer: self._held_keys[peer][sum_id] for peer in missing if sum_id in self._held_keys.get(peer, {})}
+        return Opening(own, keys)
 
-    def _sealed_shares(self, sum_id: str, own: bytes, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
-        rows = self._split(sum_id, own, seeds)
+    def _sealed_shares(self, sum_id: str) -> dict[str, bytes]:
+        found = self._own_shares(sum_id)
         return {
-            peer: self._cipher(peer, self.name, sum_id).encrypt(bytes(12), rows[peer], None)
+            peer: self._cipher(peer, self.name, sum_id).encrypt(bytes(12), found[peer], None)
             for peer in self._neighbours
         }
 
-    def _split(self, sum_id: str, own: bytes, seeds: Mapping[str, bytes]) -> dict[str, bytes]:
-        """For each holder its share of every seed, one after the other: the own one, then those with neighbours."""
-        holders, threshold = self.roster.holders(self.name), self.roster.share_threshold
-        columns = [
-            shares.split(seed, threshold, len(holders), self._keys.own_seed(f"polynomial {name}", sum_id))
-            for name, seed in (("own", own), *((peer, seeds[peer]) for peer in self._neighbours if peer in seeds))
-        ]
-        return {holder: b"".join(column[place] for column in columns) for place, holder in enumerate(holders)}
+    def _own_shares(self, sum_id: str) -> dict[str, bytes]:
+        """For each holder its share of this party's own seed of a sum."""
+        holders, key = self.roster.holders(self.name), self._keys.own_seed("polynomial own", sum_id)
+        own = self._keys.own_seed("mask", sum_id)
+        return dict(zip(holders, shares.split(own, self.roster.share_threshold, len(holders), key), strict=True))
 
-    def _shares_for(self, sum_id: str) -> dict[str, bytes]:
-        seeds = {peer: agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours}
-        return self._split(sum_id, self._keys.own_seed("mask", sum_id), seeds if self.roster.dropouts else {})
+    def _read_round_keys(self, kept: bytes) -> None:
+        facts, size = _unpack(kept), shares.SHARE_BYTES
+        sums = json.loads(facts["sums"]["sums"])
+        for peer, sealed in facts["sealed"].items():
+            row = self._unsealed(_ALL_SUMS, peer, sealed)
+            if len(row) == size * len(sums):  # else the peer harms only the sums that it is missing from
+                parts = [row[start : start + size] for start in range(0, len(row), size)]
+                self._held_keys[peer] = dict(zip(sums, parts, strict=True))
 
     def _unsealed(self, sum_id: str, peer: str, sealed: bytes) -> bytes:
         try:
@@ -275,6 +326,9 @@ class SecureSumParty:
         kept = self._keep.get("secrets")
         if kept is not None:
             self._secrets = dict(_unpack(kept)["secrets"])
+        kept = self._keep.get("round keys")
+        if kept is not None and self._secrets:
+            self._read_round_keys(kept)
 
 
 def set_statement(sum_id: str, survivors: Sequence[str]) -> bytes:

@@ -76,12 +76,18 @@ class Roster:
 
     def neighbours(self, name: str) -> tuple[str, ...]:
         """The parties that ``name`` shares masks and seeds with: all others, or some on both sides of a ring."""
-        count, place = len(self.names), self.names.index(name)
-        reach = self._reach
+        return self._neighbours[name]
+
+    @cached_property
+    def _neighbours(self) -> Mapping[str, tuple[str, ...]]:
+        count, reach = len(self.names), self._reach
         if 2 * reach >= count - 1:
-            return tuple(other for other in self.names if other != name)
-        places = {(place + step) % count for step in range(-reach, reach + 1)} - {place}
-        return tuple(self.names[other] for other in sorted(places))
+            return {name: tuple(other for other in self.names if other != name) for name in self.names}
+        found = {}
+        for place, name in enumerate(self.names):
+            places = {(place + step) % count for step in range(-reach, reach + 1)} - {place}
+            found[name] = tuple(self.names[other] for other in sorted(places))
+        return found
 
     def holders(self, name: str) -> tuple[str, ...]:
         """Who holds shares of this party's seeds, itself among them; a holder's number is its place, from 1."""

@@ -1,7 +1,7 @@
 """Shamir's secret sharing of 32-byte seeds, over the integers modulo a prime.
 
 pycryptodome has Shamir's scheme too, bit by bit in Python: 0.13 s for one secret among 100 holders against 2 ms here,
-and a party shares up to as many secrets a round as it has neighbours (docs/adr/0006-shamir-over-a-prime-field.md).
+and a party shares a secret or two a round (docs/adr/0006-shamir-over-a-prime-field.md).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def split(secret: bytes, threshold: int, holders: int, key: bytes) -> list[bytes
 def combine(shares: Mapping[int, bytes]) -> bytes:
     """The secret behind at least ``threshold`` shares, each under the number of its holder."""
     holders = tuple(sorted(shares))
-    return combine_all(lagrange(holders), [[shares[holder] for holder in holders]])[0]
+    return _secret(_lagrange(holders), [shares[holder] for holder in holders])
 
 
-def lagrange(holders: Sequence[int]) -> list[int]:
-    """What each holder's share counts in the secret; the same for all secrets that these holders share."""
+def _lagrange(holders: Sequence[int]) -> list[int]:
+    """What each holder's share counts in the secret."""
     weights = []
     for holder in holders:
         above = below = 1
@@ -55,11 +55,6 @@ def lagrange(holders: Sequence[int]) -> list[int]:
                 below = below * (other - holder) % _PRIME
         weights.append(above * pow(below, -1, _PRIME) % _PRIME)
     return weights
-
-
-def combine_all(weights: Sequence[int], rows: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Secrets from rows of shares of the same holders, in the order of their weights."""
-    return [_secret(weights, row) for row in rows]
 
 
 def _secret(weights: Sequence[int], shares: Sequence[bytes]) -> bytes:

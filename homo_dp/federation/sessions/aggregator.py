@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import (
+    Account,
     Combined,
     Mechanism,
     PartyPlan,
     Update,
     Weights,
     check_within_plan,
-    round_charge,
 )
+from homo_dp.federation.mechanisms.round_sums import METRICS, SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
+from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
@@ -36,6 +39,8 @@ class RoundReport:
     weights: Weights
     seconds: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    asked: str = UPDATE  # the name of the sum that the round asked
+    curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
 
 
 @dataclass(frozen=True)
@@ -92,13 +97,27 @@ class Aggregator:
         """Open the next round; a round that would pass the aggregator's own budget is refused here."""
         self.check_budget(1)
         self.round += 1
-        self.cohort = self.mechanism.participants(tuple(self.settings.party_weights), self.round)
+        parties = tuple(self.settings.party_weights)
+        self.cohort = parties if self.asked else self.mechanism.participants(parties, self.training_round)
         self._updates = {}
         self._started = time.perf_counter()
 
+    @property
+    def asked(self) -> RoundSum | None:
+        """The sum that this round asks instead of the training update; None where it trains."""
+        return self.mechanism.sums.get(self.round)
+
+    @property
+    def training_round(self) -> int:
+        """The number of this round among those that train."""
+        return self.mechanism.training_round(self.round)
+
     def broadcast(self) -> list[Message]:
         """The current weights, one message for each party of the round."""
-        return [self._message(party, "weights", self.weights, self.mechanism.broadcast_info()) for party in self.cohort]
+        asked = self.asked
+        weights = self.final_weights if asked is not None and asked.name == METRICS else self.weights
+        tensors = {**weights, **self.mechanism.broadcast_tensors(self.round)}
+        return [self._message(party, "weights", tensors, self.mechanism.broadcast_info()) for party in self.cohort]
 
     def finished(self) -> list[Message]:
         """The final weights, one message for each party of the run."""
@@ -121,11 +140,11 @@ class Aggregator:
             raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
         if message.sender in self._updates:
             return
-        if self.mechanism.masked_sum is not None:
+        if self._masked:
             self._sums.take(message)
         else:
-            expected = self.mechanism.update_signature(self.weights)
-            check_tensors(message.tensors, expected, max_norm=self.settings.max_update_norm)
+            expected, longest = self.mechanism.signature_of(self.weights, self.asked), self.settings.max_update_norm
+            check_tensors(message.tensors, expected, max_norm=None if self.asked else longest)
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
@@ -149,10 +168,13 @@ class Aggregator:
         updates = [self._updates[party] for party in self.cohort if party in self._updates]
         missing = self.waiting_for
         combined = Combined(self.weights, discarded=True)
-        if self.mechanism.masked_sum is not None:
+        if self._masked:
             combined = self._combined_total()
+        elif updates and self.asked is not None:
+            parts = {update.party: update.tensors[SUM] for update in updates}
+            combined = self.mechanism.take_sum(self.asked, parts, self.weights, self.round)
         elif updates or self.mechanism.combines_empty_rounds:
-            combined = self.mechanism.on_receive(updates, self.weights, self.round)
+            combined = self.mechanism.on_receive(updates, self.weights, self.training_round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
 
     @property
@@ -169,20 +191,35 @@ class Aggregator:
         total, self._sums.total = self._sums.total, None
         if total is None:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
-        return self.mechanism.on_total(total, self._sums.survivors, self.weights, self.round)
+        if self.asked is not None:
+            return self.mechanism.take_sum(self.asked, {SUM: total}, self.weights, self.round)
+        return self.mechanism.on_total(total, self._sums.survivors, self.weights, self.training_round)
+
+    @property
+    def _masked(self) -> bool:
+        asked = self.asked
+        share = None if asked is None else asked.private_sum.share
+        return self.mechanism.masked_sum is not None if asked is None else share is not None
 
     def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
         self._check_noise(combined)
         moved = self.weights
-        if not combined.discarded:
+        moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
+        if moves and self.asked is not None:
+            moved = combined.weights  # a place to start from, no step that momentum should repeat
+        elif moves:
             moved = self.server_optimizer.step(self.weights, combined.weights)
-            moved = self.mechanism.before_broadcast(moved, self.round)
+            moved = self.mechanism.before_broadcast(moved, self.training_round)
+            if (
+                hooks := active_hooks()
+            ) is not None:  # of a run made in Python: they see noised weights, and only those
+                moved = hooks.injected(self.round, moved)
         if combined.event is not None:
             if self.before_charge is not None:
                 self.before_charge(moved, combined.event, combined.sigma)
             self.charge(combined.event, combined.sigma)
-        if not combined.discarded:
+        if moves:
             self.publish(moved)
         return RoundReport(
             round=self.round,
@@ -191,12 +228,15 @@ class Aggregator:
             weights=self.weights,
             seconds=time.perf_counter() - self._started,
             metrics=dict(combined.metrics),
+            curves=dict(combined.curves),
+            asked=UPDATE if self.asked is None else self.asked.name,
         )
 
     def publish(self, weights: Weights) -> None:
         """Make charged weights the global ones."""
         self.weights = weights
-        self.average.add(weights)
+        if self.asked is None:
+            self.average.add(weights)
 
     def charge(self, event: object, sigma: float) -> None:
         """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
@@ -223,7 +263,7 @@ class Aggregator:
         parties = self.mechanism.facts.parties
         if self.mechanism.unit == "user":
             return [self._charge_of(round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma)]
-        plans = {name: self.mechanism.plan(facts) for name, facts in parties.items()}
+        plans = {name: self.mechanism.planned(facts) for name, facts in parties.items()}
         due = {name: plan for name, plan in plans.items() if plan.schedule is None or round_number in plan.schedule}
         return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
 
@@ -232,17 +272,10 @@ class Aggregator:
     ) -> Charge:
         if "model_reader" not in plan.events:
             raise PrivacyError(f"mechanism={self.mechanism.name}: its plan names no event for readers of the model")
-        return round_charge(
-            self.mechanism,
-            plan,
-            "model_reader",
-            plan.events["model_reader"] if event is None else event,
-            plan.sigma if sigma is None else sigma,
-            run=self.settings.run,
-            dataset=self.settings.dataset,
-            party=self.settings.name if party is None else party,
-            round_number=round_number,
-        )
+        account = Account(self.settings.run, self.settings.dataset, self.settings.name if party is None else party)
+        event = plan.events["model_reader"] if event is None else event
+        sigma = plan.sigma if sigma is None else sigma
+        return account.charge(self.mechanism, plan, "model_reader", round_number, event, sigma)
 
     def _check_noise(self, combined: Combined) -> None:
         """Refuse weights that the aggregator should have noised and did not, whatever the mechanism."""

@@ -21,8 +21,10 @@ from pydantic import Field, Strict
 
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import MessageError, TransportError, one_line
+from homo_dp.core.events import about
 from homo_dp.core.foreign import Schema
 from homo_dp.federation.mechanisms.base import Weights
+from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import Waiting, drive
@@ -36,7 +38,7 @@ from homo_dp.federation.sessions.crash_state import (
     state_file,
     write_state,
 )
-from homo_dp.federation.sessions.joining import Lobby, SessionRules
+from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import SKIPPED
 from homo_dp.federation.sessions.plan import Plan
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
@@ -139,24 +141,26 @@ class AggregatorSession:
     Guarantees:
         - the weights of a round are on disk, and charged where the aggregator noised them, before anybody gets them;
         - a party that was refused, is late or never came is named in the row of the round;
-        - a bad message costs its sender the round and nobody else anything.
+        - a bad message costs its sender the round, and no other party anything.
     """
 
     def __init__(
         self,
         aggregator: Aggregator,
         plan: Plan,
-        lobby: Lobby,
+        members: Members,
         rules: SessionRules,
         state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
     ) -> None:
-        if aggregator.sums is not None:  # with fewer, masks stay on: such a round would be paid for and tell nothing
+        if (
+            aggregator.sums is not None
+        ):  # with fewer the masks cannot be taken off: the round would be paid for without a result
             fewest = aggregator.sums.roster.fewest_survivors
             rules = replace(rules, min_parties=max(rules.min_parties, fewest))
         self.aggregator = aggregator
         self.plan = plan
-        self.lobby = lobby
+        self.members = members
         self.rules = rules
         self.state = state
         self.report = report
@@ -172,17 +176,17 @@ class AggregatorSession:
             "update": self._take_update,
             **dict.fromkeys(AggregatorSums.KINDS, self._hear_sums),
         }
-        self.refusals = Refusals(lobby.parties)
+        self.refusals = Refusals(members.parties)
         self._began = time.perf_counter()
         aggregator.before_charge = self._keep_before_charge
 
     def begin(self) -> None:
         """A new run: keep the plan and send it to everybody on the list, so that who comes late finds it."""
-        self._absent = set(self.lobby.parties) - set(self.lobby.rows)
+        self._absent = set(self.members.parties) - set(self.members.rows)
         crash_point("aggregator.before_plan")
         self.state.begin(self.aggregator, self.plan)
         crash_point("aggregator.after_plan")
-        self.lobby.opened()
+        self.members.opened()
 
     def resume(self, saved: Saved) -> None:
         """Go on from the state of a killed or stopped aggregator."""
@@ -202,12 +206,12 @@ class AggregatorSession:
 
     def run(self) -> None:
         """``rounds`` over this process's own transport."""
-        drive(self.rounds(), self.lobby.transport)
+        drive(self.rounds(), self.members.transport)
 
     def rounds(self) -> Waiting[None]:
         """The rounds that are left, then the final weights to everybody."""
         aggregator, sums = self.aggregator, self.aggregator.sums
-        for party in self.lobby.parties:
+        for party in self.members.parties:
             self._send_plan(party)
         if sums is not None:
             yield from sums.meeting(self._ask)
@@ -215,7 +219,8 @@ class AggregatorSession:
         while aggregator.round < aggregator.settings.rounds:
             self._check_agreement()
             aggregator.start_round()
-            self._refused = dict(self.lobby.refusals)
+            about(round=aggregator.round)
+            self._refused = dict(self.members.refusals)
             self._why = ""
             yield from self._phase(aggregator.broadcast(), self._complete)
             if sums is not None and self._enough(len(aggregator.cohort) - len(aggregator.waiting_for)):
@@ -223,10 +228,10 @@ class AggregatorSession:
             self._finish_round()
         self._settle()
         crash_point("aggregator.before_finished")
-        for party in set(self.lobby.parties).difference(*(row["replied"] for row in self.rows)):
+        for party in set(self.members.parties).difference(*(row["replied"] for row in self.rows)):
             self._send_plan(party)  # it may have lost it, and the final weights are of no use without
         for message in aggregator.finished():
-            self.lobby.deliver(message)
+            self.members.deliver(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
 
@@ -246,7 +251,7 @@ class AggregatorSession:
     def _tell(self, questions: Iterable[Message]) -> None:
         crash_point("aggregator.before_broadcast")
         for question in questions:
-            self.lobby.deliver(question)
+            self.members.deliver(question)
             crash_point("aggregator.mid_broadcast")
         crash_point("aggregator.after_broadcast")
 
@@ -262,12 +267,12 @@ class AggregatorSession:
             if self._take(message):
                 self._held.append(message)
             else:
-                self.lobby.transport.done(message)
+                self.members.transport.done(message)
 
     def _check_agreement(self) -> None:
         """Do not let parties spend budget on rounds that cannot count, because too many others refused."""
-        refusals = self.lobby.refusals
-        if len(self.lobby.parties) - len(refusals) < self.rules.min_parties:
+        refusals = self.members.refusals
+        if len(self.members.parties) - len(refusals) < self.rules.min_parties:
             said = ", ".join(f"{party} ({reason})" for party, reason in refusals.items())
             raise TransportError(
                 f"federation.min_parties={self.rules.min_parties}: cannot be reached, refused by {said}; settle it "
@@ -284,7 +289,7 @@ class AggregatorSession:
         if missing and all(self._refused.get(party) == SKIPPED for party in missing):
             return True  # what they charged for this round is that word: no update will follow it
         if awaited and not replies:
-            return False  # all may have been late once: a round that costs budget is not over before anybody had time
+            return False  # all parties may be late at once: do not end a round that costs budget before they had time
         return self._enough(replies) and not awaited - self._absent
 
     def _enough(self, replies: int) -> bool:
@@ -310,20 +315,23 @@ class AggregatorSession:
         if message.round < aggregator.round:
             log.info("update of %s for round %d came late", party, message.round)
             with contextlib.suppress(MessageError):  # its head may still be news
-                self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+                self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
             return False
         if aggregator.has_update_of(party):
             return False  # came twice
         try:
-            self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+            self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
             aggregator.receive(message)
-        except Exception as error:  # whatever an update raises costs its sender the round, and never the process
+        except (
+            Exception
+        ) as error:  # whatever reading an update raises, its sender misses the round and the process goes on
             self._refused[party] = "bad_update"
             if isinstance(error, MessageError):
                 raise
             raise MessageError(f"taking it in raised {type(error).__name__} ({one_line(error, 100)})") from error
         self._refused.pop(party, None)
-        self.lobby.refusals.pop(party, None)
+        self.members.refusals.pop(party, None)
+        log.info("replied", extra={"party": party})
         return True
 
     def _hear_sums(self, message: Message) -> bool:
@@ -332,33 +340,33 @@ class AggregatorSession:
 
     def _welcome(self, message: Message) -> bool:
         party = message.sender
-        if not self.lobby.join(message):
-            return False  # if it is only an old message that came late, the party says so with a new one
+        if not self.members.join(message):
+            return False  # it may be an old message that came late: then the party answers with a new one
         self._refused.pop(party, None)
         self._send_plan(party)
-        self.lobby.send(
+        self.members.send(
             party, self.aggregator.round, "status", {"state": "running", "rounds": self.aggregator.settings.rounds}
         )
         if party in self.aggregator.waiting_for:
             for weights in self.aggregator.broadcast():
                 if weights.recipient == party:
-                    self.lobby.deliver(weights)
+                    self.members.deliver(weights)
         return False
 
     def _note_refusal(self, message: Message) -> bool:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
         # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
-        self.lobby.heads.take(party, message.info.get("ledger_head"), underway=True)
+        self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
         if message.round in (0, self.aggregator.round):
             if self._refused.get(party) != reason:
                 log.warning("party %s refused: %s", party, reason)
             self._refused[party] = reason
             if reason not in _ONE_ROUND:
-                self.lobby.refusals[party] = reason
+                self.members.refusals[party] = reason
         return False
 
     def _send_plan(self, party: str) -> None:
-        self.lobby.send(party, 0, "plan", {"plan": self.plan})
+        self.members.send(party, 0, "plan", {"plan": self.plan})
 
     def _finish_round(self) -> None:
         aggregator, missing = self.aggregator, self.aggregator.waiting_for
@@ -373,7 +381,15 @@ class AggregatorSession:
             raise TransportError(f"{text}{self._why or _START_THEM}")
         log.warning("%s; the round does not count", text)
         self._close_round(
-            RoundReport(aggregator.round, replied, missing, aggregator.weights, self.rules.round_timeout), counted=False
+            RoundReport(
+                aggregator.round,
+                replied,
+                missing,
+                aggregator.weights,
+                self.rules.round_timeout,
+                asked=UPDATE if aggregator.asked is None else aggregator.asked.name,
+            ),
+            counted=False,
         )
 
     def _close_round(self, report: RoundReport, counted: bool = True) -> None:
@@ -385,7 +401,9 @@ class AggregatorSession:
             "refused": dict(self._refused),
             "counted": counted and not report.metrics.get("discarded"),
             "seconds": time.perf_counter() - self._began,  # everything: sending, waiting, combining, keeping
+            **({} if report.asked == UPDATE else {"asked": report.asked}),
             **report.metrics,
+            **({"released_curves": report.curves} if report.curves else {}),
         }
         self.rows.append(self.report(report, row))
         crash_point("aggregator.before_save")
@@ -396,9 +414,9 @@ class AggregatorSession:
 
     def _settle(self) -> None:
         """Keep the newest heads, then let go of the updates that showed them; while parties work, so nobody waits."""
-        self.lobby.heads.save()
+        self.members.heads.save()
         for message in self._held:
-            self.lobby.transport.done(message)
+            self.members.transport.done(message)
         self._held = []
         crash_point("aggregator.after_done")
 

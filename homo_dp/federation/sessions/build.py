@@ -7,6 +7,7 @@ import inspect
 import logging
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from homo_dp.config.schema import Config
 from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import ConfigError, DataError
+from homo_dp.data.columns import Level
 from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
@@ -23,19 +25,26 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.none import NoPrivacy
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
+from homo_dp.federation.mechanisms.statistics import Learnt, Statistics
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
+from homo_dp.models.architecture import architecture_of
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.device import torch_device
-from homo_dp.models.registry import BuiltModel
+from homo_dp.models.registry import BuiltModel, build_model
+from homo_dp.models.scattering import trained_part
+from homo_dp.models.scoring import with_features
+from homo_dp.models.task import task_for
 from homo_dp.privacy.accounting.checks import check_steps, exact_steps
+from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
+from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger import Budget, Ledger
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise, secure_noise
 
 log = logging.getLogger(__name__)
 
 MECHANISMS: Mapping[str, type[Mechanism]] = {
-    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, NoPrivacy)
+    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, NoPrivacy)
 }
 
 
@@ -56,20 +65,30 @@ def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
     return exact_steps(train.local_epochs or 1, rate)
 
 
-def federation_facts(config: Config, rows: Mapping[str, int], parameters: int) -> FederationFacts:
+def federation_facts(config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1) -> FederationFacts:
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
     warn_of_full_batches(config, parties)
-    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters))
+    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
 
 
 def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:
     """The facts as the mechanism reads them: one that takes one step a round has one rate for all parties."""
-    return mechanism_class(config.privacy.mechanism).common_facts(facts)
+    return mechanism_class(config.privacy.mechanism).common_facts(replace(facts, before=released_before(config)))
+
+
+def released_before(config: Config) -> DpEvent | None:
+    """What statistics before the training released under its target; None where there were none."""
+    learnt = config.data.learnt
+    if learnt is None or not learnt.noise_multipliers:
+        return None
+    return compose(*(GaussianDpEvent(noise) for noise in learnt.noise_multipliers))
 
 
 def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
     """One line where some parties have no more rows than a batch: their steps gain nothing from sampling."""
+    if mechanism_class(config.privacy.mechanism) is Statistics:
+        return
     full = [facts for facts in parties.values() if facts.sample_rate >= 1 and config.train.sample_rate is None]
     if full:
         batch, others = config.train.batch_size or full[0].rows, len(full) - 1
@@ -132,14 +151,29 @@ def mechanism_class(name: str) -> type[Mechanism]:
     return found
 
 
-def build_fit(config: Config, model: BuiltModel, table: Table, facts: PartyFacts) -> LocalFit:
+def trained_model(config: Config, input_shape: tuple[int, ...], classes: tuple[Level, ...] | None) -> BuiltModel:
+    """The model of a run; where nothing is trained, what stands for it."""
+    train, data, public = config.train, config.data, config.privacy.public_tensors
+    if mechanism_class(config.privacy.mechanism) is not Statistics:
+        return build_model(config.model, input_shape, classes, train.seed, data.target_bounds, public)
+    task = task_for(classes, target_bounds=data.target_bounds)
+    return BuiltModel(Learnt((input_shape[0] + 2, 2)), task, architecture_of(config.model, input_shape, task.outputs))
+
+
+def build_fit(
+    config: Config, model: BuiltModel, table: Table, facts: PartyFacts, test: Table | None = None
+) -> LocalFit:
     """One party's local training; its shuffles come from the seed and its name, its noise never does."""
     if table.labels is None:
         raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
     generator = torch.Generator().manual_seed(zlib.crc32(f"{config.train.seed}/{facts.name}".encode()))
     device = torch_device(config.train.device)
-    module, features, labels = model.module.to(device), table.features.to(device), table.labels.to(device)
-    return LocalFit(module, model.task.loss, features, labels, facts, config.train, generator)
+    module, labels = trained_part(model.module).to(device), table.labels.to(device)
+    features = with_features(model.module, table).features.to(device)
+    fit = LocalFit(module, model.task.loss, features, labels, facts, config.train, generator)
+    if test is not None and test.labels is not None and config.metrics.release == "noised":
+        fit.test = (model.task, with_features(model.module, test).features, test.labels)
+    return fit
 
 
 def run_budget(config: Config) -> Budget:
@@ -162,7 +196,7 @@ def build_aggregator(
     settings = AggregatorSettings(
         run=run,
         party_weights={name: float(facts.rows) if by_rows else 1.0 for name, facts in mechanism.facts.parties.items()},
-        rounds=config.train.rounds,
+        rounds=mechanism.rounds,
         dataset=config.data.dataset,
         budget=run_budget(config),
         # A sum over many users is longer than an update may be.

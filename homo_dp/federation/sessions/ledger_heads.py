@@ -34,12 +34,12 @@ class _ShownHead(Schema):
 _BOOK = TypeAdapter(dict[str, _ShownHead])
 
 
-class HeadBook:
+class LedgerHeads:
     """Heads by party in one small file; several aggregators may share it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     book = HeadBook(Path(folder) / "heads.json")
+    ...     book = LedgerHeads(Path(folder) / "heads.json")
     ...     book.take("bank_a", {"count": 2, "hash": "b" * 64})
     ...     book.take("bank_a", {"count": 1, "hash": "a" * 64})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ class HeadBook:
     def take(self, party: str, shown: Json, *, underway: bool = False) -> None:
         """Remember a head; MessageError if this party has shown a later or another one before.
 
-        What was ``underway`` may be behind other runs of now: the party may have shown more there meanwhile.
+        A message that was ``underway`` may show an older head than the party has shown in other runs since.
         """
         foreign = Foreign(f"ledger_head of {party}", "it must hold count and hash", MessageError)
         head = foreign.check(_ShownHead, shown).model_dump() if isinstance(shown, dict) else None
@@ -108,7 +108,7 @@ class HeadBook:
         return {party: head.model_dump() for party, head in found.items()}
 
 
-class HeadsInMemory(HeadBook):
+class HeadsInMemory(LedgerHeads):
     """The heads of one run whose parties are in this process."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a party decides for itself, and what it checks before a row is touched: plan, trust, rates, question."""
+"""What a party decides for itself, and what it checks: plan, trust, rates, question, and what it would release."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
+from homo_dp.federation.mechanisms.base import Account, Mechanism, PartyPlan, Release, check_within_plan
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.privacy.accounting.accountants import check_delta
-from homo_dp.privacy.accounting.events import check_releases
+from homo_dp.privacy.accounting.events import DpEvent, check_releases
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget
 
-SKIPPED = "skipped"  # the word of a round that was charged and gave no update
+SKIPPED = "skipped"  # the answer to a round that was charged and gave no update
 _STABLE = 2.0  # SGD multiplies weights by 1 - rate * decay: above this they grow in every step, whatever the rows are
 
 
@@ -23,11 +23,20 @@ _STABLE = 2.0  # SGD multiplies weights by 1 - rate * decay: above this they gro
 class PartyLimits:
     """How large a number of the aggregator may be; a larger one is refused before a row is touched.
 
-    Near the end of what a float32 holds, which rows overflow, and so what a party says, would depend on its rows.
+    Near the end of what a float32 holds, which rows overflow, and so what a party says, would depend on its rows. Long
+    before that, a network in float32 rounds a row by where it lies in its batch; ``max_network_weight`` bounds it.
     """
 
     max_weight: float = 1e6
     max_rate: float = 1e3
+    max_network_weight: float | None = None  # of the model's own weights; None where it rounds nothing by place
+
+    @property
+    def model_weight(self) -> tuple[str, float]:
+        """The key that bounds weights of the model, and its value."""
+        if self.max_network_weight is None or self.max_network_weight > self.max_weight:
+            return "max_weight", self.max_weight
+        return "max_network_weight", self.max_network_weight
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,14 @@ class PartySettings:
     not_private: bool = False
     limits: PartyLimits = PartyLimits()
 
+    @property
+    def account(self) -> Account:
+        """What this party's charges are about."""
+        return Account(self.run, self.dataset, self.name)
+
 
 class Mistrusted(PrivacyError):
-    """The plan leaves noise to an aggregator that this party's own config does not trust."""
+    """The plan has the aggregator add the noise, and this party's own config does not trust it with that."""
 
 
 def check_party(settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit) -> None:
@@ -61,7 +75,7 @@ def check_party(settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, 
     _check_rates(settings.limits, mechanism, plan, fit)
     if mechanism.ledger_keeper == "party" and "aggregator" not in plan.events:
         raise PrivacyError(f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private")
-    for event in plan.events.values():
+    for event in (*plan.events.values(), *(asked.event for asked in plan.sums.values())):
         check_releases(event)
     if plan.trusts_aggregator and not settings.trust_aggregator:
         raise Mistrusted(
@@ -94,24 +108,39 @@ def _check_rates(limits: PartyLimits, mechanism: Mechanism, plan: PartyPlan, fit
 def check_round(number: int, name: str, plan: PartyPlan) -> None:
     """Refuse a round that is not one of the plan."""
     if number < 1:
-        raise MessageError(f"round={number}: rounds are 1 to {plan.rounds}; refused")
-    if number > plan.rounds:
-        raise BudgetExceeded(f"round={number}: party {name} planned {plan.rounds} rounds; refused")
-    if plan.schedule is not None and number not in plan.schedule:
+        raise MessageError(f"round={number}: rounds are 1 to {plan.all_rounds}; refused")
+    if number > plan.all_rounds:
+        raise BudgetExceeded(f"round={number}: party {name} planned {plan.all_rounds} rounds; refused")
+    if plan.schedule is not None and number not in plan.schedule and not plan.noise_between:
         raise BudgetExceeded(
             f"round={number}: party {name} takes part only in rounds {', '.join(map(str, plan.schedule))}; refused"
         )
 
 
-def check_sizes(limits: PartyLimits, tensors: Mapping[str, torch.Tensor], broadcast: Mapping[str, float]) -> None:
+def check_numbers(limits: PartyLimits, tensors: Mapping[str, torch.Tensor], broadcast: Mapping[str, float]) -> None:
     """Refuse numbers of the aggregator that are too large."""
-    most = limits.max_weight
+    key, largest = limits.model_weight
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             continue
         low, high = tensor.aminmax()
-        if max(-low, high) > most:
-            raise MessageError(f"tensor {name}: holds a weight above party.caps.max_weight={most:g}")
+        if max(-low, high) > largest:
+            raise MessageError(f"tensor {name}: holds a weight above party.caps.{key}={largest:g}")
+    most = limits.max_weight
     for name, value in broadcast.items():
         if abs(value) > most and name != "rounds":
             raise MessageError(f"{name}={value:g}: is above party.caps.max_weight={most:g}")
+
+
+def check_release(release: Release, mechanism: Mechanism, plan: PartyPlan, number: int) -> DpEvent:
+    """The event of a release that a private party may charge and send; else PrivacyError."""
+    if release.event is None:
+        raise PrivacyError(
+            f"mechanism={mechanism.name}: its release names no event; name one, or set privacy.not_private"
+        )
+    if not release.sigma > 0:
+        raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
+    if release.relation != plan.relation:
+        raise PrivacyError(f"relation={release.relation}: the plan of {mechanism.name} says {plan.relation}")
+    check_within_plan(mechanism, release.event, plan.events_of(number)["aggregator"], plan.delta)
+    return release.event

@@ -20,38 +20,47 @@ from torch import Tensor
 
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import InputError, MessageError, TransportError
-from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights, check_within_plan, round_charge
+from homo_dp.core.events import about
+from homo_dp.federation.mechanisms.base import (
+    Mechanism,
+    PartyPlan,
+    Release,
+    Weights,
+)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import (
     AGGREGATOR,
     Json,
     Message,
     check,
     check_tensors,
-    decode,
-    encode,
-    pack,
     signature,
 )
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory
 from homo_dp.federation.sessions.fit_state import FitState
-from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_round
-from homo_dp.federation.sessions.party import check_sizes as check_numbers
+from homo_dp.federation.sessions.kept_answers import packed, unpacked
+from homo_dp.federation.sessions.party import (
+    SKIPPED,
+    PartySettings,
+    check_numbers,
+    check_party,
+    check_release,
+    check_round,
+)
 from homo_dp.federation.sessions.plan import difference, release_names
 from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused, check_sizes
-from homo_dp.federation.sessions.secure_rounds import PartySums
-from homo_dp.privacy.accounting.dp_event import DpEvent
+from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, releasing
 
 log = logging.getLogger(__name__)
-_ASKED = b"ASKED"  # ends a message in the outbox, with the digest of the message that it answers
 _EVERY = 1 << 60  # a round after all rounds
-JOIN_AGAIN = 20.0  # seconds of silence after which a party says once more that it is there
-JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that our ledger is behind
-DOUBT = 10.0  # seconds after which that is no late message but the truth
+JOIN_AGAIN = 20.0  # seconds of silence after which a party joins again
+JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that this party's ledger has lost rows
+DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
 
 
 class Party:
@@ -62,7 +71,7 @@ class Party:
         - a round that would pass the budget is refused before a row is touched, and so is all that an aggregator can
           make fail: the wrong round, weights and numbers that are not finite or too large, another message for a round
           that was answered;
-        - a fit that fails after that is charged as planned and answered with one word that no row has a part in;
+        - a fit that fails after that is charged as planned and answered with a constant word that depends on no row;
         - no fit goes on from one that was not charged, or failed: fit and mechanism are made anew, from the state
           before it, and without ``renew`` the party answers nothing more;
         - a release never costs more than its plan, and a message carries nothing but what its kind allows;
@@ -84,7 +93,7 @@ class Party:
         self.settings = settings
         self.fit = fit
         self.mechanism = mechanism
-        self.plan: PartyPlan = mechanism.plan(fit.facts)
+        self.plan: PartyPlan = mechanism.planned(fit.facts)
         self.ledger = ledger
         self.outbox = MemoryOutbox() if outbox is None else outbox
         self.renew = renew
@@ -96,6 +105,7 @@ class Party:
         self.keep: Callable[[int, FitState], None] | None = None  # where a process keeps its state, before the charge
         self._go_back_to: FitState | None = None  # while a fit is not charged, and after one that failed
         check_party(settings, mechanism, self.plan, fit)
+        mechanism.check_model(fit.model)
         self._check_masks()
 
     def handle(self, message: Message) -> Message | None:
@@ -112,23 +122,31 @@ class Party:
             return None
         if message.kind != "weights":
             raise MessageError(f"kind={message.kind}: a party answers 'weights' and 'finished'")
-        broadcast = self._check_question(message)
+        broadcast, asked = self._check_question(message), self.plan.sums.get(message.round)
         with self._releasing(message) as release:
             if release.kept is None:
                 self._begin()
                 try:
-                    made = self.fit.fit(self.mechanism, dict(message.tensors), message.round, broadcast)
+                    if self.plan.is_noise_alone(message.round):
+                        made = self.mechanism.noise_alone()
+                    elif asked is None:
+                        number = self.mechanism.training_round(message.round)
+                        made = self.fit.fit(self.mechanism, dict(message.tensors), number, broadcast)
+                    else:
+                        self.fit.load(dict(message.tensors))
+                        made = self.mechanism.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
                 except Exception as error:  # of any kind: which one it is may depend on rows
                     self.failure = error
                     answer = self.skipped(message)
                 if self.charges_itself or self.failure is None:
                     self._keep(message.round)
-                release.message = self._packed(message, answer)
+                durable = self.charges_itself and self.outbox.durable
+                release.message = packed(message, answer, self.mechanism.kinds, durable=durable)
         if release.kept is not None:
-            return self._unpacked(message, release.kept)
+            return unpacked(message, release.kept, self.mechanism.kinds)
         if self.charges_itself or self.failure is None:
-            self._commit(message.round, self.plan.sigma if self.failure is not None else made.sigma)
+            self._commit(message.round, self.plan.sigma_of(message.round) if self.failure is not None else made.sigma)
         if self.failure is not None:
             raise self.failure
         return answer
@@ -137,7 +155,8 @@ class Party:
         """All that can be refused before a row is touched; the numbers that came with the weights."""
         self.failure = None
         check_round(message.round, self.settings.name, self.plan)
-        check_tensors(message.tensors, signature(self.fit.model.state_dict()))
+        expected = {**signature(self.fit.model.state_dict()), **self.mechanism.broadcast_signature(message.round)}
+        check_tensors(message.tensors, expected)
         broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         if self._private:
             check_numbers(self.settings.limits, message.tensors, broadcast)
@@ -151,12 +170,12 @@ class Party:
         return broadcast
 
     def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
-        """The order of a release; of one that this party does not pay for (the aggregator does, or nobody): none."""
+        """``releasing`` where this party pays for the round; nothing of it where the aggregator pays, or nobody."""
         if not self.charges_itself:
             return nullcontext(Releasing())
         if self.ledger is None:
             raise PrivacyError("ledger=None: a private party needs a ledger; set privacy.ledger to a writable path")
-        key = f"{self.settings.run}/{message.round}/update"
+        key = f"{self.settings.run}/{message.round}/{self.plan.kind_of(message.round)}"
         return releasing(self.outbox, self.ledger, self.planned_charge(message.round), self.settings.budget, key)
 
     def _answer(self, message: Message, release: Release) -> tuple[Message, Charge | None]:
@@ -170,44 +189,13 @@ class Party:
         answer = Message(message.run, message.round, name, message.sender, "update", tensors, info)
         if not self.charges_itself:
             return answer, None
-        if release.event is None:
-            raise PrivacyError(
-                f"mechanism={self.mechanism.name}: its release names no event; name one, or set privacy.not_private"
-            )
-        if not release.sigma > 0:
-            raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
-        if release.relation != self.plan.relation:
-            raise PrivacyError(
-                f"relation={release.relation}: the plan of {self.mechanism.name} says {self.plan.relation}"
-            )
-        check_within_plan(self.mechanism, release.event, self.plan.events["aggregator"], self.plan.delta)
+        event = check_release(release, self.mechanism, self.plan, message.round)
         if self.sums is None:  # which has checked what it masked
-            check_tensors(release.tensors, self.mechanism.update_signature(self.fit.model.state_dict()))
+            asked = self.plan.sums.get(message.round)
+            check_tensors(release.tensors, self.mechanism.signature_of(self.fit.model.state_dict(), asked))
         check(answer, self.mechanism.kinds)
-        return answer, self._charge(message.round, release.event, release.sigma)
-
-    def _packed(self, message: Message, answer: Message) -> bytes | tuple[Message, Message]:
-        """An answer as the outbox keeps it, with the question that it answers."""
-        if not self.charges_itself or not self.outbox.durable:
-            return message, answer
-        return encode(answer, self.mechanism.kinds) + self._asked(message)
-
-    def _unpacked(self, message: Message, kept: bytes | tuple[Message, Message]) -> Message:
-        """The kept answer, if it is one to this question."""
-        if isinstance(kept, tuple):
-            if not _same(kept[0], message):
-                raise _another(message)
-            return kept[1]
-        asked = self._asked(message)
-        place = len(kept) - len(asked)
-        if kept[place:].startswith(_ASKED):  # an outbox of before has no digest, and one answer for whatever is asked
-            if kept[place:] != asked:
-                raise _another(message)
-            kept = kept[:place]
-        return decode(kept, kinds=self.mechanism.kinds)
-
-    def _asked(self, message: Message) -> bytes:
-        return _ASKED + bytes.fromhex(pack(message, self.mechanism.kinds).digest)
+        account = self.settings.account
+        return answer, account.charge(self.mechanism, self.plan, "aggregator", message.round, event, release.sigma)
 
     def _begin(self) -> None:
         """Make sure that no fit goes on from one that was not charged or failed, and remember where this one began."""
@@ -229,7 +217,8 @@ class Party:
 
     def _commit(self, number: int, sigma: float) -> None:
         """The round is paid for (or free): its state is now the party's, unless the fit failed."""
-        self.applied_sigma = sigma
+        if number not in self.plan.sums:
+            self.applied_sigma = sigma
         self.rounds_done = max(self.rounds_done, number)
         if self.failure is None:
             self._go_back_to = None
@@ -243,20 +232,11 @@ class Party:
 
     def planned_charge(self, round_number: int) -> Charge:
         """What a round will cost by the plan."""
-        return self._charge(round_number, self.plan.events["aggregator"], self.plan.sigma)
+        return self.settings.account.planned(self.mechanism, self.plan, "aggregator", round_number)
 
-    def _charge(self, round_number: int, event: DpEvent, sigma: float) -> Charge:
-        return round_charge(
-            self.mechanism,
-            self.plan,
-            "aggregator",
-            event,
-            sigma,
-            run=self.settings.run,
-            dataset=self.settings.dataset,
-            party=self.settings.name,
-            round_number=round_number,
-        )
+    def planned_charges(self) -> list[tuple[Charge, int]]:
+        """What the whole run will cost by the plan."""
+        return self.settings.account.all_planned(self.mechanism, self.plan, "aggregator")
 
     def skipped(self, message: Message) -> Message:
         """The answer to a round whose fit failed: always the same, so that it tells nothing of what went wrong."""
@@ -271,14 +251,6 @@ class Party:
     @property
     def _private(self) -> bool:
         return self.mechanism.private and not self.settings.not_private
-
-
-def _same(one: Message, other: Message) -> bool:
-    return one.info == other.info and all(tensor.equal(other.tensors[name]) for name, tensor in one.tensors.items())
-
-
-def _another(message: Message) -> MessageError:
-    return MessageError(f"round={message.round}: another message was answered in this round; one a round, refused")
 
 
 @dataclass
@@ -355,7 +327,7 @@ class PartySession:
         return self._final
 
     def _wonder(self) -> None:
-        """Say once, when nobody answers, what an operator can look at; a stranger gets no answer."""
+        """Warn once when no answer comes, with what to check: an aggregator ignores parties that it does not list."""
         if not self._wondered:
             self._wondered = True
             self.duty.say(
@@ -369,12 +341,14 @@ class PartySession:
         if self.party is None:
             return 0
         if self.duty.ledger is not None and self.party.charges_itself:
-            return len(self.duty.ledger.rows(self.duty.run, self.duty.name))
+            kinds = {UPDATE, *(asked.name for asked in self.party.plan.sums.values())}
+            return sum(row.kind in kinds for row in self.duty.ledger.rows(self.duty.run, self.duty.name))
         return self.party.plan.releases_by(self.party.rounds_done)
 
     def take(self, message: Message) -> None:
         """Deal with one message: news is noted, a question is answered with a release."""
         crash_point("party.received")
+        about(round=message.round)
         if self._must_wait(message):
             self._early = message
             return
@@ -406,7 +380,7 @@ class PartySession:
     def _take_plan(self, message: Message) -> None:
         plan = message.info.get("plan")
         if not isinstance(plan, dict):
-            raise MessageError("plan is no object")
+            raise MessageError("plan is not an object")
         if self._plan is not None:
             changed = _changed(self._plan, plan)
             if changed is not None:
@@ -432,7 +406,7 @@ class PartySession:
         party.keep = self.state.keep_fit
         if party.charges_itself and self.duty.ledger is not None:
             for number in self.state.fits.rounds():
-                if self.duty.ledger.charged(self.duty.run, self.duty.name, number, "update") is None:
+                if self.duty.ledger.charged(self.duty.run, self.duty.name, number, party.plan.kind_of(number)) is None:
                     self.state.fits.discard(number)
         self.party, self._plan = party, plan
         self._questions["weights"] = party.handle
@@ -493,9 +467,9 @@ class PartySession:
         self._measure(message.round - 1, message.tensors)
 
     def _answer_failure(self, party: Party, message: Message) -> None:
-        """Rows were touched: what the aggregator is told is charged and always the same. The rest is the operator's."""
+        """Answer a round that failed after rows were touched: charged, and always the same; the error stays here."""
         if party.charges_itself:
-            answer = party.handle(message)  # it is charged by now, so nothing is fitted a second time
+            answer = party.handle(message)  # the round is charged by now, so it is not fitted again
         else:
             answer = self._answer = party.skipped(message)
         self._fitted = message.round
@@ -505,7 +479,7 @@ class PartySession:
     def _publish(self, party: Party, answer: Message) -> None:
         info = {**answer.info, "ledger_head": self._head()}
         if answer.kind == "update":
-            info["releases"] = list(release_names(party.mechanism))
+            info["releases"] = list(release_names(party.mechanism, party.plan.sums.get(answer.round)))
         self.transport.send(replace(answer, info=info))
         crash_point("party.after_send")
 
@@ -531,7 +505,7 @@ class PartySession:
         self.duty.say(f"run {self.duty.run}: {state}, {where}")
 
     def _doubted(self, reason: str) -> None:
-        """The aggregator has seen more of our ledger. An old message of ours may have come late: say where we are."""
+        """The aggregator has seen more rows of our ledger. It may have read an old message of ours: join again."""
         if self._doubt is None:
             self._doubt = time.monotonic()
             self.join()
@@ -566,8 +540,8 @@ class PartySession:
             self.state.rows.append(self.duty.rows[-1])
 
     def _is_charged(self, number: int) -> bool:
-        ledger = self.duty.ledger
-        return ledger is not None and ledger.charged(self.duty.run, self.duty.name, number, "update") is not None
+        ledger, kind = self.duty.ledger, self._required().plan.kind_of(number)
+        return ledger is not None and ledger.charged(self.duty.run, self.duty.name, number, kind) is not None
 
     def join(self) -> None:
         """Tell the aggregator that this party is there, and where it is."""

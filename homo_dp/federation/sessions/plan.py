@@ -13,14 +13,18 @@ from typing import Any
 
 from homo_dp.config.base import is_import_path
 from homo_dp.config.load import config_from
+from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.round_sums import RoundSum
 from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.sessions.plan_schema import (
     DATA_KEYS,
+    LATER_DATA_KEYS,
     LATER_KEYS,
+    LATER_SECTIONS,
     OWN_TRAIN_KEYS,
     PRIVACY_KEYS,
     VERSION,
@@ -29,6 +33,7 @@ from homo_dp.federation.sessions.plan_schema import (
 from homo_dp.federation.sessions.plan_schema import Plan as Plan
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
+from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
 _MOST_TURNS = 10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
@@ -43,12 +48,18 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "model": config.model.model_dump(mode="json"),
         "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
         "privacy": {name: privacy[name] for name in PRIVACY_KEYS if name not in LATER_KEYS or _asks(privacy)},
-        **{name: getattr(config, name).model_dump(mode="json") for name in MECHANISM_SECTIONS},
-        "data": {name: data[name] for name in DATA_KEYS},
+        **{name: getattr(config, name).model_dump(mode="json") for name in _sections(config)},
+        "data": {name: data[name] for name in DATA_KEYS if name not in LATER_DATA_KEYS or data[name]},
         "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
     }
+
+
+def _sections(config: Config) -> tuple[str, ...]:
+    """Sections in a plan beside model, train and data: one that came later only if it is asked for."""
+    asked = dict(zip(LATER_SECTIONS, (config.privacy.asks_raw_values, config.metrics.release == "noised"), strict=True))
+    return tuple(name for name in (*MECHANISM_SECTIONS, "metrics") if asked.get(name, True))
 
 
 def _asks(privacy: Mapping[str, Any]) -> bool:
@@ -104,9 +115,20 @@ def epsilon_cap(own: Config) -> float | None:
     return own.party.caps.epsilon if own.party.caps.epsilon is not None else own.privacy.target_epsilon
 
 
-def release_names(mechanism: Mechanism | type[Mechanism]) -> tuple[str, ...]:
-    """What a party releases each round: the update, and the numbers that a mechanism sends with it."""
-    return ("update", *mechanism.message_fields.get("update", {}))
+def release_names(mechanism: Mechanism | type[Mechanism], asked: RoundSum | None = None) -> tuple[str, ...]:
+    """What a party releases in a round: the update, and the numbers that a mechanism sends with it; or another sum."""
+    return ("update", *mechanism.message_fields.get("update", {})) if asked is None else (asked.name,)
+
+
+def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> None:
+    """Refuse rounds that ask for a sum that the party's caps do not name."""
+    caps = own.party.caps
+    if caps.releases is not None and (surplus := {asked.name for asked in plan.sums.values()} - set(caps.releases)):
+        raise PlanRefused(
+            "releases_cap",
+            f"party.caps.releases={list(caps.releases)}: the plan of {mechanism.name} also asks for "
+            f"{', '.join(sorted(surplus))}",
+        )
 
 
 def check_price(own: Config, plan: PartyPlan) -> None:
@@ -115,7 +137,7 @@ def check_price(own: Config, plan: PartyPlan) -> None:
     if cap is None:
         return
     for observer in OBSERVERS[1:] if plan.trusts_aggregator else OBSERVERS:
-        spent = epsilon_after(plan, observer, plan.rounds)
+        spent = epsilon_after(plan, observer, plan.all_rounds)
         if spent is not None and spent.quoted > cap * (1 + _SLACK):
             raise PlanRefused(
                 "epsilon_cap",
@@ -134,7 +156,9 @@ def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
         )
 
 
-def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters: int) -> FederationFacts:
+def facts_for_party(
+    config: Config, plan: Plan, name: str, rows: int, parameters: int, outputs: int = 1
+) -> FederationFacts:
     """The facts as a party knows them: its own rows, and those that others declared (its own count where they did not).
 
     The smallest count is then never above the party's own, which is what noise may depend on.
@@ -142,10 +166,10 @@ def facts_for_party(config: Config, plan: Plan, name: str, rows: int, parameters
     counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
-    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters))
+    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
 
 
-def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> FederationFacts:
+def facts_for_aggregator(config: Config, plan: Plan, parameters: int, outputs: int = 1) -> FederationFacts:
     """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
     train, needs_rows = config.train, needs_declared_rows(config)
     parties = {}
@@ -156,7 +180,7 @@ def facts_for_aggregator(config: Config, plan: Plan, parameters: int) -> Federat
             raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
-    return common_facts(config, FederationFacts(parties, train.rounds, parameters))
+    return common_facts(config, FederationFacts(parties, train.rounds, parameters, outputs=outputs))
 
 
 def needs_declared_rows(config: Config) -> str | None:
@@ -279,29 +303,36 @@ def check_work(own: Config, agreed: Config, name: str) -> None:
 
 
 def check_count(own: Config, agreed: Config, name: str) -> None:
-    """Refuse a plan whose price is a function of the row count, where the party keeps that to itself.
+    """Refuse a plan whose noise, division or price is a function of the row count, where that is not public.
 
     Guarantees:
-        - no answer to a plan of given noise tells the count: with it, the price against a cap would.
+        - no update shows a secret count by the size of its noise, and no answer to a plan tells it by its price.
     """
     if name in own.data.rows:
         return
-    found, privacy = mechanism_class(agreed.privacy.mechanism), agreed.privacy
-    priced = found.private and found.unit == "record" and found.price_needs_rows and not own.privacy.not_private
     asked = needs_declared_rows(agreed)
-    if asked is None and priced and privacy.noise_multiplier is not None and agreed.train.batch_size is not None:
-        asked = "privacy.noise_multiplier with train.batch_size"
     if asked is not None:
         raise PlanRefused(
-            "rows",
-            f"{asked}: what it costs depends on the rows, and data.rows.{name} is not declared; declare it, or ask the "
-            "aggregator for privacy.target_epsilon or train.sample_rate",
+            "rows", f"{asked}: the aggregator has to know the rows, and data.rows.{name} is not declared; declare it"
         )
+    if hides_count(agreed) and not own.privacy.not_private and not own.data.count_is_public(name):
+        raise PlanRefused(
+            "rows",
+            f"data.rows.{name}: is not declared, and the noise of updates would tell how many rows there are; declare "
+            "a figure that is known without the table, or write data.counts: public if the true one may be known",
+        )
+
+
+def hides_count(config: Config) -> bool:
+    """Whether the mechanism promises that one row more or less is not seen: then the row count is a secret, too."""
+    found = mechanism_class(config.privacy.mechanism)
+    return found.private and found.unit == "record" and found.relation != REPLACE_ONE
 
 
 def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
-    tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS)}
+    tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
+    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # what leaves, the plan says
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"]["init_from"] = None
     asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
@@ -331,4 +362,4 @@ def _public_data(own: DataConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Column facts: the party's own where it states any, else the aggregator's."""
     fields = DataConfig.model_fields
     stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
-    return {name: asked[name] for name in DATA_KEYS if name not in stated}
+    return {name: asked.get(name) for name in DATA_KEYS if name not in stated}

@@ -32,7 +32,12 @@ PRIVACY_KEYS = (
 )
 # Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made and kept.
 LATER_KEYS = ("secure_aggregation", "tolerated_colluders")
-DATA_KEYS = ("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image")
+LATER_SECTIONS = ("statistics", "metrics")  # the same for whole sections
+DATA_KEYS = (
+    *("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image"),
+    "learnt",
+)
+LATER_DATA_KEYS = ("learnt",)  # in a plan only where something was learnt
 OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size", "evaluate_every")
 
 MOST_DEPTH = 12
@@ -72,11 +77,17 @@ def read_plan(plan: object) -> Plan:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in ("plan", *first["loc"]))
         raise PlanRefused("plan", f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
-    found = {name: value for name, value in read.model_dump(mode="json").items() if name in plan or name != "order"}
+    optional = ("order", *LATER_SECTIONS)
+    found = {
+        name: value for name, value in read.model_dump(mode="json").items() if name in plan or name not in optional
+    }
     given = plan["privacy"]
     # Keys that came later are in a plan only if they are asked for, so that kept plans of before are the same job.
     found["privacy"] = {
         name: value for name, value in found["privacy"].items() if name not in LATER_KEYS or name in given
+    }
+    found["data"] = {
+        name: value for name, value in found["data"].items() if name not in LATER_DATA_KEYS or name in plan["data"]
     }
     return found
 
@@ -164,7 +175,8 @@ _FIELDS: dict[str, Any] = {
     "model": (Annotated[ModelConfig, _checked(_model)], ...),
     "train": (_Train, ...),
     "privacy": (Annotated[_Privacy, _checked(_privacy)], ...),
-    **{name: (Config.model_fields[name].annotation, ...) for name in MECHANISM_SECTIONS},
+    **{name: (Config.model_fields[name].annotation, ...) for name in MECHANISM_SECTIONS if name not in LATER_SECTIONS},
+    **{name: (Config.model_fields[name].annotation, Config.model_fields[name]) for name in LATER_SECTIONS},
     "data": (Annotated[_Data, _checked(_data)], ...),
     "encoding": (Annotated[str, Field(min_length=64, max_length=64)], ...),
     "rows": (Annotated[dict[PartyName, Count | None], Field(max_length=MOST_PARTIES)], ...),

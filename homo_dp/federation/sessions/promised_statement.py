@@ -22,7 +22,7 @@ def promised_plans(config: Config, aggregator: Aggregator, plan: Plan) -> dict[s
     mechanism = aggregator.mechanism
     if not (config.private and mechanism.private) or _hidden(mechanism, plan):
         return None
-    return {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
+    return {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
 
 
 def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, rounds_done: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, round
     private = config.private and mechanism.private
     if _hidden(mechanism, plan):
         return _without_rows(config, aggregator, plan, private)
-    plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
+    plans = {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
     statement = privacy_statement(
         mechanism,
         plans,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
-from homo_dp.privacy.accounting.accountants import Epsilon, epsilon_curve
+from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.noise.grid import neglected_delta
 
@@ -23,8 +23,13 @@ def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon |
     event = plan.events.get(observer)
     if event is None:
         return None
-    done, planned = plan.releases_by(rounds), plan.releases_by(plan.rounds)
-    return _curve(event, planned, plan.delta)[done - 1] if done else Epsilon(0.0, 0.0)
+    beside = plan.beside(rounds)
+    done, planned = plan.trained_by(rounds), plan.trained_by(plan.all_rounds)
+    if not done:
+        return Epsilon(0.0, 0.0) if beside is None else epsilon(beside, plan.delta)
+    if beside is not None:  # changes with few rounds, so its curve is found few times
+        return epsilon_curve(event, planned, plan.delta, beside)[done - 1]
+    return _curve(event, planned, plan.delta)[done - 1]
 
 
 def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, rounds: int) -> float | None:
@@ -88,8 +93,12 @@ def _neglected(
     if epsilon is None:
         return {"neglected_delta": None, "delta_with_neglected": None}
     facts = mechanism.facts
-    steps = max(facts.parties[name].steps_per_round * plan.releases_by(rounds_done) for name, plan in plans.items())
-    neglected = neglected_delta(steps * facts.parameters, epsilon)
+    numbers = max(
+        facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * facts.parameters
+        + sum(asked.dimension for number, asked in plan.sums.items() if number <= rounds_done)
+        for name, plan in plans.items()
+    )
+    neglected = neglected_delta(numbers, epsilon)
     return {"neglected_delta": neglected, "delta_with_neglected": delta + neglected}
 
 
@@ -103,7 +112,7 @@ def _party(
         "delta": plan.delta,
         "noise_multiplier": plan.noise_multiplier,
         "applied_sigma": sigma,
-        "steps": facts.steps_per_round * plan.releases_by(rounds_done),
+        "steps": facts.steps_per_round * plan.trained_by(rounds_done),
         "sample_rate": facts.sample_rate,
         "rows": facts.rows,
     }

@@ -72,9 +72,15 @@ class OneAtATime(CohortTraining):
 
 @dataclass(frozen=True)
 class Together(CohortTraining):
-    """Users as rows of one matrix, in pieces within ``memory_bytes``."""
+    """Users as rows of one matrix, in pieces within ``memory_bytes``.
+
+    How a float32 product rounds depends on the shape that it is part of, and many steps with a large learning rate make
+    any difference large. So in a piece of several users the update of one depends, by a rounding, on who else is
+    there, which no clip bounds; ``apart`` takes each user as a piece of its own.
+    """
 
     memory_bytes: int = MEMORY_BYTES
+    apart: bool = False
     _widths: dict[str, int] = field(default_factory=dict, repr=False)
 
     def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
@@ -82,7 +88,8 @@ class Together(CohortTraining):
         total = mechanism.open_sum(weights)
         present = self._present(chosen)
         present = present[self.users.sizes[present].argsort()]  # users of like sizes need little padding
-        for piece in torch.split(present, self._pieces(present, mechanism.layout(weights))):
+        pieces = [1] * len(present) if self.apart else self._pieces(present, mechanism.layout(weights))
+        for piece in torch.split(present, pieces):
             rows, within = self._trained(mechanism, piece, weights, round_number)
             total.add(mechanism.contributions(rows, total.clip_norm, within))
         return total
@@ -170,12 +177,14 @@ class Together(CohortTraining):
         return users_at_once(each, steps, limit)
 
 
-def cohort_training(model: nn.Module, loss: PerSampleLoss, users: Users, train: TrainConfig) -> CohortTraining:
+def cohort_training(
+    model: nn.Module, loss: PerSampleLoss, users: Users, train: TrainConfig, *, apart: bool = False
+) -> CohortTraining:
     """Users together where the optimiser and the module allow it, else one at a time."""
     if train.optimizer != "sgd":
         log.info("train.optimizer=%s: users are trained one at a time; sgd trains them together", train.optimizer)
         return OneAtATime(model, loss, users, train)
-    together = Together(model, loss, users, train)
+    together = Together(model, loss, users, train, apart=apart)
     try:
         weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         trained = {name for name, tensor in model.named_parameters() if tensor.requires_grad}
@@ -203,18 +212,22 @@ def _linear_gradient(layout: Layout, output_gradient: Callable[[Tensor, Tensor],
 
     def gradient(rows: Tensor, features: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
         flat = features.flatten(2)
-        weight, *bias = layout.views(rows).values()
+        weight, *bias = _weight_first(layout.views(rows))
         outputs = flat @ weight.mT if not bias else torch.baddbmm(bias[0].unsqueeze(1), flat, weight.mT)
         at_outputs = output_gradient(outputs.flatten(0, 1), labels.flatten(0, 1)).view_as(outputs)
         at_outputs = at_outputs * shares.unsqueeze(2)
         result = torch.empty_like(rows)
-        to_weight, *to_bias = layout.views(result).values()
+        to_weight, *to_bias = _weight_first(layout.views(result))
         to_weight.copy_(at_outputs.mT @ flat)
         for each in to_bias:
             each.copy_(at_outputs.sum(1))
         return result
 
     return gradient
+
+
+def _weight_first(parts: Weights) -> list[Tensor]:
+    return sorted(parts.values(), key=Tensor.dim, reverse=True)
 
 
 def _vectorised_gradient(model: nn.Module, loss: PerSampleLoss, layout: Layout, weights: Weights) -> Gradient:

@@ -7,7 +7,7 @@ samples have a bound of their own, by RDP only.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -23,7 +23,16 @@ from homo_dp.privacy.accounting.checks import (
     steps_for_epochs,
 )
 from homo_dp.privacy.accounting.epsilon_over_rounds import Curve, Epsilon
-from homo_dp.privacy.accounting.events import DpEvent, compose, from_json, gaussian_multiplier, parts, to_json
+from homo_dp.privacy.accounting.events import (
+    Counts,
+    DpEvent,
+    EventText,
+    compose,
+    from_json,
+    gaussian_multiplier,
+    parts,
+    to_json,
+)
 from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.accounting.pld_step import Mechanism
@@ -82,7 +91,7 @@ def epsilon_curve(
     return _curve(to_json(compose(event_per_round)), int(rounds), float(delta), to_json(compose(base)))
 
 
-def rdp_epsilon(counts: Mapping[str, int], delta: float) -> float:
+def rdp_epsilon(counts: Counts, delta: float) -> float:
     """Epsilon by RDP of many releases: canonical text of each event -> how many times it was released.
 
     >>> round(rdp_epsilon({to_json(dp_event.GaussianDpEvent(10.0)): 50}, 1e-5), 3)
@@ -127,7 +136,7 @@ def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
+def _curve(text: EventText, rounds: int, delta: float, before: EventText) -> Curve:
     a_round, base = parts(from_json(text)), parts(from_json(before))
     _one_relation({**a_round, **base})
     spent, each = renyi(base), renyi(a_round)
@@ -140,7 +149,7 @@ def _curve(text: str, rounds: int, delta: float, before: str) -> Curve:
     return Curve(rounds, find)
 
 
-def _one_relation(counts: Mapping[str, int]) -> None:
+def _one_relation(counts: Counts) -> None:
     """Refuse to add up guarantees about different neighbours."""
     kinds = {type(from_json(part)) for text in counts for part in parts(from_json(text))}
     if {dp_event.SampledWithoutReplacementDpEvent, dp_event.PoissonSampledDpEvent} <= kinds:
@@ -150,7 +159,7 @@ def _one_relation(counts: Mapping[str, int]) -> None:
         )
 
 
-def _fixed_size(text: str) -> bool:
+def _fixed_size(text: EventText) -> bool:
     """Whether a mechanism (a part of an event) draws samples of a fixed size."""
     return isinstance(from_json(text), dp_event.SampledWithoutReplacementDpEvent)
 
@@ -159,8 +168,8 @@ def _fixed_size(text: str) -> bool:
 
 
 def _by_pld(
-    before: Mapping[str, int],
-    a_round: Mapping[str, int],
+    before: Counts,
+    a_round: Counts,
     some: Sequence[int],
     rounds: int,
     delta: float,
@@ -183,7 +192,7 @@ def _found(values: list[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def _mechanisms(counts: Mapping[str, int]) -> tuple[float, dict[Mechanism, int]]:
+def _mechanisms(counts: Counts) -> tuple[float, dict[Mechanism, int]]:
     """All plain Gaussians as one (its inverse noise multiplier, 0 for none), and every other mechanism."""
     inverse, others = 0.0, dict[Mechanism, int]()
     for text, count in counts.items():
@@ -202,7 +211,7 @@ def _mechanisms(counts: Mapping[str, int]) -> tuple[float, dict[Mechanism, int]]
     return inverse, others
 
 
-def _with_gaussian(counts: Mapping[str, int]) -> dict[Mechanism, int]:
+def _with_gaussian(counts: Counts) -> dict[Mechanism, int]:
     inverse, others = _mechanisms(counts)
     return {**others, Mechanism(1 / inverse): 1} if inverse else others
 
@@ -215,7 +224,7 @@ def renyi_epsilon(divergence: Renyi, delta: float) -> float:
     return float(converted(ORDERS, divergence, delta).min()) if np.any(divergence) else 0.0
 
 
-def renyi(counts: Mapping[str, int], *, doubled: bool = False) -> Renyi:
+def renyi(counts: Counts, *, doubled: bool = False) -> Renyi:
     """Renyi divergence of many releases at every order: text of each event -> how many times.
 
     ``doubled``: for neighbours twice as far apart as the event says, that is with one record (or user) replaced where
@@ -233,7 +242,7 @@ def renyi(counts: Mapping[str, int], *, doubled: bool = False) -> Renyi:
 
 
 @functools.lru_cache(maxsize=4096)
-def _rdp_vector(text: str, doubled: bool = False) -> Renyi:
+def _rdp_vector(text: EventText, doubled: bool = False) -> Renyi:
     """Renyi divergence of one release at every order, rounded up."""
     total = np.zeros(len(ORDERS))
     for part, count in parts(from_json(text)).items():
@@ -256,7 +265,7 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
             if distance > 1:
                 return fixed_size_rdp(float(event.sampling_probability), noise / distance, ORDERS)
             return poisson_rdp(float(event.sampling_probability), noise, ORDERS)
-        case dp_event.PoissonSampledDpEvent():  # of everything
+        case dp_event.PoissonSampledDpEvent():  # a sample of all records
             return gaussian_rdp((gaussian_multiplier(event.event) or math.nan) / distance, ORDERS)
         case dp_event.LaplaceDpEvent():
             return laplace_rdp(float(event.noise_multiplier) / distance, ORDERS)

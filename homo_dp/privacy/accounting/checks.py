@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from homo_dp.privacy.errors import PrivacyError
 
-LEAST_NOISE, MOST_NOISE = 1e-9, 1e9  # past these floating point, not privacy, decides the answer
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e9  # beyond these, rounding errors of floats would decide the answer
 MOST_STEPS = 10**15
 
 

@@ -1,9 +1,9 @@
 """dp-accounting's event classes, without its accountants.
 
-``import dp_accounting`` runs all of its accountants and with them most of scipy, half a second and 60 MB, and a run
-needs the classes of its events alone: its own PLD and RDP do the sums. So the package is entered in ``sys.modules``
-with its code put off: a module of it can be imported by itself, and whoever asks the package for anything else (their
-own code, a test) has its code run first and sees the package as always.
+``import dp_accounting`` imports all of its accountants and with them most of scipy: half a second and 60 MB. A run
+needs only the classes of its events, since PLD and RDP are computed here. So the package is put into ``sys.modules``
+without running its ``__init__``: one module of it can then be imported by itself. The first access to anything else of
+the package (by user code, by a test) runs its ``__init__``, and from then on the package is as always.
 """
 
 import importlib.util
@@ -15,10 +15,10 @@ _PACKAGE = "dp_accounting"
 
 
 def _put_off() -> None:
-    """Enter the package with its code put off until somebody asks it for something; done once a process."""
+    """Put the package into ``sys.modules``, with its ``__init__`` deferred to the first access; done once a process."""
     spec = None if _PACKAGE in sys.modules else importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.loader is None:
-        return  # imported already, or not installed: the import below does, or says, what is right
+        return  # imported already, or not installed: then the import below raises
     package, run = importlib.util.module_from_spec(spec), spec.loader.exec_module
     lock, running, done = threading.RLock(), False, False
 
@@ -30,7 +30,7 @@ def _put_off() -> None:
             raise missing  # inspection asks for such names
         with lock:
             if running:
-                raise missing  # its own code asks for what comes further down
+                raise missing  # its own code asks for a name that it defines later
             if not done:
                 running = True
                 try:

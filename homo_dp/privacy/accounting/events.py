@@ -7,23 +7,37 @@ Only the mechanisms that this project performs are known; every other event is r
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NewType
 
 from homo_dp.privacy.accounting import dp_event
 from homo_dp.privacy.accounting.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 
-__all__ = ["DpEvent", "check_releases", "compose", "event_of", "from_json", "gaussian_multiplier", "parts", "to_json"]
+__all__ = [
+    "Counts",
+    "DpEvent",
+    "EventText",
+    "check_releases",
+    "compose",
+    "event_of",
+    "from_json",
+    "gaussian_multiplier",
+    "parts",
+    "to_json",
+]
+
+EventText = NewType("EventText", str)  # the canonical JSON of an event: equal events have equal texts
+Counts = Mapping[EventText, int]  # how many times each event was released
 
 
-def to_json(event: DpEvent) -> str:
+def to_json(event: DpEvent) -> EventText:
     """The canonical text of an event: sorted keys, no spaces, shortest round-trip numbers.
 
     >>> to_json(dp_event.PoissonSampledDpEvent(0.25, dp_event.GaussianDpEvent(1)))
     '{"event":{"noise_multiplier":1.0,"type":"GaussianDpEvent"},"sampling_probability":0.25,"type":"PoissonSampledDpEvent"}'
     """
-    return json.dumps(_to_tree(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return EventText(json.dumps(_to_tree(event), sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 def from_json(text: str) -> DpEvent:
@@ -39,20 +53,20 @@ def from_json(text: str) -> DpEvent:
     return _from_tree(tree)
 
 
-def parts(event: DpEvent) -> dict[str, int]:
+def parts(event: DpEvent) -> dict[EventText, int]:
     """The releases that an event is composed of: canonical text of each distinct mechanism -> how many times.
 
     >>> parts(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(2.0), 3))
     {'{"noise_multiplier":2.0,"type":"GaussianDpEvent"}': 3}
     """
-    counts: dict[str, int] = {}
+    counts: dict[EventText, int] = {}
     for mechanism, count in _flatten(event, 1):
         text = to_json(mechanism)
         counts[text] = counts.get(text, 0) + count
     return dict(sorted(counts.items()))
 
 
-def event_of(counts: Mapping[str, int]) -> DpEvent:
+def event_of(counts: Counts) -> DpEvent:
     """One event for releases that were counted, as ``parts`` counts them."""
     repeated = (dp_event.SelfComposedDpEvent(from_json(text), count) for text, count in counts.items())
     return compose(dp_event.NoOpDpEvent(), *repeated)
@@ -77,7 +91,7 @@ def compose(*events: DpEvent) -> DpEvent:
     >>> compose(dp_event.GaussianDpEvent(2.0), dp_event.NoOpDpEvent(), dp_event.GaussianDpEvent(2.0))
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=2)
     """
-    counts: dict[str, int] = {}
+    counts: dict[EventText, int] = {}
     for event in events:
         for text, count in parts(event).items():
             counts[text] = counts.get(text, 0) + count

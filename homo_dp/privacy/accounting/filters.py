@@ -45,5 +45,5 @@ def epsilon_at_order(spent: Renyi, order: float, delta: float) -> float:
     """
     rdp = spent[order == ORDERS]
     if len(rdp) != 1 or math.isnan(rdp[0]):
-        return math.inf  # an order that nobody knows, or no bound at it: nothing fits
+        return math.inf  # an unknown order, or no bound at it: nothing fits
     return float(converted(np.array([order]), rdp, delta)[0])

@@ -70,7 +70,7 @@ class QuantileTracker:
 
     Guarantees:
         - C is a function of the noisy sum alone, so it may be published and costs nothing more;
-        - b is divided by the fixed cohort size: who does not reply counts as half a bit, whatever happened to them.
+        - b is divided by the fixed cohort size: a user who does not reply counts as half a bit, for whatever reason.
 
     >>> tracker = QuantileTracker(learning_rate=0.2, target_quantile=0.5, cohort_size=100)
     >>> round(tracker.next_clip_norm(1.0, tracker.share(50.0)), 4)

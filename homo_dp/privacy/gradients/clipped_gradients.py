@@ -31,7 +31,7 @@ class ClippedGradients(Protocol):
 
 
 def out_of_place(module: nn.Module) -> None:
-    """Let activations make new tensors: torch lets nobody overwrite what a hooked layer gave, and values are the same.
+    """Switch activations to new tensors: torch forbids overwriting the output of a hooked layer; values are the same.
 
     >>> layer = nn.ReLU(inplace=True)
     >>> out_of_place(layer)

@@ -1,8 +1,10 @@
-"""Clipping: the one place that turns norms into factors, for rows of a batch and for whole updates.
+"""Clipping of rows and of whole updates, by a factor for each.
 
 A factor is ``min(1, C / norm)``. A norm of zero keeps factor 1 (nothing to clip, contributes nothing); a norm that is
 NaN or infinite gets factor 0, and the contribution is replaced by zeros, since ``0 * NaN`` would still be NaN. So does
 one so large that float32 could hold its factor only with a few bits: rounded up, it would let more than C through.
+The fast path and ghost clipping have squared norms of gradients that are never made, and take the same factors from
+those (``fast/chain.py``, ``ghost.py``).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Ghost clipping by Opacus' hooks with two things of our own: norms that bound what is summed, layer by layer.
+"""Ghost clipping by Opacus' hooks, with norms of our own for each layer that bound what is summed.
 
 Norms come from a layer's inputs and output gradients, the sum from autograd. Where large terms of a record cancel, the
 two round differently, and autograd may leave hundreds of C of what the norm took for zero. So every norm here is raised

@@ -50,6 +50,6 @@ def rounding_of_squares(lengths: Tensor, *sizes: int) -> Tensor:
 
 
 def lengths_of(vectors: Tensor) -> Tensor:
-    """Length of each vector (last dimension of three), never zero: what float32 cannot square counts as a little."""
+    """Length of each vector (last dimension of three), at least LEAST_LENGTH: float32 cannot square less."""
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
     return lengths.add_(LEAST_LENGTH)

@@ -6,6 +6,8 @@ of a few hundred rows stay float32 inside, for speed, in pieces so short that th
 rows are clipped that much below C.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ BELOW = 1.0 - ROUNDING - _NORMS
 
 _FLOAT32_VALUES = 4096  # numbers a float32 norm may run over: its square is off by at most this / 2**24
 _UNIT = 2.0**-24
+GHOST_ROWS = 256
+"""Rows that one float32 sum may have: off by at most GHOST_ROWS**2 C / 2**24 = ROUNDING / 2."""
 _LEAST_PIECE = 32  # rows; products of fewer are slower than float64
 _DOUBLE_PIECE = 4096  # rows taken to float64 at a time
 
@@ -25,26 +29,37 @@ _DOUBLE_PIECE = 4096  # rows taken to float64 at a time
 def row_squares(rows: Tensor) -> Tensor:
     """Sum of squares of each row (first dimension), right to 2**-12 in float32 and to rounding in float64."""
     flat = rows if rows.dim() == 2 else rows.flatten(1)
-    if flat.shape[1] > _FLOAT32_VALUES:
-        exact: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
-        # Up to the next float32, which is what the caller compares with.
-        return exact.square_().mul_(1.0 + 2 * _UNIT).to(rows.dtype)
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-    return norms.square_()
+    if flat.shape[1] <= _FLOAT32_VALUES or flat.dtype is not torch.float32:
+        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+        return norms.square_()
+    pieces = [torch.linalg.vector_norm(piece, dim=1).double() for piece in torch.split(flat, _FLOAT32_VALUES, 1)]
+    exact: Tensor = torch.linalg.vector_norm(torch.stack(pieces), dim=0)
+    # Up to the next float32, which is what the caller compares with.
+    return exact.square_().mul_(1.0 + 2 * _UNIT).to(rows.dtype)
 
 
+def row_lengths(rows: Tensor, least_square: Tensor) -> Tensor:
+    """``sqrt(|row|^2 + least_square)`` of each row (n, d), as right as ``row_squares``; infinite where a square is."""
+    if rows.shape[1] > _FLOAT32_VALUES:
+        return row_squares(rows).add_(least_square).sqrt_()
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return torch.addcmul(least_square.to(norms.dtype), norms, norms).sqrt_()
+
+
+@functools.lru_cache(maxsize=4096)
 def rows_in_piece(rows: int) -> int:
     """How many rows a float32 product may run over where ``rows`` are summed in all; 0 where it takes float64.
 
     Pieces of m rows, added up in float32, are off by at most (m + n / m) n C / 2**24, whatever the rows are.
 
-    >>> [rows_in_piece(rows) for rows in (100, 255, 400, 600, 1024, 1025)]
-    [100, 255, 128, 64, 32, 0]
+    >>> [rows_in_piece(rows) for rows in (100, 255, 260, 400, 600, 1024, 1025)]
+    [100, 255, 250, 160, 103, 32, 0]
     """
-    for piece in (rows, 128, 64, _LEAST_PIECE):
-        if (piece + -(-rows // piece)) * rows * _UNIT <= ROUNDING / 2:
+    most = ROUNDING / 2 / _UNIT / max(rows, 1)
+    for piece in range(min(rows, int(most)), _LEAST_PIECE - 1, -1):
+        if piece + -(-rows // piece) <= most:
             return piece
-    return 0
+    return 0 if rows >= _LEAST_PIECE else rows
 
 
 def ghost_rows(rows: int) -> int:
@@ -64,24 +79,31 @@ def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool, 
         - records of several terms, which may be large and cancel, are summed in float64, and so are the physical
           batches after the first, which has used up what rounding is allowed.
     """
-    if len(left) == 0:
+    rows = left.shape[0]
+    if rows == 0:
         if not accumulate:
             total.zero_()
         return
     short = terms == 1 and not accumulate and left.dtype is torch.float32
-    piece = rows_in_piece(len(left)) if short else 0
+    piece = rows_in_piece(rows) if short else 0
     if piece == 0:
         _write_double(total, left, right, accumulate)
         return
-    value = torch.mm(left[:piece].t(), right[:piece])
-    for start in range(piece, len(left), piece):
-        value.addmm_(left[start : start + piece].t(), right[start : start + piece])
-    write_rows(total, value.view(total.shape), accumulate)
+    if piece == rows:
+        value = torch.mm(left.t(), right)
+    else:
+        value = torch.mm(left[:piece].t(), right[:piece])
+        for start in range(piece, rows, piece):
+            value.addmm_(left[start : start + piece].t(), right[start : start + piece])
+    write_rows(total, value if value.shape == total.shape else value.view(total.shape), accumulate)
 
 
 def write_total(total: Tensor, rows: Tensor, accumulate: bool) -> None:
     """``total (+)=`` the sum over the first dimension, in float64."""
-    write_rows(total, rows.sum(0, dtype=torch.float64), accumulate)
+    if accumulate or total.dim() != rows.dim() - 1:
+        write_rows(total, rows.sum(0, dtype=torch.float64), accumulate)
+    else:
+        torch.sum(rows, 0, dtype=torch.float64, out=total)
 
 
 def write_rows(total: Tensor, value: Tensor, accumulate: bool) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.fast.tape import tape_of
+from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, per_sample
 from homo_dp.privacy.gradients.validation import RowsSecond, another_row, awake, probe_features, size_of_all_outputs
 
@@ -26,7 +26,7 @@ FIRST_STEPS = 2  # with rows in them; the first may start from weights of zero, 
 _MOST_ALONE = 256  # rows of a batch that are taken one at a time; the others in _PARTS parts
 _PARTS = 64
 _MADE_UP = 512  # rows at most
-_ROUNDING = 1e-6  # a gradient this small may be what rounding left of terms that cancel: it is not made one
+_ROUNDING = 1e-6  # a smaller gradient may be what rounding left of terms that cancel: it is not scaled to one
 _log = logging.getLogger(__name__)
 
 Losses = Tensor
@@ -169,8 +169,8 @@ def keeps_rows_alone(module: nn.Module, loss: Loss) -> bool:
     >>> keeps_rows_alone(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), KNOWN_LOSSES[0])
     True
     """
-    tape, _ = tape_of(module)
-    return tape is not None and not tape.has_foreign_code and loss in KNOWN_LOSSES
+    chain, _ = chain_of(module)
+    return chain is not None and not chain.has_foreign_code and loss in KNOWN_LOSSES
 
 
 def compare_losses(criterion: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> None:
@@ -236,7 +236,7 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
 
 
 def _draws(run: Run, features: Tensor) -> bool:
-    """Whether a pass takes random numbers: of those that do, nothing can be said."""
+    """Whether a pass draws random numbers, so that two passes cannot be compared."""
     torch.default_generator.manual_seed(0)
     before = torch.get_rng_state()
     run(features[:1], torch.arange(1, device=features.device))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.fast.recurrent import is_fast_lstm
 from homo_dp.privacy.gradients.losses import Loss, per_sample
 
 _FIX = "or set model.fix=true (fix=True) to have it replaced"
@@ -160,7 +161,8 @@ def _opacus_has_a_say(module: nn.Module) -> bool:
 
     It has none for layers of the files named here. Rules for layers of somebody's own come from whoever imported it.
     """
-    files = {type(layer).__module__ for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))}
+    weighted = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
+    files = {type(layer).__module__ for layer in weighted if not is_fast_lstm(layer)}
     return "opacus.validators" in sys.modules or any(
         file.startswith("torch.nn.") and file.removeprefix("torch.nn.modules.") not in _WITHOUT_RULES for file in files
     )
@@ -169,12 +171,16 @@ def _opacus_has_a_say(module: nn.Module) -> bool:
 def _ask_opacus(module: nn.Module) -> None:
     from opacus.validators import ModuleValidator
 
-    was_training = module.training
-    module.train()
-    errors = ModuleValidator.validate(module, strict=False)
-    module.train(was_training)
+    # An LSTM of torch's own is trained on the fast path, which needs no layer made for hooks.
+    asked = [layer for layer in module.modules() if _has_trained(layer) and not is_fast_lstm(layer)]
+    validators = ModuleValidator.VALIDATORS
+    errors = [error for layer in asked if type(layer) in validators for error in validators[type(layer)](layer)]
     if errors:
         raise PrivacyError(f"{type(module).__name__} cannot be trained privately: {_one_line(errors[0])}; {_FIX}")
+
+
+def _has_trained(layer: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
 
 
 def _check_buffers(module: nn.Module, public: Collection[str]) -> None:
@@ -252,7 +258,7 @@ def awake(module: nn.Module) -> Iterator[None]:
 
 
 def check_shown(values: Tensor) -> None:
-    """Raise ArithmeticError where made-up rows show nothing: NaN is NaN, whichever rows it was mixed of."""
+    """Raise ArithmeticError where made-up rows give NaN, which shows nothing about which rows were mixed."""
     if not bool(values.isfinite().all()):
         raise ArithmeticError("not finite")
 
@@ -382,7 +388,7 @@ def _same_gradient(one: Tensor | None, other: Tensor | None, scale: float) -> bo
     one, other = _dense(one), _dense(other)
     if one is None or other is None:
         return one is other
-    finite = one.isfinite() & other.isfinite()  # nothing times the infinity of a made-up row is not a number
+    finite = one.isfinite() & other.isfinite()  # zero times the infinity that a made-up row gives is NaN
     one, other = one[finite], other[finite]
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * scale + 1e-7)
 

@@ -3,7 +3,7 @@
 Order of a charge, and what a crash between two steps leaves behind:
 
 1. one transaction: catch up with other processes, check the budget, insert the row   (crash: no row, nothing spent)
-2. commit, on disk                                              (crash: row without head, repaired by whoever is next)
+2. commit, on disk                                              (crash: row without head, repaired by the next opener)
 3. one more transaction: write the head of the last row there is                          (crash: as before or done)
 
 The head is only written inside a write transaction and always for the newest row, so it never goes back, whichever
@@ -12,7 +12,7 @@ process writes it; and step 1 repairs it first, so a ledger is never more than o
 Charges of one process that are made ``together`` share the three steps: their rows are one commit.
 
 Now and then a row carries the digest of a checkpoint: the sums over all rows before it, kept beside the rows. The row
-is chained like every other, so whoever opens the ledger may start from the sums instead of adding up all rows again.
+is chained like every other, so opening the ledger may start from these sums instead of adding up all rows again.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class Ledger:
             with self._store.reading():
                 self._catch_up(repair=False)
                 known = self._known(charge)
-            if known is None:  # the long part of the work, before others have to wait for it
+            if known is None:  # the slow part, done before the transaction that other processes wait for
                 self._next_row(charge, budget)
             with self._store.writing():
                 self._catch_up(repair=True)
@@ -156,7 +156,7 @@ class Ledger:
                 planned = [self._open_rounds(item) for item in charges]
             planned = [(charge, count) for charge, count in planned if count]
             if len(planned) == 1 and planned[0][1] == 1 and budget.epsilon is not None:
-                self._totals.epsilon_after(planned[0][0])  # a round's own check: cheap once it was looked ahead
+                self._totals.epsilon_after(planned[0][0])  # the check of a single round: its epsilon was computed ahead
             self._remember(planned)
             return budgets.refusal(self._totals, planned, budget)
 
@@ -251,6 +251,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._store = Store(self.path, read_only=self.read_only)
         self._plans: dict[str, Releases] = {}
+        self._planned: dict[str, int] = {}  # how many releases each of them has
         self._pending = None
         self._start_over()
 
@@ -514,15 +515,18 @@ class Ledger:
 
     def _remember(self, planned: list[tuple[Charge, int]]) -> None:
         for dataset, plan in budgets.by_dataset(planned).items():
-            if number_of(plan) >= number_of(self._plans.get(dataset, {})):
-                self._plans[dataset] = plan
+            if number_of(plan) >= self._planned.get(dataset, 0):
+                self._plans[dataset], self._planned[dataset] = plan, number_of(plan)
 
     def _open_rounds(self, item: Charge | tuple[Charge, int]) -> tuple[Charge, int]:
         charge, rounds = (item, 1) if isinstance(item, Charge) else item
         if rounds < 0:
             raise PrivacyError(f"rounds={rounds} must be >= 0")
         done = self._store.count_rounds(charge.run, charge.party, charge.kind, charge.round, rounds)
-        for run, party, number, kind in self._pending or ():
+        waiting = self._pending or {}
+        if rounds == 1:
+            return charge, 1 - done - (charge.key in waiting)
+        for run, party, number, kind in waiting:
             same = (run, party, kind) == (charge.run, charge.party, charge.kind)
             done += same and charge.round <= number < charge.round + rounds
         return charge, rounds - done

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from homo_dp.privacy.accounting.events import EventText
 from homo_dp.privacy.accounting.filters import best_order, epsilon_at_order
 from homo_dp.privacy.ledger.lifetime import Releases, renyi_of
 from homo_dp.privacy.ledger.rows import Budget, Charge, Spend
@@ -15,7 +16,7 @@ _ROUNDING = 1 + 1e-9  # sums of floats in another order
 
 def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budget) -> str | None:
     """Why these releases, all together, would pass the budget; None if they fit."""
-    runs: dict[tuple[str, ...], tuple[Charge, Counter[str]]] = {}
+    runs: dict[tuple[str, ...], tuple[Charge, Counter[EventText]]] = {}
     planned = list(planned)
     for charge, count in planned:
         run = charge.run, charge.party, str(charge.delta)
@@ -37,7 +38,7 @@ def by_dataset(planned: Iterable[tuple[Charge, int]]) -> dict[str, Releases]:
     return {**plans}
 
 
-def run_refusal(counts: Counter[str], charge: Charge, budget: Budget) -> str | None:
+def run_refusal(counts: Counter[EventText], charge: Charge, budget: Budget) -> str | None:
     """Why these releases of the run would pass the run's budget; the sum in one piece has the last word."""
     if budget.epsilon is None:
         return None

@@ -1,15 +1,15 @@
 """What all runs together have released about one dataset, whatever their unit, relation and mechanism.
 
-A lifetime is one: an aggregator that chooses another mechanism must not find a fresh budget. As long as all releases
-are about the same unit and relation they are added up as they are. Once they differ, all are counted for the strongest
-of the neighbours: one record, or all that one user has, replaced by another. What was accounted for adding or removing
-one is then counted at twice the distance (replaced is removed and added), what was accounted for replacing as it is.
-A user-level release counted so holds for each record of the user too, since a record more or less is one of the ways to
-change what a user has.
+There is one lifetime budget: an aggregator that chooses another mechanism must not find a fresh one. As long as all
+releases are about the same unit and relation they are added up as they are. Once they differ, all are counted for the
+strongest of the neighbours: one record, or all that one user has, replaced by another. What was accounted for adding or
+removing one is then counted at twice the distance (replaced is removed and added), what was accounted for replacing as
+it is. A user-level release counted so holds for each record of the user too, since a record more or less is one of the
+ways to change what a user has.
 
-In a run a record is with one party, but over many runs nobody can say with which: parties are renamed, and another seed
-deals a table out anew. So every run counts for the party that it told most about, at each Renyi order: a bound for any
-record, wherever it was.
+In a run a record is with one party, but over many runs it is not known with which: parties are renamed, and another
+seed splits a table differently. So every run counts, at each Renyi order, for the party that it told most about. That
+bounds the loss of every record, wherever it was.
 """
 
 import functools
@@ -20,7 +20,15 @@ import numpy as np
 
 from homo_dp.privacy.accounting.accountants import Epsilon, Renyi, epsilon, renyi, renyi_epsilon
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
-from homo_dp.privacy.accounting.events import DpEvent, event_of, from_json, gaussian_multiplier, parts, to_json
+from homo_dp.privacy.accounting.events import (
+    DpEvent,
+    EventText,
+    event_of,
+    from_json,
+    gaussian_multiplier,
+    parts,
+    to_json,
+)
 from homo_dp.privacy.ledger.rows import Spend
 
 __all__ = ["Lifetime", "Releases", "number_of", "renyi_of"]
@@ -76,11 +84,11 @@ class Lifetime:
         return self._sums[mixed].total(self._runs, planned)
 
     def epsilon(self, delta: float) -> Epsilon:
-        """By RDP, and by PLD beside it where one is known for all parties of each run that says more."""
+        """Epsilon by RDP, and by PLD where one bound holds for all parties of each run and is smaller."""
         by_rdp = renyi_epsilon(self.renyi(), delta)
         if self.mixed:
             return Epsilon(None, by_rdp)
-        together: Counter[str] = Counter()
+        together: Counter[EventText] = Counter()
         for parties in self._runs.values():
             most = _covering([_events(counts) for counts in parties.values()])
             if most is None:
@@ -94,7 +102,9 @@ class _Largest:
     """The divergence of each run's party that it told most about, added up over runs; found when it is asked for."""
 
     def __init__(self, divergence: Callable[[Counter[Spend]], Renyi]) -> None:
-        self.unseen: set[tuple[str, str]] = set()  # divergences cost time, and only some ledgers are asked for them
+        self.unseen: set[tuple[str, str]] = (
+            set()
+        )  # not computed yet: divergences cost time, and many ledgers are never asked for them
         self._divergence = divergence
         self._largest: dict[str, Renyi] = {}
         self._total = renyi({})
@@ -120,26 +130,26 @@ class _Largest:
 
 
 def _divergence(counts: Counter[Spend], *, mixed: bool) -> Renyi:
-    """Of what one party of a run released; among different neighbours, with one record or user replaced."""
-    far = Counter[str]()
-    near = Counter[str]()
+    """The divergence of what one party of a run released; if ``mixed``, with one record or user replaced."""
+    far = Counter[EventText]()
+    near = Counter[EventText]()
     for spend, count in counts.items():
         (far if mixed and spend.relation == "add_or_remove_one" else near)[spend.event] += count
     return renyi(near) + renyi(far, doubled=True) if far else renyi(near)
 
 
-def _events(counts: Counter[Spend]) -> Counter[str]:
-    events = Counter[str]()
+def _events(counts: Counter[Spend]) -> Counter[EventText]:
+    events = Counter[EventText]()
     for spend, count in counts.items():
         events[spend.event] += count
     return events
 
 
-def _covering(parties: Sequence[Counter[str]]) -> Counter[str] | None:
+def _covering(parties: Sequence[Counter[EventText]]) -> Counter[EventText] | None:
     """Releases that tell at least as much as those of any of these parties; None if none are known.
 
-    Whoever released all that another did, and more, told more; so does a Gaussian that sees a sample at a larger rate,
-    adds less noise, or is repeated more often.
+    A party that released all that another did, and more, told more; so does a Gaussian mechanism with a larger sampling
+    rate, less noise or more repetitions.
     """
     most = max(parties, key=Counter.total)
     if all(most >= other for other in parties):

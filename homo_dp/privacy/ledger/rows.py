@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, NamedTuple
 
-from homo_dp.privacy.accounting.events import DpEvent, check_releases, from_json, to_json
+from homo_dp.privacy.accounting.dp_event import NoOpDpEvent
+from homo_dp.privacy.accounting.events import DpEvent, EventText, check_releases, from_json, to_json
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 
 __all__ = [
     "MARK",
+    "NOISE_ALONE",
     "NOT_PRIVATE",
     "OBSERVERS",
     "RELATIONS",
@@ -33,18 +35,19 @@ Scope = tuple[str, str, str]  # what a release is about: dataset, unit and relat
 class Spend(NamedTuple):
     """A mechanism as it was accounted (its canonical text), and for which neighbours."""
 
-    event: str
+    event: EventText
     unit: str
     relation: str
 
 
-MARK = '{"type":"NoOpDpEvent"}'  # the event of a row that marks something and is no release; no charge can have it
+MARK = EventText('{"type":"NoOpDpEvent"}')  # the event of a row that is no release of rows: a mark, or noise alone
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
 OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
 NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
+NOISE_ALONE = "noise"  # the kind of a masked answer that no row has a part in: it is on the ledger and costs nothing
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,13 @@ class Charge:
         _check_number("delta", self.delta, 1.0)
         _check_number("sigma", self.sigma, math.inf)
         self.event_text  # noqa: B018 (refuses what the accountants do not know)
-        check_releases(self.event)
+        if self.kind != NOISE_ALONE:
+            check_releases(self.event)
+        elif not isinstance(self.event, NoOpDpEvent):
+            raise PrivacyError(f"kind={NOISE_ALONE}: is a share of noise without rows, and no release of its own")
 
     @functools.cached_property
-    def event_text(self) -> str:
+    def event_text(self) -> EventText:
         """The event as the ledger keeps it: canonical JSON."""
         return to_json(self.event)
 
@@ -146,7 +152,7 @@ class LedgerRow:
     party: str
     round: int
     kind: str
-    event: str
+    event: EventText
     delta: float
     epsilon_pld: float | None
     epsilon_rdp: float
@@ -174,7 +180,7 @@ class LedgerRow:
 
     @property
     def is_release(self) -> bool:
-        """Whether something was released; the row that marks the first salt was written for itself."""
+        """Whether something was released; the row that marks the first salt (``MARK``) is no release."""
         return self.event != MARK
 
     @property
@@ -184,7 +190,7 @@ class LedgerRow:
 
     @property
     def private(self) -> bool:
-        """Whether the noise was one that nobody can repeat; if not, no epsilon may be quoted."""
+        """Whether the noise cannot be repeated; if it can, no epsilon may be quoted."""
         return not self.noise.startswith(NOT_PRIVATE)
 
     def to_dict(self) -> dict[str, Any]:
@@ -221,7 +227,7 @@ def row_of(values: Sequence[Any], ledger: object) -> LedgerRow:
     row = LedgerRow(*values)
     if not _known_event(row.event):
         raise LedgerError(
-            f"ledger={ledger} row={row.row} was edited: event={row.event!r:.80} is no event that homo_dp releases; "
+            f"ledger={ledger} row={row.row} was edited: event={row.event!r:.80} is not an event that homo_dp releases; "
             "restore the ledger and its .head from a backup that is not older"
         )
     return row
@@ -246,7 +252,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _type_name(field: Field[Any]) -> str:
-    return str(getattr(field.type, "__name__", field.type))
+    return "str" if field.type is EventText else str(getattr(field.type, "__name__", field.type))
 
 
 def _types_of(field: Field[Any]) -> tuple[type, ...]:

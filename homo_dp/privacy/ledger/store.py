@@ -84,7 +84,7 @@ class Store:
             self._database = self._connect()
 
     def _refuse_other_writers(self) -> None:
-        """A ledger that other users can write is not this party's word about what it has spent."""
+        """Refuse a ledger that other users can write: it would not prove what this party has spent."""
         for what, file in (("ledger", self.path), ("head", head_path(self.path))):
             if (reason := shared_with_writers(file)) is not None:
                 raise LedgerError(f"{what}={file} {reason}")
@@ -99,7 +99,7 @@ class Store:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """One consistent view; nobody commits a row while it lasts, so keep it short."""
+        """One consistent view; no other process can commit while it is open, so keep it short."""
         with self._transaction("BEGIN"):
             yield
 
@@ -159,7 +159,7 @@ class Store:
         return None if found is None else (found[0], str(found[1]))
 
     def keep_checkpoint(self, row: int, content: str) -> None:
-        """Keep this one; the one before has served."""
+        """Replace the checkpoint before by this one."""
         self._database.execute("DELETE FROM checkpoints")
         self._database.execute("INSERT INTO checkpoints VALUES (?, ?)", (row, content))
 
@@ -225,7 +225,7 @@ class Store:
             isolation_level=None,  # transactions are begun by name, above
             check_same_thread=False,  # the Ledger holds a lock
         )
-        # A row edited to bytes that are no text must be found by its hash, not stop the reader.
+        # A row edited to bytes that are not text must be found by its hash, not stop the reader.
         database.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         try:
             self._prepare(database)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import collections
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
-from homo_dp.privacy.accounting.events import event_of, from_json
+from homo_dp.privacy.accounting.events import Counts, EventText, event_of, from_json
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger.lifetime import Lifetime
 from homo_dp.privacy.ledger.rows import Charge, LedgerRow, Spend
 
 __all__ = ["Totals", "epsilon_after", "epsilon_of", "known_epsilon", "look_ahead"]
 
-_Counts = Counter[str]  # text of an event -> how many rows hold it
 _CACHED = 100_000
-_AHEAD = 10_000  # rounds: who plans more has the rest looked up when they come, and memory does not grow with a plan
+_AHEAD = 10_000  # rounds; those beyond are computed when they come, so that memory does not grow with a plan
 
 
 class Entry(NamedTuple):
@@ -30,7 +29,7 @@ class Entry(NamedTuple):
     unit: str
     relation: str
     observer: str
-    event: str
+    event: EventText
 
     @property
     def spend(self) -> Spend:
@@ -57,7 +56,7 @@ class Totals:
         if row.lifetime_order is not None:
             self._orders.setdefault(row.dataset, row.lifetime_order)
 
-    def run(self, charge: Charge, observer: str = "model_reader") -> _Counts:
+    def run(self, charge: Charge, observer: str = "model_reader") -> Counter[EventText]:
         """What this run released about this party's data, as far as the observer can see it.
 
         What the aggregator sees, the reader of the model may learn as well, so the model reader's sum holds every
@@ -70,7 +69,7 @@ class Totals:
                     f"{name}={getattr(charge, name)} but run={charge.run} party={charge.party} was charged with "
                     f"{name}={getattr(last, name)}, and under another its total would start anew; {_ONE[name]}"
                 )
-        counts = _Counts()
+        counts = Counter[EventText]()
         for entry in self._runs.get((charge.run, charge.party), ()):
             if observer != "aggregator" or entry.observer == "aggregator":
                 counts[entry.event] += self._tally[entry]
@@ -79,7 +78,7 @@ class Totals:
     def epsilon_after(self, charge: Charge) -> Epsilon:
         """Epsilon of the run with this release, against its observer.
 
-        Rounds repeat one mechanism: after n in a row the next n are computed at once, if nobody prepared them.
+        Rounds repeat one mechanism: after n equal ones the next n are computed at once, unless ``look_ahead`` did it.
         """
         event = charge.event_text
         before = self.run(charge, charge.observer)
@@ -137,23 +136,23 @@ _ONE = {
 }
 
 
-def epsilon_of(counts: Mapping[str, int], delta: float) -> Epsilon:
+def epsilon_of(counts: Counts, delta: float) -> Epsilon:
     """Epsilon of all these releases, in one computation as calibration does it."""
     return epsilon(event_of(counts), delta)
 
 
-def known_epsilon(counts: Mapping[str, int], delta: float) -> Epsilon | None:
+def known_epsilon(counts: Counts, delta: float) -> Epsilon | None:
     """Epsilon of all these releases if looking ahead has found it before."""
     curve, place = _known.get((delta, frozenset(counts.items())), (None, 0))
     return None if curve is None else curve[place]
 
 
-_Key = tuple[float, frozenset[tuple[str, int]]]
-# Of all ledgers of this process: parties with one mechanism pay for it once. A curve finds what it is asked for.
+_Key = tuple[float, frozenset[tuple[EventText, int]]]
+# Shared by all ledgers of this process, so that parties with one mechanism compute it once. A curve is lazy.
 _known: dict[_Key, tuple[Sequence[Epsilon], int]] = {}
 
 
-def epsilon_after(before: Mapping[str, int], event: str, delta: float, ahead: int = 1) -> Epsilon:
+def epsilon_after(before: Counts, event: EventText, delta: float, ahead: int = 1) -> Epsilon:
     """Epsilon of ``before`` and one more ``event``; if it has to be computed, the next ``ahead`` are at once."""
     key = _key(before, event, 1, delta)
     if key not in _known:
@@ -162,8 +161,8 @@ def epsilon_after(before: Mapping[str, int], event: str, delta: float, ahead: in
     return curve[place]
 
 
-def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int) -> None:
-    """Find epsilon after each of the next rounds and keep it for when they come; of very many, the first ones now."""
+def look_ahead(before: Counts, event: EventText, delta: float, rounds: int) -> None:
+    """Compute epsilon after each of the next rounds, at most ``_AHEAD``, and keep it for when they come."""
     rounds = min(rounds, _AHEAD)
     keys = [_key(before, event, done, delta) for done in range(1, rounds + 1)]
     if all(key in _known for key in keys):
@@ -175,5 +174,5 @@ def look_ahead(before: Mapping[str, int], event: str, delta: float, rounds: int)
     curve[0]
 
 
-def _key(before: Mapping[str, int], event: str, more: int, delta: float) -> _Key:
+def _key(before: Counts, event: EventText, more: int, delta: float) -> _Key:
     return delta, frozenset((Counter(before) + Counter({event: more})).items())

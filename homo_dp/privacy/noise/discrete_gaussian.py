@@ -9,8 +9,10 @@ N such integers is, to the same precision, D of the sum of the t plus one normal
   mechanism, without a term for rounding in the sensitivity;
 - a sum over parties that each add a part of the noise: post-processing of the Gaussian mechanism with all of it.
 
-The centre is first rounded to a multiple of 1 / FRACTIONS, so that tables serve: also a function of t + x, and in the
-sum one more independent term of a width of 1/256, which changes nothing of the argument.
+The centre is first rounded to a multiple of 1 / FRACTIONS, and probabilities are kept to 2**-32, so that small tables
+serve. Neither costs privacy, also in a sum: given the sum of all c, which the Gaussian mechanism may show, the
+fractional parts of the c are uniform and tell nothing of the t, up to exp(-pi**2 v) with v at least 64**2, whatever D
+makes of them (Poisson summation; docs/secure_aggregation.md).
 """
 
 from __future__ import annotations
@@ -25,16 +27,23 @@ from numpy.typing import NDArray
 WIDTH = 2.0  # eta, in steps
 FRACTIONS = 256  # centres between two integers
 _SLOTS = 64  # integers in a table: nearly 16 widths to each side of the centre
-_BITS = 58  # of a 64-bit word, 6 choose a slot and the others decide between it and its alias
-_LARGEST = 2.0**52 * FRACTIONS  # which still are 64-bit integers
-_PIECE = 1 << 14  # numbers at a time, so that the arrays stay in the cache
+_SLOT_BITS = 6
+_BITS = 26  # of a 32-bit word, 6 choose a slot and the others decide between it and its alias
+_LARGEST = 2.0**50  # of centres in units of 1 / FRACTIONS
+# A float64 of this size has units in the last place: added to another, its low bits are the nearest integer.
+_SHIFT = 1.5 * 2.0**52
+_SHIFTED = int(np.float64(_SHIFT).view(np.int64)) // FRACTIONS + _SLOTS // 2 - 1
+_PIECE = 1 << 15  # numbers at a time: few calls, and arrays that stay in the cache
 
 
-def draw_around(centres: NDArray[np.float64], words: Callable[[int], NDArray[np.uint64]]) -> NDArray[np.int64]:
-    """One integer a centre; ``words(n)`` gives n uniform 64-bit words.
+def draw_around(
+    values: NDArray[np.float64], words: Callable[[int], NDArray[np.uint64]], scale: float = 1.0
+) -> NDArray[np.int64]:
+    """One integer for each value times ``scale``; ``words(n)`` gives n uniform 64-bit words.
 
     Guarantees:
-        - each integer has the probability above to 2**-58, for the centre's nearest multiple of 1 / FRACTIONS.
+        - each integer has the probability above to 2**-32, for the centre's nearest multiple of 1 / FRACTIONS;
+        - it is a function of the value and of fresh random bits alone.
 
     >>> def random_words(size: int) -> NDArray[np.uint64]:
     ...     return np.random.default_rng(0).integers(0, 2**64, size, np.uint64)
@@ -42,50 +51,66 @@ def draw_around(centres: NDArray[np.float64], words: Callable[[int], NDArray[np.
     >>> drawn.mean().round(1), drawn.std().round(1)
     (np.float64(7.3), np.float64(2.0))
     """
-    drawn = np.empty(centres.size, np.int64)
-    for start in range(0, centres.size, _PIECE):
-        _fill(drawn[start : start + _PIECE], centres[start : start + _PIECE], words)
+    drawn = np.empty(values.size, np.int64)
+    for start in range(0, values.size, _PIECE):
+        centres = values[start : start + _PIECE] * (scale * FRACTIONS)
+        _fill(drawn[start : start + _PIECE], centres, words((centres.size + 1) // 2))
     return drawn
 
 
-def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: Callable[[int], NDArray[np.uint64]]) -> None:
-    scaled = centres * FRACTIONS
-    if not -_LARGEST < scaled.min() <= scaled.max() < _LARGEST:
+def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: NDArray[np.uint64]) -> None:
+    """Overwrites the centres, which are in units of 1 / FRACTIONS."""
+    if not -_LARGEST < centres.min() <= centres.max() < _LARGEST:
         raise ValueError("a sum with noise is not finite, or too large for its grid; raise the noise multiplier")
-    fine = np.rint(scaled, out=scaled).astype(np.int64)
-    random = words(centres.size)
-    # The slot of an alias table (Walker 1977) in the top bits of the word, the coin in the bits below them.
-    slots = (random >> np.uint64(_BITS)).view(np.int64)
-    random &= np.uint64((1 << _BITS) - 1)
+    centres += _SHIFT
+    fine = centres.view(np.int64)
+    random = words.view(np.uint32)[: centres.size]
+    # The slot of an alias table (Walker 1977) in the low bits of the word, the coin in the bits above them.
+    slots = random & np.uint32(_SLOTS - 1)
+    np.bitwise_and(fine, FRACTIONS - 1, out=out)
+    out <<= _SLOT_BITS
+    out |= slots
+    entries = _table().take(out)
+    leaves = random >= entries
+    entries &= np.uint32(_SLOTS - 1)
+    entries *= leaves
+    slots += entries
+    slots &= np.uint32(_SLOTS - 1)
     np.right_shift(fine, FRACTIONS.bit_length() - 1, out=out)
-    out -= _SLOTS // 2 - 1
-    fine &= FRACTIONS - 1
-    fine *= _SLOTS
-    fine += slots
-    thresholds, aliases = _tables()
-    moves = aliases.take(fine)  # from the slot to its alias
-    moves *= random >= thresholds.take(fine)
     out += slots
-    out += moves
+    out -= _SHIFTED
 
 
 @functools.cache
-def _tables() -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """For every fraction and slot: the coins that stay in the slot, out of 2**_BITS, and how far the others go."""
-    thresholds = np.empty((FRACTIONS, _SLOTS), np.uint64)
-    aliases = np.empty((FRACTIONS, _SLOTS), np.int64)
+def _table() -> NDArray[np.uint32]:
+    """For every fraction and slot: how many coins of 2**_BITS stay in the slot, and below it how far the others go.
+
+    A word (coin, slot) stays if it is below its entry (stays, move): where coin and stays are equal, slot and move
+    decide, so one is taken off where that would let one coin too many stay.
+    """
+    table = np.empty((FRACTIONS, _SLOTS), np.uint32)
     for fraction in range(FRACTIONS):
-        weights = _weights(fraction)
-        small = [slot for slot in range(_SLOTS) if weights[slot] < 1 << _BITS]
-        large = [slot for slot in range(_SLOTS) if weights[slot] >= 1 << _BITS]
-        thresholds[fraction], aliases[fraction] = 1 << _BITS, np.arange(_SLOTS)
-        while small and large:
-            slot, giver = small.pop(), large[-1]
-            thresholds[fraction, slot], aliases[fraction, slot] = weights[slot], giver
-            weights[giver] -= (1 << _BITS) - weights[slot]
-            if weights[giver] < 1 << _BITS:
-                small.append(large.pop())
-    return thresholds.reshape(-1), (aliases - np.arange(_SLOTS)).reshape(-1)
+        for slot, (stays, alias) in enumerate(_aliases(_weights(fraction))):
+            move = (alias - slot) % _SLOTS
+            stays -= stays > 0 and slot < move
+            table[fraction, slot] = (stays << _SLOT_BITS) + move
+    return table.reshape(-1)
+
+
+def _aliases(weights: list[int]) -> list[tuple[int, int]]:
+    """Slots of equal size that have these weights: how many coins stay in each, and where the others go."""
+    whole = 1 << _BITS
+    # A slot that keeps all of its coins goes to itself with the last one.
+    found = [(whole - 1, slot) for slot in range(_SLOTS)]
+    small = [slot for slot in range(_SLOTS) if weights[slot] < whole]
+    large = [slot for slot in range(_SLOTS) if weights[slot] >= whole]
+    while small and large:
+        slot, giver = small.pop(), large[-1]
+        found[slot] = (weights[slot], giver)
+        weights[giver] -= whole - weights[slot]
+        if weights[giver] < whole:
+            small.append(large.pop())
+    return found
 
 
 def _weights(fraction: int) -> list[int]:

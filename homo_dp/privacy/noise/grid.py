@@ -5,9 +5,10 @@ a step that follows from the noise's standard deviation alone, a power of two of
 Rounding, that of the addition included, is a function of t + x and of nothing else: post-processing of the Gaussian
 mechanism. So neither the sensitivity nor the event changes, and what is left is how far x is from an ideal normal.
 
-How far: x is a monotone function of uniform bits within ``e = 2**-49 max(sigma, |x|)`` of the ideal one, so that the
-probability of a grid point is off by a factor of at most 1 + 2 e / step, to which rounding adds less than a tenth; the
-chi-squared divergence of one number is then below 2**-81 (the mean of max(1, x**2) is 1.52), and so is the
+How far: x is within ``e = 2**-50 max(sigma, |x|)`` of a number whose density is that of the normal law times 1 +-
+2**-47 (gaussian.py), so that the probability of a grid point is off by a factor of at most 1 + 2 e / step + 2**-47, to
+which the rounding of t + x adds less than a tenth; the chi-squared divergence of one number is then below 2**-81 (the
+mean of max(1, x**2) is 1.52), and so is the
 Kullback-Leibler divergence, which adds up over numbers, steps and rounds, also where one is chosen after seeing others.
 By Pinsker's inequality q numbers together are within ``sqrt(q) * 2**-41`` of the ideal mechanism in total variation.
 """
@@ -71,8 +72,12 @@ class Grid:
 
     def round_(self, values: Tensor) -> Tensor:
         """Round float64 sums of data and noise to the grid, in place."""
+        return self.steps_(values).mul_(self.step)
+
+    def steps_(self, values: Tensor) -> Tensor:
+        """The same in whole steps: for who multiplies by something else anyway."""
         _check_double(values)
-        return values.mul_(self.scale).round_().mul_(self.step)
+        return values.mul_(self.scale).round_()
 
     def share(self, values: Tensor, noise: NoiseSource) -> Tensor:
         """The integers of float64 sums of data and noise, for sums over parties that each add a part of the noise.
@@ -81,8 +86,8 @@ class Grid:
         the sum would be: see ``discrete_gaussian.py``. That adds variance ``(WIDTH * step)**2`` and costs no privacy.
         """
         _check_double(values)
-        scaled = values.reshape(-1).cpu().numpy() * self.scale
-        return torch.from_numpy(draw_around(scaled, noise.words)).reshape(values.shape)
+        drawn = draw_around(values.reshape(-1).cpu().numpy(), noise.words, self.scale)
+        return torch.from_numpy(drawn).reshape(values.shape)
 
     def share_std(self, sigma: float) -> float:
         """The standard deviation of one party's whole noise where ``sigma`` is what is accounted for."""
@@ -113,7 +118,7 @@ def noised(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
     """``total`` with noise of standard deviation ``sigma`` on every number, on its grid; float64 whatever it was.
 
     Guarantees:
-        - a function of total + noise: what it shows, the lowest bits included, the Gaussian mechanism may show.
+        - the result is a function of total + noise, so that its low bits tell no more than the Gaussian mechanism.
 
     >>> from homo_dp.privacy.noise.source import secure_noise
     >>> released = noised(torch.zeros(3), 1.0, secure_noise())
@@ -127,7 +132,7 @@ def noised(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
 def noised_share(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
     """The same for a party whose noise is a part of that of a sum over parties, which is accounted as one Gaussian."""
     grid = Grid.of(sigma)
-    return grid.share(summed_with_noise(total, sigma, noise), noise) * torch.tensor(grid.step, dtype=torch.float64)
+    return grid.share(summed_with_noise(total, sigma, noise), noise).double().mul_(grid.step)
 
 
 def summed_with_noise(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
@@ -148,7 +153,7 @@ def neglected(numbers: float) -> float:
 
 
 def neglected_delta(numbers: float, epsilon: float) -> float:
-    """What delta grows by for ``numbers`` released numbers: nothing that an accountant's delta shows.
+    """What delta grows by for ``numbers`` released numbers; negligible beside any delta that is accounted.
 
     >>> neglected_delta(1e6, 1.0) < 1e-8
     True

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.noise.drawn_ahead import AheadNormals
+from homo_dp.privacy.noise.background_normals import BackgroundNormals
 from homo_dp.privacy.noise.gaussian import fill_normals
 from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
 
-__all__ = ["NOT_PRIVATE", "AheadNormals", "NoiseSource", "SecureNoise", "SeededNoise", "secure_noise"]
+__all__ = ["NOT_PRIVATE", "BackgroundNormals", "NoiseSource", "SecureNoise", "SeededNoise", "secure_noise"]
 
 NOT_PRIVATE = "NOT PRIVATE"
 

@@ -16,7 +16,7 @@ from homo_dp.privacy.gradients.by_opacus import joint_norms, scaled_sum
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.ghost import clip_in_second_pass
 from homo_dp.privacy.gradients.losses import per_sample
-from homo_dp.privacy.gradients.row_sums import BELOW
+from homo_dp.privacy.gradients.row_sums import BELOW, GHOST_ROWS
 from homo_dp.privacy.gradients.rows_alone import FIRST_STEPS, compare_losses
 from homo_dp.privacy.noise.grid import noised
 from homo_dp.privacy.noise.source import NoiseSource
@@ -87,17 +87,20 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
     """The same for ghost clipping, which clips before the optimiser sees anything; a sum with NaN is refused.
 
     Guarantees:
-        - only gradients as the backward pass of a GhostTensor left them are stepped: others were never clipped.
+        - only gradients as the backward pass of a GhostTensor left them are stepped: others were never clipped;
+        - a batch of so many rows that its float32 sum could be off by more than clipping leaves free is refused.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
         super().__init__(optimizer, secure_mode=False, **options)
         _take_source(self, noise)
         self._clipped: list[tuple[Any, int]] = []
+        self._rows = self._rows_squared = 0
 
-    def note_clipped(self) -> None:
-        """The gradients are clipped now."""
+    def note_clipped(self, rows: int) -> None:
+        """The gradients are clipped now, and the sum of so many rows."""
         self._clipped = [_seen(parameter.grad) for parameter in self.params]
+        self._rows = rows
 
     def accumulate(self) -> None:
         found = [_seen(parameter.grad) for parameter in self.params]
@@ -110,10 +113,23 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
                 "grad_sample_mode=ghost: these gradients are not clipped; call backward() once, on the loss of the "
                 "criterion that make_private returned, and on nothing else"
             )
+        self._bound_rounding()
         for parameter in self.params:
             if parameter.summed_grad is None:
                 parameter.summed_grad = torch.zeros_like(parameter, dtype=torch.float64)
             parameter.summed_grad.add_(parameter.grad.detach())
+
+    def _bound_rounding(self) -> None:
+        """Raise if float32 sums of this batch may be off by more than clipping leaves free: by m**2 C / 2**24 of m."""
+        if self.params[0].summed_grad is None:
+            self._rows_squared = 0
+        self._rows_squared += self._rows**2
+        if self._rows_squared > GHOST_ROWS**2:
+            raise PrivacyError(
+                f"grad_sample_mode=ghost: {self._rows} rows at a time are summed in float32, and one record could move "
+                f"the sum by more than max_grad_norm; take at most {GHOST_ROWS} rows a batch, or physical batches (64 "
+                "rows for 1024, 32 for 2048: BatchMemoryManager), or grad_sample_mode=auto"
+            )
 
     def add_noise(self) -> None:
         add_secure_noise(self)
@@ -175,7 +191,7 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         if not bool(norms.isfinite().all()):
             raise PrivacyError("a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data")
         self.module.per_sample_gradient_norms = norms
-        self.optimizer.note_clipped()
+        self.optimizer.note_clipped(self.rows)
 
     def __mul__(self, other: Any) -> "GhostTensor":
         return GhostTensor.checked(super().__mul__(_plain(other)), self.rows)

@@ -1,12 +1,12 @@
 """The Opacus engine whose secure mode works: our noise, our sampling, Opacus' modules, optimisers and accountants.
 
-Two ways in: ``make_private`` for a training loop written for Opacus, and ``private_training`` for the loop that the
-federation uses. Both account every step in the same accountant, which lives as long as the engine.
+It is for training loops written for Opacus. The federation does not use it: its loop is
+``privacy.training.private_training``, and its ledger accounts.
 """
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import opacus
@@ -20,12 +20,11 @@ from torch.utils.data import DataLoader
 from homo_dp.privacy.accounting.checks import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.by_opacus import ExpandedWeights, rows_first
-from homo_dp.privacy.gradients.choice import MODES, probe_mode, probed_tape
 from homo_dp.privacy.gradients.clipped_gradients import out_of_place
 from homo_dp.privacy.gradients.clipping import check_clip_norm
-from homo_dp.privacy.gradients.fast.tape import FastTape, tape_of
+from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers
-from homo_dp.privacy.gradients.losses import Loss
+from homo_dp.privacy.gradients.grad_sample_mode import MODES, probe_mode, probed_chain
 from homo_dp.privacy.gradients.rows_alone import FirstBatches
 from homo_dp.privacy.gradients.validation import (
     RowsSecond,
@@ -46,9 +45,7 @@ from homo_dp.privacy.opacus.dp_optimizer import (
 )
 from homo_dp.privacy.opacus.fast_module import FastDPOptimizer, FastGradSampleModule
 from homo_dp.privacy.opacus.loader import first_features, poisson_loader, poisson_sampler, steps_for
-from homo_dp.privacy.sampling.samplers import PoissonSampler
 from homo_dp.privacy.training.dropout_masks import SecretMasks, may_draw
-from homo_dp.privacy.training.private_training import PrivateTraining
 
 ACCOUNTANTS = ("rdp", "prv")
 _BY_NAME = "asked for by name"
@@ -81,55 +78,6 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         self.secure_rng = None  # Opacus' torchcsprng generator: never used here
         self.dataset: Any = None
         self.mode_reason = ""
-
-    def private_training(
-        self,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Loss,
-        features: Tensor,
-        labels: Tensor,
-        *,
-        sampler: PoissonSampler,
-        noise_multiplier: float,
-        max_grad_norm: float,
-        physical_batch_size: int | None = None,
-        grad_sample_mode: str = "auto",
-        after_noise: Callable[[], None] | None = None,
-    ) -> PrivateTraining:
-        """DP-SGD on tensors, accounted in this engine; see PrivateTraining for what it guarantees.
-
-        >>> from homo_dp.privacy.gradients.losses import binary_logistic
-        >>> model = nn.Linear(3, 1)
-        >>> engine = PrivacyEngine()
-        >>> training = engine.private_training(
-        ...     model, torch.optim.SGD(model.parameters(), lr=0.1), binary_logistic,
-        ...     features=torch.randn(100, 3), labels=torch.ones(100),
-        ...     sampler=PoissonSampler(100, 0.1), noise_multiplier=1.1, max_grad_norm=1.0)
-        >>> training.run(steps=5)
-        >>> engine.accountant.history
-        [(1.1, 0.1, 5)]
-        """
-
-        def account() -> None:
-            self.accountant.step(noise_multiplier=training.noise_multiplier, sample_rate=sampler.sample_rate)
-
-        training = PrivateTraining(
-            module,
-            optimizer,
-            loss,
-            features,
-            labels,
-            sampler=sampler,
-            noise_multiplier=noise_multiplier,
-            max_grad_norm=max_grad_norm,
-            noise=self.noise,
-            physical_batch_size=physical_batch_size,
-            grad_sample_mode=grad_sample_mode,
-            after_noise=after_noise,
-            on_step=account,
-        )
-        return training
 
     def make_private(
         self,
@@ -168,7 +116,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         first_batches = None if isinstance(module, AbstractGradSampleModule) else FirstBatches(module, batch_first)
         if first_batches is not None and features is not None:
             first_batches.compare_made_up(features, sampler.expected_size)
-        mode, self.mode_reason, tape = self._mode(
+        mode, self.mode_reason, chain = self._mode(
             module, optimizer, grad_sample_mode, features, plain=plain, batch_first=batch_first
         )
         _log.info("grad_sample_mode=%s: %s", mode, self.mode_reason)
@@ -179,7 +127,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             loss_reduction=loss_reduction,
             grad_sample_mode=mode,
             wrap_model=wrap_model,
-            tape=tape,
+            chain=chain,
         )
         wrapped.forbid_grad_accumulation()
         if wrapped is not module and isinstance(wrapped, AbstractGradSampleModule):
@@ -279,20 +227,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
     def _mode(
         self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool, batch_first: bool
-    ) -> tuple[str, str, FastTape | None]:
-        """The mode to use for the one that was asked for, why, and the tape of the fast one."""
+    ) -> tuple[str, str, FastChain | None]:
+        """The mode to use for the one that was asked for, why, and the chain of the fast one."""
         if isinstance(module, AbstractGradSampleModule):
             found = "fast" if isinstance(module, FastGradSampleModule) else "hooks"
             return (found, "the module is wrapped already", None) if mode == "auto" else (mode, _BY_NAME, None)
         if mode == "auto" and not plain:
             mode, reason = "hooks", "the fast mode clips flat, batch first, in a wrapped module"
         elif mode in ("auto", "fast"):
-            tape, reason = tape_of(module) if features is None else probed_tape(module, features)
+            chain, reason = chain_of(module) if features is None else probed_chain(module, features)
             held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
-            if tape is not None and len(tape.parameters) != held:
-                tape, reason = None, "the optimizer holds a part of the parameters"
-            if tape is not None:
-                return "fast", reason if mode == "auto" else _BY_NAME, tape
+            if chain is not None and len(chain.parameters) != held:
+                chain, reason = None, "the optimizer holds a part of the parameters"
+            if chain is not None:
+                return "fast", reason if mode == "auto" else _BY_NAME, chain
             if mode == "fast":
                 raise PrivacyError(f"grad_sample_mode=fast: {reason}; use grad_sample_mode=auto")
             mode = "hooks"
@@ -322,13 +270,13 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         return features
 
     def _prepare_model(
-        self, module: nn.Module, *, grad_sample_mode: str, tape: FastTape | None = None, **options: Any
+        self, module: nn.Module, *, grad_sample_mode: str, chain: FastChain | None = None, **options: Any
     ) -> Any:
         if not isinstance(module, AbstractGradSampleModule):
             module.train()
             same = {"batch_first": options["batch_first"], "loss_reduction": options["loss_reduction"]}
             if grad_sample_mode == "fast":
-                return FastGradSampleModule(module, tape=tape, **same)
+                return FastGradSampleModule(module, chain=chain, **same)
             if grad_sample_mode == "ew":
                 return ExpandedWeights(module, **same)
         elif isinstance(module, FastGradSampleModule | ExpandedWeights):

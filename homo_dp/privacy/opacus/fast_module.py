@@ -1,6 +1,6 @@
 """The fast path as an Opacus pair: a GradSampleModule and a DPOptimizer for a training loop written for Opacus.
 
-The forward pass is one autograd node over the whole tape. Its backward keeps the gradients at the layers' outputs, and
+The forward pass is one autograd node over the whole chain. Its backward keeps the gradients at the layers' outputs, and
 ``optimizer.step()`` clips them, adds noise and steps. Per-sample gradients (``p.grad_sample``) never exist.
 """
 
@@ -12,12 +12,12 @@ from opacus.grad_sample import AbstractGradSampleModule
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.fast.tape import FastTape, all_finite, tape_of
+from homo_dp.privacy.gradients.fast.chain import FastChain, all_finite, chain_of
 from homo_dp.privacy.gradients.validation import check_noise_multiplier
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.opacus.dp_optimizer import SecureDPOptimizer, check_trained
+from homo_dp.privacy.training.batches_and_noise import NoiseVectors
 from homo_dp.privacy.training.sgd import step_optimizer, views
-from homo_dp.privacy.training.supplies import NoiseVectors
 
 _ENDLESS = 1 << 30  # steps: an Opacus loop does not say how many it will take
 
@@ -26,17 +26,17 @@ class FastGradSampleModule(AbstractGradSampleModule):  # type: ignore[misc]
     """A wrapped module whose gradients are clipped on the fast path.
 
     Guarantees:
-        - as FastTape, for one forward and one backward pass per step; anything else is refused.
+        - as FastChain, for one forward and one backward pass per step; anything else is refused.
     """
 
     def __init__(
-        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", tape: FastTape | None = None
+        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", chain: FastChain | None = None
     ) -> None:
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
-        tape, reason = tape_of(m) if tape is None else (tape, "batch_first=False")
-        if tape is None or not batch_first:
+        chain, reason = chain_of(m) if chain is None else (chain, "batch_first=False")
+        if chain is None or not batch_first:
             raise PrivacyError(f"grad_sample_mode=fast: {reason}; use grad_sample_mode=auto")
-        self.passes = Passes(tape, loss_reduction)
+        self.passes = Passes(chain, loss_reduction)
         self._anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward; gets no gradient
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -55,8 +55,8 @@ class FastGradSampleModule(AbstractGradSampleModule):  # type: ignore[misc]
 class Passes:
     """What is kept between forward, backward and step. No attributes of the module: torch takes long to set those."""
 
-    def __init__(self, tape: FastTape, loss_reduction: str) -> None:
-        self.tape = tape
+    def __init__(self, chain: FastChain, loss_reduction: str) -> None:
+        self.chain = chain
         self._mean = loss_reduction == "mean"
         self._count = 0
         self._inputs: Tensor | None = None
@@ -64,19 +64,19 @@ class Passes:
         self._squares: Tensor | None = None
 
     def forward(self, inputs: Tensor) -> tuple[int, Tensor]:
-        """Forward over the tape; the number names this pass."""
+        """Forward over the chain; the number names this pass."""
         self._count += 1
         self._inputs, self._gradient, self._squares = inputs, None, None
-        return self._count, self.tape.forward(inputs)
+        return self._count, self.chain.forward(inputs)
 
     def backward(self, number: int, gradient: Tensor) -> None:
-        """Backward over the tape, given the gradient of the reduced loss at the outputs."""
+        """Backward over the chain, given the gradient of the reduced loss at the outputs."""
         if number != self._count or self._squares is not None:
             raise PrivacyError(
                 "grad_sample_mode=fast takes one forward and one backward pass a step; use grad_sample_mode=hooks"
             )
         self._gradient = gradient * len(gradient) if self._mean else gradient
-        self._squares = self.tape.backward(self._gradient)
+        self._squares = self.chain.backward(self._gradient)
 
     @property
     def ready(self) -> bool:
@@ -92,14 +92,14 @@ class Passes:
         if not all_finite(squares):
             finite = squares.isfinite()
             if not bool(finite.any()):  # not every module takes a batch of no rows
-                self.tape.forget()
+                self.chain.forget()
                 for total in () if accumulate else sums:
                     total.zero_()
                 return
-            self.tape.forward(inputs[finite])
-            squares = self.tape.backward(gradient[finite])
-        self.tape.write_clipped_sum(squares, clip_norm, sums, accumulate)
-        self.tape.forget()
+            self.chain.forward(inputs[finite])
+            squares = self.chain.backward(gradient[finite])
+        self.chain.write_clipped_sum(squares, clip_norm, sums, accumulate)
+        self.chain.forget()
 
 
 class FastDPOptimizer(SecureDPOptimizer):
@@ -115,12 +115,12 @@ class FastDPOptimizer(SecureDPOptimizer):
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: FastGradSampleModule, **options: Any) -> None:
         super().__init__(optimizer, **options)
         self._passes = module.passes
-        self._tape_order = cast("list[nn.Parameter]", self._passes.tape.parameters)
-        if {id(parameter) for parameter in self._tape_order} != set(self.trained):
+        self._chain_order = cast("list[nn.Parameter]", self._passes.chain.parameters)
+        if {id(parameter) for parameter in self._chain_order} != set(self.trained):
             raise PrivacyError("grad_sample_mode=fast trains all trainable parameters; use grad_sample_mode=hooks")
-        size = sum(parameter.numel() for parameter in self._tape_order)
-        self._sum = torch.zeros(size, dtype=torch.float64, device=self._tape_order[0].device)
-        self._sums = views(self._sum, self._tape_order)
+        size = sum(parameter.numel() for parameter in self._chain_order)
+        self._sum = torch.zeros(size, dtype=torch.float64, device=self._chain_order[0].device)
+        self._sums = views(self._sum, self._chain_order)
         self._released = False
         self._gradient: Tensor | None = None
         self._gradients: list[Tensor] = []
@@ -131,13 +131,13 @@ class FastDPOptimizer(SecureDPOptimizer):
         return 1
 
     def clip_and_accumulate(self) -> None:
-        accumulate = self._tape_order[0].summed_grad is not None  # type: ignore[attr-defined]
+        accumulate = self._chain_order[0].summed_grad is not None  # type: ignore[attr-defined]
         if accumulate and self._released and self._passes.ready:
             raise ValueError("the last sum was released already: call optimizer.zero_grad() before the next pass")
         with torch.no_grad():
             self._passes.take_clipped_sum(self.max_grad_norm, self._sums, accumulate)
         self._released = False
-        for parameter, clipped in zip(self._tape_order, self._sums, strict=True):
+        for parameter, clipped in zip(self._chain_order, self._sums, strict=True):
             parameter.summed_grad = clipped  # type: ignore[attr-defined]
 
     def add_noise(self) -> None:
@@ -151,9 +151,9 @@ class FastDPOptimizer(SecureDPOptimizer):
             self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS)
         self._released = True
         noisy = torch.add(self._sum, self._vectors.next().to(self._sum.device), alpha=sigma)
-        self._gradient = Grid.of(sigma).round_(noisy).to(self._tape_order[0].dtype)
-        self._gradients = views(self._gradient, self._tape_order)
-        for parameter, gradient in zip(self._tape_order, self._gradients, strict=True):
+        self._gradient = Grid.of(sigma).round_(noisy).to(self._chain_order[0].dtype)
+        self._gradients = views(self._gradient, self._chain_order)
+        for parameter, gradient in zip(self._chain_order, self._gradients, strict=True):
             parameter.grad = gradient
         self.applied_sigma = sigma
 
@@ -178,15 +178,15 @@ class FastDPOptimizer(SecureDPOptimizer):
             with torch.enable_grad():
                 closure()
         if self.pre_step():
-            step_optimizer(self.original_optimizer, self._tape_order, self._gradients)
+            step_optimizer(self.original_optimizer, self._chain_order, self._gradients)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        for parameter in self._tape_order:
+        for parameter in self._chain_order:
             parameter.grad_sample = None  # type: ignore[attr-defined]
             if not self._is_last_step_skipped:
                 parameter.summed_grad = None  # type: ignore[attr-defined]
         own = self._gradient is not None and all(
-            parameter.grad is gradient for parameter, gradient in zip(self._tape_order, self._gradients, strict=True)
+            parameter.grad is gradient for parameter, gradient in zip(self._chain_order, self._gradients, strict=True)
         )
         if own and self._gradient is not None and not set_to_none:
             self._gradient.zero_()

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
-from homo_dp.privacy.training.supplies import PoissonBatches
+from homo_dp.privacy.training.batches_and_noise import PoissonBatches
 
 
 def poisson_sampler(data_loader: DataLoader[Any]) -> PoissonSampler:

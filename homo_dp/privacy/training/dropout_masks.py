@@ -1,4 +1,4 @@
-"""Random numbers of layers (dropout): from a state of torch's generator that nobody knows.
+"""Random numbers of layers (dropout), drawn from a secret state of torch's generator.
 
 Which mask a row gets depends on its place in the batch. Under masks that an observer could work out, leaving one row
 out would give all rows after it other masks, and move the sum by more than C; under masks that are independent and
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.fast.tape import tape_of
+from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.noise.source import NoiseSource
 
 # torch's state of the Mersenne Twister: seed, words left, a flag, the next word, 624 words of 32 bits in 64, normals.
@@ -61,9 +61,9 @@ def may_draw(module: nn.Module) -> bool:
     >>> may_draw(nn.Linear(2, 2)), may_draw(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
     (False, True)
     """
-    tape, _ = tape_of(module)
+    chain, _ = chain_of(module)
     draws = any(isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU) for layer in module.modules())
-    return draws or tape is None or tape.has_foreign_code
+    return draws or chain is None or chain.has_foreign_code
 
 
 class SecretMasks:

@@ -12,9 +12,9 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import Loss
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
+from homo_dp.privacy.training.batches_and_noise import NoiseVectors
 from homo_dp.privacy.training.private_training import PrivateTraining
 from homo_dp.privacy.training.sgd import views
-from homo_dp.privacy.training.supplies import NoiseVectors
 
 
 class PrivateGradient(PrivateTraining):
@@ -70,6 +70,10 @@ class PrivateGradient(PrivateTraining):
         self._sum.zero_()
         self.applied_sigma = self.private_sum.party_sigma
         self.steps_done += 1
+
+    def turn(self, transform: Tensor) -> None:
+        """Only the gradient of a linear model can be taken in other coordinates."""
+        raise PrivacyError("train.solver=sgd: takes gradients in the model's own coordinates")
 
     def parts(self, values: Tensor) -> dict[str, Tensor]:
         """A vector of sums under the names of the weights; a frozen weight has zeros."""

@@ -13,22 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.choice import choose_gradients
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, has_opacus_layers
 from homo_dp.privacy.gradients.clipping import check_clip_norm
-from homo_dp.privacy.gradients.fast.tape import all_finite
+from homo_dp.privacy.gradients.fast.chain import all_finite
+from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
 from homo_dp.privacy.gradients.rows_alone import RowsAlone, keeps_rows_alone
 from homo_dp.privacy.gradients.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.noise.source import NoiseSource, secure_noise
 from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.privacy.training.batches_and_noise import NoiseVectors, PoissonBatches
 from homo_dp.privacy.training.dropout_masks import secret_masks
 from homo_dp.privacy.training.optimizer_state import pack_optimizer, unpack_optimizer
 from homo_dp.privacy.training.sgd import step_optimizer, views
-from homo_dp.privacy.training.supplies import NoiseVectors, PoissonBatches
 
 _STEPS = "training.steps"
+_PIECE = 1 << 16  # numbers of a long sum that several operations in a row find in the cache
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +61,6 @@ class PrivateTraining:
         physical_batch_size: int | None = None,
         grad_sample_mode: str = "auto",
         after_noise: Callable[[], None] | None = None,
-        on_step: Callable[[], None] | None = None,
     ) -> None:
         self._noise_multiplier = check_noise_multiplier(noise_multiplier)
         self._max_grad_norm = check_clip_norm(max_grad_norm, "max_grad_norm")
@@ -76,7 +76,7 @@ class PrivateTraining:
             rows_first(module)
         probe_rows(module, loss, features, labels)
         self.module, self.optimizer, self._loss = module, optimizer, loss
-        self.after_noise, self._on_step = after_noise, on_step
+        self.after_noise = after_noise
         self._features, self._labels = features.detach(), labels.detach()
         self._physical_batch_size = physical_batch_size
         self.steps_done = 0
@@ -226,8 +226,6 @@ class PrivateTraining:
                 parameter.grad = gradient
         if self.after_noise is not None:
             self.after_noise()
-        if self._on_step is not None:
-            self._on_step()
         step_optimizer(self.optimizer, self._parameters, self._released_parts)
         self.steps_done += 1
 
@@ -236,10 +234,10 @@ class PrivateTraining:
 
     def _sum_clipped(self, rows: Tensor) -> None:
         self._last_norms = []
-        if len(rows) == 0:
+        self._gradients.batch_rows = rows.shape[0]  # len() of a tensor takes a microsecond
+        if rows.shape[0] == 0:
             self._sum.zero_()
             return
-        self._gradients.batch_rows = len(rows)
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
@@ -252,9 +250,10 @@ class PrivateTraining:
 
     def _gather(self, rows: Tensor) -> Tensor:
         # One buffer for all batches: memory that is given back and asked for again every step costs page faults.
-        if self._batch is None or len(self._batch) < len(rows):
-            self._batch = self._features.new_empty((len(rows) + len(rows) // 8, *self._features.shape[1:]))
-        return torch.index_select(self._features, 0, rows, out=self._batch[: len(rows)])
+        count = rows.shape[0]
+        if self._batch is None or self._batch.shape[0] < count:
+            self._batch = self._features.new_empty((count + count // 8, *self._features.shape[1:]))
+        return torch.index_select(self._features, 0, rows, out=self._batch[:count])
 
     def _add_noise(self, vectors: NoiseVectors) -> None:
         sigma = self._noise_multiplier * self._max_grad_norm
@@ -263,7 +262,12 @@ class PrivateTraining:
 
     def _release(self) -> None:
         """The noisy sum on its grid over the expected batch size; only this is ever seen by anything that follows."""
-        self._released.copy_(self._grid.round_(self._sum)).mul_(1.0 / self._sampler.expected_size)
+        scale = self._grid.step / self._sampler.expected_size
+        if self._sum.numel() <= _PIECE or self._sum.is_cuda:
+            self._released.copy_(self._grid.steps_(self._sum)).mul_(scale)
+            return
+        for total, released in zip(torch.split(self._sum, _PIECE), torch.split(self._released, _PIECE), strict=True):
+            released.copy_(self._grid.steps_(total)).mul_(scale)
 
 
 def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.core.errors import ModelFileError
-from homo_dp.tracking.mlflow.signature import describe, example_of, signature_of
+from homo_dp.tracking.mlflow.signature import describe, example_of, privacy_tags, signature_of
 from homo_dp.tracking.mlflow.uris import missing_file
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def log_model(client: MlflowClient, experiment: Any, run_id: str, path: Path, re
     client.finalize_logged_model(logged.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     if register is not None:
-        _register(client, register, logged.model_id, run_id)
+        _register(client, register, logged.model_id, run_id, privacy_tags(path))
     return str(logged.model_id)
 
 
@@ -83,7 +83,9 @@ def model_file(name: str, uri: str) -> Iterator[str]:
 
     shown = masked(uri)
     if missing_file(uri) is not None:
-        raise ModelFileError(f"modelFileName={name}: tracking.uri={shown} is no store (no such file); set tracking.uri")
+        raise ModelFileError(
+            f"modelFileName={name}: tracking.uri={shown} is not a store (no such file); set tracking.uri"
+        )
     set_defaults()
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
@@ -104,7 +106,7 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         yield str(files[0])
 
 
-def _register(client: MlflowClient, name: str, model_id: str, run_id: str) -> None:
+def _register(client: MlflowClient, name: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -112,4 +114,6 @@ def _register(client: MlflowClient, name: str, model_id: str, run_id: str) -> No
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    client.create_model_version(name, f"models:/{model_id}", run_id, model_id=model_id)
+    statement = tags.get("statement")
+    said = {key: value for key, value in tags.items() if key != "statement"}
+    client.create_model_version(name, f"models:/{model_id}", run_id, said, description=statement, model_id=model_id)

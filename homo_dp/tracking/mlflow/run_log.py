@@ -29,7 +29,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 60.0, 10.0
 
 
 class RunLog:
-    """Says what happens in runs of one store. No method raises or waits, except ``close``, for a limited time."""
+    """Records what happens in the runs of one store. No method raises; only ``close`` waits, for a limited time."""
 
     def __init__(self, uri: str, experiment: str, unsent: Path) -> None:
         self.uri, self.unsent = uri, unsent

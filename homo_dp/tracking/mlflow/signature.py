@@ -37,6 +37,18 @@ def describe(path: Path) -> Description:
         raise ModelFileError(f"{path}: is damaged or not a homo_dp model ({error}); train it again") from error
 
 
+def privacy_tags(path: Path) -> dict[str, str]:
+    """What a model file says about its privacy, as tags of a registered version."""
+    from safetensors import safe_open
+
+    with safe_open(str(path), framework="np") as file:
+        privacy = json.loads((file.metadata() or {})["privacy"])
+    said = {key: privacy.get(key) for key in ("epsilon", "delta", "unit", "mechanism", "statement")}
+    said["epsilon"] = said["epsilon"] if privacy.get("private") else None
+    tags = {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in said.items() if value}
+    return tags | {"privacy": "private" if privacy.get("private") else "NOT PRIVATE"}
+
+
 def signature_of(description: Description) -> Any:
     """The model's MLflow signature; for two classes the threshold is a parameter of every call."""
     from mlflow.models import ModelSignature

@@ -27,7 +27,7 @@ Line = dict[str, Any]
 
 
 class Spool:
-    """Appends what a run tells, a line at a time; a full disk or a folder that is gone is the caller's warning."""
+    """Appends what a run tells, a line at a time; for a full disk or a folder that is gone the caller warns."""
 
     def __init__(self, folder: Path, uri: str, experiment: str) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Spool:
 
 
 def spool_name() -> str:
-    """A name for a new spool that sorts after those of before, even if a killed process is back at once."""
+    """A name for a new spool that sorts after all earlier ones, even if a killed process starts again at once."""
     moment = time.time_ns()
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment // 10**9))  # UTC never repeats an hour
     return f"{started}-{moment % 10**9:09d}-{secrets.token_hex(4)}"

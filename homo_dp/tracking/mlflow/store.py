@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.core.files import make_folder, replacing
 from homo_dp.core.heavy_imports import quick_imports
+from homo_dp.tracking.mlflow.experiment_view import view_tags
 from homo_dp.tracking.mlflow.spool import Line, State, alone
 from homo_dp.tracking.mlflow.uris import SQLITE, artifact_location, database, is_local
 from homo_dp.tracking.tracker import CONFIG, MODEL
@@ -54,6 +55,7 @@ class Store:
             "params": self._params,
             "tags": self._tags,
             "artifact": self._artifact,
+            "dataset": self._dataset,
             "model": self._model,
             "draw": self._draw,
             "pictures": self._pictures,
@@ -98,7 +100,7 @@ class Store:
             if error.error_code not in REFUSALS:
                 raise
             self.state.refused.append(one_line(error))
-        except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:  # no later try would do better
+        except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:  # it would fail again
             self.state.refused.append(f"{type(error).__name__}: {one_line(error)}")
         except Exception:
             self._retried = True
@@ -113,9 +115,12 @@ class Store:
 
         found = self.client.get_experiment_by_name(name)
         if found is not None:
+            for key, value in view_tags().items():
+                if found.tags.get(key) != value:  # an experiment of before, or of an older version
+                    self.client.set_experiment_tag(found.experiment_id, key, value)
             return str(found.experiment_id)
         try:
-            return str(self.client.create_experiment(name, artifact_location=artifact_location(uri)))
+            return str(self.client.create_experiment(name, artifact_location=artifact_location(uri), tags=view_tags()))
         except MlflowException:
             made = self.client.get_experiment_by_name(name)  # by another run, in between
             if made is None:
@@ -176,7 +181,7 @@ class Store:
         return str(self.client.get_run(run_id).data.tags.get(HOLDER_TAG, ""))
 
     def _made_before(self, mark: str) -> str | None:
-        """A run that a lost answer was about."""
+        """A run that the store made although its answer was lost; None if there is none."""
         found = self.client.search_runs([self.state.experiment_id], f"tags.`{SPOOL_TAG}` = '{mark}'", max_results=1)
         return str(found[0].info.run_id) if found else None
 
@@ -205,6 +210,15 @@ class Store:
             for part in _parts(metrics, METRICS_AT_ONCE):
                 self.client.log_batch(self.state.runs[key], metrics=part)
 
+    def _dataset(self, line: Line) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        said = line["dataset"]
+        dataset = Dataset(
+            said["name"], said["digest"], "homo_dp", said["source"], said.get("schema"), said.get("profile")
+        )
+        self.client.log_inputs(self._id(line), [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
     def _tags(self, line: Line) -> None:
         from mlflow.entities import RunTag
 
@@ -214,7 +228,7 @@ class Store:
     def _files_elsewhere(self, uri: str) -> str | None:
         """Where a store on this machine keeps its files, if that is not on this machine."""
         if not is_local(uri):
-            return None  # it was told nothing that must stay
+            return None  # a server is sent nothing that must stay on this machine
         found = str(self.client.get_experiment(self.state.experiment_id).artifact_location)
         return None if is_local(found) else found
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from homo_dp.tracking.mlflow.charts import CONSTANT, Steady, chart_names
 from homo_dp.tracking.mlflow.run_log import RunLog
 from homo_dp.tracking.mlflow.uris import is_local
 from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS
@@ -14,6 +15,7 @@ from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS
 log = logging.getLogger(__name__)
 
 TRAINING = "training"
+NAME, DESCRIPTION = "mlflow.runName", "mlflow.note.content"  # MLflow's own tags
 PRIVATE_PREFIXES = ("train_", "test_")
 LOCAL_FILES = (PREDICTIONS, NORMS)
 
@@ -46,16 +48,28 @@ class MlflowTracker:
         self._log = RunLog(uri, experiment, place.with_name(f"{place.stem}_unsent"))
         self._runs: list[str] = []
         self._round, self._last = 0, dict[str, float]()
+        self._steady: dict[str, Steady] = {}
+        self._description = ""
         self._finished = False
 
     def start(
-        self, params: Mapping[str, str], tags: Mapping[str, str], parties: Sequence[str], mark: str | None = None
+        self,
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+        parties: Sequence[str],
+        mark: str | None = None,
+        dataset: Mapping[str, Any] | None = None,
     ) -> None:
-        name = self.run_name or "/".join(filter(None, (tags.get("run", TRAINING), tags.get("party"))))
-        self._open(TRAINING, None, name, tags, params, mark)
+        made_up = tags.get(NAME) or "/".join(filter(None, (tags.get("run", TRAINING), tags.get("party"))))
+        name, self._description = self.run_name or made_up, tags.get(DESCRIPTION, "")
+        shared = {key: value for key, value in tags.items() if key not in (NAME, DESCRIPTION)}
+        said = {DESCRIPTION: self._description} if self._description else {}
+        self._open(TRAINING, None, name, shared | said, params, mark)
+        if dataset is not None:
+            self._log.add("dataset", key=TRAINING, dataset=dict(dataset))
         for party in parties:
-            part = dict(tags) | {"party": party}
-            self._open(f"party/{party}", TRAINING, f"{name}/{party}", part, {"party": party}, mark)
+            child = f"{party} {name.rpartition(' ')[2]}" if name == tags.get(NAME) else f"{name}/{party}"
+            self._open(f"party/{party}", TRAINING, child, shared | {"party": party}, {"party": party}, mark)
         if self._hidden:
             log.warning(
                 "tracking.uri is not on this machine: numbers that were computed from private rows stay out of it "
@@ -64,8 +78,14 @@ class MlflowTracker:
 
     def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
         self._round, self._last = number, dict(metrics)
-        found = {f"party/{party}": dict(values) for party, values in parties.items() if values}
-        self._log.add("metrics", step=number, runs={TRAINING: self._shown(metrics), **found})
+        found = {TRAINING: chart_names(self._shown(metrics))}
+        found |= {f"party/{party}": dict(values) for party, values in parties.items() if values}
+        drawn: dict[int, dict[str, Any]] = {}
+        for key, values in found.items():
+            for step, charted in self._steady.setdefault(key, Steady()).charted(number, values).items():
+                drawn.setdefault(step, {})[key] = charted
+        for step, runs in sorted(drawn.items()):
+            self._log.add("metrics", step=step, runs=runs)
 
     def draw(self, record: Mapping[str, Any]) -> None:
         if not self.pictures or not self._runs:
@@ -107,11 +127,16 @@ class MlflowTracker:
     def _last_words(
         self, status: str, files: Mapping[str, Path], tags: Mapping[str, str], metrics: Mapping[str, float]
     ) -> None:
-        news = {name: value for name, value in self._shown(metrics).items() if self._last.get(name) != value}
-        if news:
-            self._log.add("metrics", step=self._round, runs={TRAINING: news})
+        shown = self._shown(metrics)
+        news = {name: value for name, value in shown.items() if self._last.get(name) != value}
+        charts = {name: value for name, value in news.items() if name not in CONSTANT}
+        if charts:
+            self._log.add("metrics", step=self._round, runs={TRAINING: chart_names(charts)})
+        self._tell_constants({name: value for name, value in shown.items() if name in CONSTANT})
         if tags:
-            self._log.add("tags", key=TRAINING, tags=dict(tags))
+            said = [self._description, *(tags[key] for key in ("statement", "reason") if key in tags)]
+            described = {DESCRIPTION: "\n\n".join(filter(None, said))}
+            self._log.add("tags", key=TRAINING, tags=dict(tags) | described)
         kept = self._keep(files)
         for role, name in kept.items():
             self._log.add("artifact", key=TRAINING, path=name, role=role)
@@ -121,6 +146,13 @@ class MlflowTracker:
             self._log.add("pictures", key=TRAINING, files=kept)
         for key in reversed(self._runs):
             self._log.add("end", key=key, status=status)
+
+    def _tell_constants(self, known: Mapping[str, float]) -> None:
+        for key in self._runs:
+            params = self._steady[key].constants() if key in self._steady else {}
+            params |= known if key == TRAINING else {}
+            if params:
+                self._log.add("params", key=key, params=params)
 
     def _keep(self, files: Mapping[str, Path]) -> dict[str, str]:
         kept: dict[str, str] = {}

@@ -1,4 +1,7 @@
-"""The privacy report of a run, for a privacy officer to read and file: one HTML page made of the run's own files."""
+"""The privacy report of a run, for a privacy officer to read and file: one HTML page made of the run's own files.
+
+This file says which values the page shows, ``templates/report.html`` how they look.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp import __version__
-from homo_dp.tracking.report.page import Html, facts, folded, listed, page, picture, table, tag
+from homo_dp.tracking.report.evidence import CANNOT_SHOW, NONE_FOUND, audit_table
+from homo_dp.tracking.report.meaning import meaning_table
+from homo_dp.tracking.report.nist import hazards
+from homo_dp.tracking.report.page import Table, render
 from homo_dp.tracking.report.record import Record
 from homo_dp.tracking.report.text import (
     event_words,
@@ -32,6 +38,7 @@ PARTY_COLUMNS = {
 }
 METRICS = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "r2", "rmse", "mae")
 MOST_ROWS = 2000
+ABOUT = {"purpose": "purpose", "controller": "data controller", "retention": "retention", "contact": "contact"}
 # What the report says in words or tables of their own; everything else that a mechanism states is listed as it is.
 SAID = {
     *("private", "statement", "mechanism", "unit", "neighbouring_relation", "epsilon", "delta", "secure_mode"),
@@ -51,58 +58,54 @@ class Checks:
         return all(good for good, _ in self.findings)
 
 
-def report_page(record: Record, checks: Checks) -> str:
-    """The report as HTML."""
-    private = bool(record.privacy.get("private"))
-    word = "NOT PRIVATE" if not private else "PRIVATE" if checks.good else "NOT VERIFIED"
-    badge = tag("span", word, class_="badge good" if word == "PRIVATE" else "badge bad")
-    title, weak = f"Privacy report: {record.run}", weakness(record.privacy)
-    return page(
-        title,
-        tag("h1", title),
-        tag("p", badge, f" written by homo_dp {__version__}", class_="meta"),
-        _alarm(checks),
-        tag("p", record.privacy.get("statement", ""), class_="box" if private else "box warn"),
-        tag("p", weak, class_="box warn") if weak else "",
-        _local_note(record),
-        _trained(record),
-        _guarantee(record),
-        _parties(record),
-        _released(record),
-        _ledger(record, checks),
-        _budget(record, checks),
-        _pictures(record, checks),
-        _quality(record),
-        tag("h2", "Limits of the guarantee"),
-        listed(limits(record.privacy, _lifetime(record))),
-        _config(record),
+def report_page(record: Record, checks: Checks, signer: str | None = None) -> str:
+    """The report as HTML; ``signer`` is who signs it with a key."""
+    privacy = record.privacy
+    private = bool(privacy.get("private"))
+    return render(
+        "report.html",
+        title=f"Privacy report: {record.run}",
+        version=__version__,
+        verdict="NOT PRIVATE" if not private else "PRIVATE" if checks.good else "NOT VERIFIED",
+        private=private,
+        local=record.local,
+        findings=checks.findings,
+        failed=[text for good, text in checks.findings if not good],
+        statement=privacy.get("statement", ""),
+        all_runs=_all_runs(record),
+        meaning=meaning_table(privacy, record.ledger),
+        signer=signer,
+        weakness=weakness(privacy),
+        trained=_trained(record),
+        guarantee=guarantee(privacy),
+        guarantee_facts=_guarantee_facts(record),
+        basis=privacy.get("basis"),
+        parties=_parties(record),
+        releases=_releases(record) if record.ledger else None,
+        released_what="; ".join(privacy.get("releases") or ()),
+        released_words=released_words(privacy),
+        unlisted_words=unlisted_words(privacy, kept_by_parties="ledger_heads" in record.indicators),
+        heads=_heads(record),
+        ledger=_ledger(record),
+        ledger_rows=len(record.ledger),
+        budget=_budget(record),
+        budget_picture=checks.pictures.get("budget"),
+        plots=_plots(record, checks),
+        quality=_quality(record),
+        audits=audit_table(record.audits, privacy),
+        audit_pictures=[each.picture for each in record.audits if each.picture is not None],
+        cannot_show=CANNOT_SHOW,
+        no_audit=NONE_FOUND,
+        hazards=hazards(record) if private else None,
+        limits=limits(privacy, _lifetime(record)),
+        config_text=record.config_text,
     )
 
 
-def _alarm(checks: Checks) -> Html:
-    failed = [text for good, text in checks.findings if not good]
-    if not failed:
-        return Html("")
-    words = f"Do not rely on this report: {len(failed)} of {len(checks.findings)} checks failed (see Ledger below). "
-    return tag("p", words, f"First: {failed[0]}.", class_="box warn")
-
-
-def _local_note(record: Record) -> Html:
-    if not record.local:
-        return Html("")
-    return tag(
-        "p",
-        "Keep this file where the rows are. Parts marked ",
-        _local_badge(),
-        " were computed from private rows without noise. ",
-        tag("code", "python -m homo_dp.report … --published"),
-        " writes the report without them.",
-        class_="box note",
-    )
-
-
-def _trained(record: Record) -> Html:
+def _trained(record: Record) -> list[tuple[str, object]]:
+    """What was trained on what, as far as it is known."""
     indicators = record.indicators
+    about = _mapping(indicators.get("about"))
     parties = list(record.privacy.get("parties") or {})
     rows = [party.get("rows") for party in (record.privacy.get("parties") or {}).values()]
     known = [count for count in rows if count is not None]
@@ -110,16 +113,60 @@ def _trained(record: Record) -> Html:
     pairs = [
         ("run", record.run),
         ("finished", indicators.get("finished")),
-        ("software", f"homo_dp {indicators.get('version', 'unknown')}"),
+        *((name, about[key]) for key, name in ABOUT.items() if about.get(key)),
+        ("software", _software(indicators)),
         ("model", indicators.get("model")),
         ("data", indicators.get("data")),
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
         (f"training {_counted(record)}", sum(known) if known and len(known) == len(rows) else "not in this report"),
         ("row counts", record.privacy.get("rows")),
         ("bounds and levels", _bounds_words(record)),
+        ("one row per person", _rows_words(indicators)),
         ("rounds", f"{done}{' (interrupted)' if indicators.get('interrupted') else ''}"),
     ]
-    return Html(tag("h2", "What was trained") + facts((name, value) for name, value in pairs if value is not None))
+    return [(name, value) for name, value in pairs if value is not None]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _software(indicators: Mapping[str, Any]) -> str:
+    """Version, commit and the libraries that the result rests on."""
+    found = _mapping(indicators.get("software"))
+    commit = f", commit {found['commit']}" if found.get("commit") else ""
+    used = ", ".join(f"{name} {number}" for name, number in _mapping(found.get("libraries")).items())
+    return f"homo_dp {indicators.get('version', 'unknown')}{commit}" + (f"; {used}" if used else "")
+
+
+def _rows_words(indicators: Mapping[str, Any]) -> str | None:
+    """What is assumed about the rows of one person."""
+    said = indicators.get("one_row_per_person")
+    if said is None:
+        return None
+    if said is True:
+        return "yes, by data.one_row_per_person: epsilon is that of a person"
+    return (
+        "unknown: epsilon is that of a row, and a person with k rows has up to k times as much; say "
+        "data.one_row_per_person: true if each has one, or hide persons (privacy.unit: user)"
+    )
+
+
+def _all_runs(record: Record) -> list[str]:
+    """What all runs on the same data have cost by the end of this one, in a sentence for each dataset."""
+    sentences = []
+    for each in _mapping(record.indicators.get("ledger")).get("datasets") or ():
+        together, runs = each.get("epsilon_together"), each.get("runs")
+        if together is not None and runs is not None:
+            limit = each.get("lifetime_epsilon")
+            sentences.append(
+                f"All {runs} runs on {each.get('dataset')} so far, this one included: epsilon {together:.4g} at delta "
+                f"{each.get('delta'):g} by RDP"
+                + (f", of a lifetime budget of {limit:g}." if limit is not None else ".")
+                if runs > 1
+                else f"This is the first run on {each.get('dataset')}: together they have cost what it cost."
+            )
+    return sentences
 
 
 def _bounds_words(record: Record) -> str | None:
@@ -132,9 +179,10 @@ def _bounds_words(record: Record) -> str | None:
     return "; ".join([str(bounds.get("source")), *each])
 
 
-def _guarantee(record: Record) -> Html:
+def _guarantee_facts(record: Record) -> list[tuple[str, object]]:
+    """What is guaranteed to whom, and what else the mechanism states about itself."""
     privacy = record.privacy
-    pairs = [
+    return [
         ("unit", privacy.get("unit")),
         ("neighbouring relation", str(privacy.get("neighbouring_relation", "see each party")).replace("_", " ")),
         ("mechanism", privacy.get("mechanism")),
@@ -142,21 +190,14 @@ def _guarantee(record: Record) -> Html:
         *((f"towards {who}", said) for who, said in observers(privacy)),
         *((key.replace("_", " "), privacy[key]) for key in privacy if key not in SAID and _plain(privacy[key])),
     ]
-    return Html(tag("h2", "The guarantee") + tag("p", guarantee(privacy)) + facts(pairs))
 
 
-def _parties(record: Record) -> Html:
+def _parties(record: Record) -> Table:
+    """A row for each party, with the figures that any of them has."""
     parties: Mapping[str, Mapping[str, Any]] = record.privacy.get("parties") or {}
     names = [name for name in PARTY_COLUMNS if any(name in party for party in parties.values())]
     header = ["party", *(_counted(record) if name == "rows" else PARTY_COLUMNS[name] for name in names)]
-    rows = [[party, *(values.get(name) for name in names)] for party, values in parties.items()]
-    note = (
-        "PLD (privacy loss distribution) is the figure quoted; RDP (Renyi) is an independent, looser check. Sigma "
-        "is the standard deviation of the noise as it was added."
-    )
-    basis = record.privacy.get("basis")
-    said = tag("p", f"Each figure is {basis}.") if basis else ""
-    return Html(tag("h2", "Parties") + said + table(header, rows) + tag("p", note, class_="meta"))
+    return Table(header, [[party, *(values.get(name) for name in names)] for party, values in parties.items()])
 
 
 def _counted(record: Record) -> str:
@@ -165,10 +206,8 @@ def _counted(record: Record) -> str:
     return "users" if together else "rows"
 
 
-def _released(record: Record) -> Html:
-    heading = tag("h2", "What was released in each round")
-    if not record.ledger:
-        return Html(heading + _not_on_a_ledger(record))
+def _releases(record: Record) -> Table:
+    """What is on the ledger; rounds that released the same way stand in one row."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in record.ledger:
         event = json.dumps(row.get("event"), sort_keys=True)
@@ -183,61 +222,44 @@ def _released(record: Record) -> Html:
         )
         for key, rows in groups.items()
     ]
-    header = ["who", "what", "rounds", "how it was made", "sigma"]
-    what = "; ".join(record.privacy.get("releases") or ())
-    said = tag("p", f"What each of them released: {what}.") if what else ""
-    note = tag("p", released_words(record.privacy), class_="meta")
-    return Html(heading + said + table(header, shown[:MOST_ROWS]) + note)
+    return Table(["who", "what", "rounds", "how it was made", "sigma"], shown[:MOST_ROWS])
 
 
-def _not_on_a_ledger(record: Record) -> Html:
-    """What is known about the releases where there is no extract; an aggregator saw who answered, and their heads."""
+def _heads(record: Record) -> Table | None:
+    """The heads of the parties' own ledgers, which an aggregator keeps; None where there are none."""
     heads: Mapping[str, Mapping[str, Any] | None] = record.indicators.get("ledger_heads") or {}
-    said = tag("p", unlisted_words(record.privacy, kept_by_parties="ledger_heads" in record.indicators))
-    if not heads:
-        return said
     rows = [
         [
             name,
             sum(name in row.get("replied", ()) for row in record.rounds),
             (head or {}).get("count"),
-            tag("span", str((head or {}).get("hash", ""))[:16], class_="hash"),
+            str((head or {}).get("hash", ""))[:16],
         ]
         for name, head in heads.items()
     ]
-    return Html(said + table(["party", "rounds answered", "rows of its ledger", "head of its ledger"], rows))
+    header = ["party", "rounds answered", "rows of its ledger", "head of its ledger"]
+    return Table(header, rows, last_is_hash=True) if rows else None
 
 
-def _ledger(record: Record, checks: Checks) -> Html:
-    heading = tag("h2", "Ledger")
-    if not record.ledger and not checks.findings:
-        return Html("")
-    signs = [
-        tag("span", tag("span", "ok" if good else "BAD", class_=f"badge {'good' if good else 'bad'}"), " ", text)
-        for good, text in checks.findings
-    ]
+def _ledger(record: Record) -> Table | None:
+    """The rows of the ledger extract, the first ``MOST_ROWS`` of them; None where there is no extract."""
     header = ["row", "time", "party", "round", "kind", "observer", "epsilon so far", "delta", "hash"]
     rows = [
         [
             row.get("row"),
             str(row.get("time", "")).partition(".")[0].replace("T", " "),
             *(row.get(name) for name in ("party", "round", "kind", "observer", "epsilon", "delta")),
-            tag("span", str(row.get("hash", ""))[:16], class_="hash"),
+            str(row.get("hash", ""))[:16],
         ]
         for row in record.ledger[:MOST_ROWS]
     ]
-    if not rows:
-        return Html(heading + listed(signs))
-    left = len(record.ledger) - len(rows)
-    more = tag("p", f"{left} more rows are in the extract.") if left > 0 else ""
-    return Html(heading + listed(signs) + folded(f"Extract: {len(record.ledger)} rows", table(header, rows), more))
+    return Table(header, rows, last_is_hash=True) if rows else None
 
 
-def _budget(record: Record, checks: Checks) -> Html:
+def _budget(record: Record) -> Table | None:
+    """What each dataset has spent so far; None where the run has no ledger."""
     summary = record.indicators.get("ledger") or {}
     datasets: Sequence[Mapping[str, Any]] = summary.get("datasets") or ()
-    if not datasets:
-        return Html("")
     names = {
         "dataset": "dataset",
         "unit": "unit",
@@ -250,39 +272,32 @@ def _budget(record: Record, checks: Checks) -> Html:
         "lifetime_epsilon": "lifetime limit",
     }
     rows = [[each.get(name) for name in names] for each in datasets]
-    drawn = [picture(checks.pictures["budget"], "budget bars")] if "budget" in checks.pictures else []
-    note = "As of the end of this run. Runs added up is an upper bound, at the sum of their deltas."
-    if not record.privacy.get("private"):
-        note += (
-            " This run is counted with what its noise would have cost; it was NOT PRIVATE, so no epsilon holds for it."
-        )
-    shown = table(list(names.values()), rows) + tag("p", note, class_="meta")
-    return Html(tag("h2", "Budget of each dataset") + shown + "".join(drawn))
+    return Table(list(names.values()), rows) if rows else None
 
 
-def _pictures(record: Record, checks: Checks) -> Html:
+def _plots(record: Record, checks: Checks) -> list[tuple[str, bool, bytes]]:
+    """Title, whether the plot must stay where the rows are, and PNG of every plot but the budget's."""
     names = {
         "epsilon": ("epsilon after every round, per party", False),
         "accuracy_epsilon": ("accuracy against epsilon", record.local),
         "learning": ("accuracy and loss per round", record.local),
         "roc": ("ROC curve", record.local),
+        "released_curves": ("ROC and calibration, released with noise (bars: 95 %, of the noise alone)", False),
         "confusion": ("confusion matrix", record.local),
         "gradient_norms": ("gradient norms against the clip norm", True),
     }
-    shown = [
-        Html(tag("h3", text, " ", _local_badge() if local else "") + picture(checks.pictures[name], text))
-        for name, (text, local) in names.items()
-        if name in checks.pictures
-    ]
-    return Html(tag("h2", "Plots") + "".join(shown)) if shown else Html("")
+    return [(text, local, checks.pictures[name]) for name, (text, local) in names.items() if name in checks.pictures]
 
 
-def _quality(record: Record) -> Html:
+def _quality(record: Record) -> Table | None:
+    """Metrics of training and test rows, beside those of a baseline; None where there are none."""
     indicators = record.indicators
-    parts = ("train", "test")
-    metrics = [name for name in METRICS if any(indicators.get(f"{part}_{name}") is not None for part in parts)]
+    parts, released = ("train", "test"), indicators.get("released_metrics")
+    released = released if isinstance(released, dict) else {}
+    known = [name for name in METRICS if any(indicators.get(f"{part}_{name}") is not None for part in parts)]
+    metrics = [name for name in METRICS if name in known or name in released]
     if not metrics:
-        return Html("")
+        return None
     rows = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in parts]
     if indicators.get("test_majority") is not None:
         rows.append(
@@ -291,22 +306,22 @@ def _quality(record: Record) -> Html:
     fit = indicators.get("plain_fit")
     if isinstance(fit, dict):
         rows.append([f"test, {fit.get('what')}", *(fit.get(f"test_{name}") for name in metrics)])
-    badge = _local_badge() if record.local else ""
-    return Html(tag("h2", "Quality of the model ", badge) + table(["rows of", *metrics], rows))
+    if released:
+        rows.append(["test, released with noise (95 %)", *(_with_bar(released.get(name)) for name in metrics)])
+    return Table(["rows of", *metrics], rows)
 
 
-def _config(record: Record) -> Html:
-    return folded("Resolved configuration", tag("pre", record.config_text)) if record.config_text else Html("")
+def _with_bar(released: object) -> str | None:
+    """A released figure with the half width of its bar; None where there is none."""
+    if not isinstance(released, dict) or not all(isinstance(released.get(key), float) for key in ("value", "error")):
+        return None
+    return f"{released['value']:.3g} ± {released['error']:.2g}"
 
 
 def _lifetime(record: Record) -> float | None:
     """The lifetime budget of the data, if one was set."""
     limits = [each.get("lifetime_epsilon") for each in (record.indicators.get("ledger") or {}).get("datasets") or ()]
     return next((limit for limit in limits if limit is not None), None)
-
-
-def _local_badge() -> Html:
-    return tag("span", "LOCAL", class_="badge local")
 
 
 def _plain(value: object) -> bool:

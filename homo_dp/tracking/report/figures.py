@@ -38,6 +38,14 @@ def new_figure(
     return figure, axes
 
 
+def widen_left(figure: Figure, axes: Axes) -> None:
+    """Move the left edge of the axes so far in that their title and long tick labels are on the picture."""
+    box = axes.get_tightbbox(figure.canvas.get_renderer())  # type: ignore[attr-defined]
+    missing = 6.0 - (box.x0 if box is not None else 6.0)  # pixels
+    if missing > 0:
+        figure.subplots_adjust(left=figure.subplotpars.left + missing / figure.bbox.width)
+
+
 def png(figure: Figure) -> bytes:
     """The figure as PNG, without the date and version that would make every file different."""
     picture = io.BytesIO()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from homo_dp.privacy.accounting.accountants import Epsilon
+from homo_dp.privacy.accounting.events import EventText
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Ledger, LedgerRow
 from homo_dp.privacy.ledger.rows import Scope, row_hash
@@ -118,8 +119,8 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
 def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, interrupted: bool = False) -> list[Finding]:
     """Add up the events of the extract again, by both accountants, and compare with what the statement says.
 
-    Rows of somebody who is no party are the aggregator's, which adds the noise for all of them. The statement of a run
-    that was interrupted counts its last round for every party, as soon as one of them had answered.
+    Rows under a name that is not a party's are the aggregator's, which then adds the noise for all parties. The
+    statement of a run that was interrupted counts its last round for every party, as soon as one of them had answered.
     """
     found: list[Finding] = []
     largest = max(parties.values(), key=lambda stated: stated.get("epsilon_rdp") or 0.0, default={})
@@ -206,5 +207,5 @@ def _row_fields(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row.get(name) for name in names} | {"event": _event_text(row)}
 
 
-def _event_text(row: Mapping[str, Any]) -> str:
-    return json.dumps(row.get("event"), sort_keys=True, separators=(",", ":"))
+def _event_text(row: Mapping[str, Any]) -> EventText:
+    return EventText(json.dumps(row.get("event"), sort_keys=True, separators=(",", ":")))

@@ -15,6 +15,7 @@ from homo_dp.tracking.report.plots import (
     epsilon_per_party,
     gradient_norms,
     learning_curves,
+    released_curves,
     roc,
 )
 from homo_dp.tracking.report.record import Record, read_record
@@ -40,6 +41,7 @@ def plots_of(record: Record, but: Collection[str] = ()) -> dict[str, bytes]:
         "gradient_norms": lambda: gradient_norms(record.norms, mark) if record.norms is not None else None,
         "budget": lambda: budget_bars(summary.get("datasets") or (), mark),
         "roc": lambda: roc(fpr, tpr, indicators.get("test_auc"), mark),
+        "released_curves": lambda: released_curves(indicators.get("released_curves") or {}, mark),
         "confusion": lambda: confusion(matrix, names, mark),
     }
     drawn = {name: draw() for name, draw in plots.items() if name not in but}

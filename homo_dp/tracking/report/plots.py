@@ -89,6 +89,31 @@ def roc(fpr: Sequence[float], tpr: Sequence[float], area: float | None, mark: st
     return png(figure)
 
 
+def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
+    """ROC and calibration from released histograms, each point with the 95 % bar of its noise; None without."""
+    roc_points, bins = curves.get("roc"), curves.get("calibration")
+    if not roc_points or not bins:
+        return None
+    figure, (left, right) = new_figure(columns=2)
+    bar: dict[str, Any] = {"capsize": 2, "elinewidth": 0.8, "markersize": 4}
+    fpr, tpr = roc_points["fpr"], roc_points["tpr"]
+    left.errorbar(fpr, tpr, roc_points["tpr_error"], roc_points["fpr_error"], "o-", color=COLOURS[0], **bar)
+    known = [at for at, error in enumerate(bins["share_error"]) if error < 1.0]  # the others hold noise alone
+    score, share, error = ([bins[name][at] for at in known] for name in ("score", "share", "share_error"))
+    right.errorbar(score, share, error, None, "s", color=COLOURS[1], **bar)
+    for axis in (left, right):
+        axis.plot([0, 1], [0, 1], "--", color=GREY)
+        axis.set_xlim(-0.02, 1.02)
+        axis.set_ylim(-0.02, 1.02)
+    left.set_xlabel("false-positive rate")
+    left.set_ylabel("true-positive rate")
+    left.set_title(f"ROC, released with noise{mark}")
+    right.set_xlabel("score (middle of its bin)")
+    right.set_ylabel("share of class 1")
+    right.set_title(f"Calibration, {len(known)} of {len(bins['share'])} bins{mark}")
+    return png(figure)
+
+
 def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str = "") -> bytes | None:
     """Rows of each true class by what was predicted; numbers in the cells where they can be read."""
     count = len(matrix)

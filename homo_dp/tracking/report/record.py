@@ -15,6 +15,7 @@ from homo_dp.config.text import parse_yaml
 from homo_dp.core.errors import InputError
 from homo_dp.core.foreign import Foreign
 from homo_dp.tracking.mlflow.uris import missing_file
+from homo_dp.tracking.report.evidence import Audited, audits_in
 from homo_dp.tracking.report.record_schema import EXTRACT, ConfigFacts, Indicators, Norms
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
 
@@ -24,21 +25,27 @@ LARGEST_CONFIG = 1 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its indicators, and as far as they are there its ledger rows, resolved config and gradient norms."""
+    """One run: its indicators, and as far as they are there its ledger rows, resolved config, norms and audits."""
 
     indicators: Mapping[str, Any]
     ledger: tuple[Mapping[str, Any], ...] = ()
     config_text: str = ""
     norms: Mapping[str, Any] | None = None
     folder: Path = Path()
+    audits: tuple[Audited, ...] = ()
 
     @cached_property
-    def ledger_name(self) -> str | None:
-        """The path of the whole ledger, as the resolved configuration names it."""
+    def settings(self) -> ConfigFacts.Privacy:
+        """What the resolved configuration says about privacy; nothing where it is missing or not readable."""
         with contextlib.suppress(InputError):
             found = parse_yaml(self.config_text, "config")
-            return Foreign("config", "correct it").check(ConfigFacts, found).privacy.ledger
-        return None
+            return Foreign("config", "correct it").check(ConfigFacts, found).privacy
+        return ConfigFacts.Privacy()
+
+    @property
+    def ledger_name(self) -> str | None:
+        """The path of the whole ledger, as the resolved configuration names it."""
+        return self.settings.ledger
 
     @property
     def run(self) -> str:
@@ -110,6 +117,7 @@ def find_record(place: Path) -> Record:
         _config(found, path),
         found[norms[0]] if norms else None,
         folder,
+        audits_in(folder),
     )
 
 
@@ -120,7 +128,9 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
 
     shown = masked(uri)
     if missing_file(uri) is not None:
-        raise InputError(f"{run_id}: is no folder, and --uri {shown} is no store (no such file); give an output folder")
+        raise InputError(
+            f"{run_id}: is not a folder, and --uri {shown} is not a store (no such file); give an output folder"
+        )
     set_defaults()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
@@ -134,7 +144,7 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
         except (MlflowException, OSError) as error:
             text = without_secrets(" ".join(str(error).split()), uri)[:200]
             raise InputError(
-                f"{run_id}: is no folder, and no run that --uri {shown} has ({text}); give an output folder or a run id"
+                f"{run_id}: is neither a folder nor a run of --uri {shown} ({text}); give an output folder or a run id"
             ) from error
         yield find_record(Path(folder))
 

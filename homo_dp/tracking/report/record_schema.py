@@ -1,6 +1,6 @@
 """What the files of a run must hold for a report to be made of them; whatever else stands in them is shown as it is.
 
-The checks are strict (a number is no text), so that the report can read the files as they were after them.
+The checks are strict (a number is not text), so that the report can read the files as they were after them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from homo_dp.privacy.errors import PrivacyError
 
 Number = float | None
 Whole = Annotated[int, Strict(), Field(ge=0, le=2**63)]
+Bar = Annotated[float, Field(ge=0, le=1)]
+MOST_POINTS = 10_000  # of a curve
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -116,6 +118,38 @@ class Bounds(Part):
     columns: dict[str, str] | None = None
 
 
+class ReleasedRoc(Part):
+    """A ROC curve read off noisy histograms."""
+
+    fpr: list[float]
+    tpr: list[float]
+    fpr_error: list[Bar]
+    tpr_error: list[Bar]
+
+
+class ReleasedCalibration(Part):
+    """Shares of class 1 by bin of score, read off noisy histograms."""
+
+    score: list[float]
+    share: list[float]
+    share_error: list[Bar]
+
+
+class ReleasedCurves(Part):
+    """Curves of two classes, whose points have bars."""
+
+    roc: ReleasedRoc
+    calibration: ReleasedCalibration
+
+    @model_validator(mode="after")
+    def _points_have_bars(self) -> Self:
+        for curve in (self.roc, self.calibration):
+            lengths = {len(values) for values in curve.model_dump().values() if isinstance(values, list)}
+            if len(lengths) != 1 or lengths.pop() > MOST_POINTS:
+                raise ValueError(f"curves must have as many bars as points, and at most {MOST_POINTS}")
+        return self
+
+
 class Indicators(Part):
     """The indicators of a training."""
 
@@ -133,6 +167,7 @@ class Indicators(Part):
     test_fpr: list[float] | None = None
     test_tpr: list[float] | None = None
     test_confusion_matrix: list[list[Whole]] | None = None
+    released_curves: ReleasedCurves | None = None
 
     @model_validator(mode="after")
     def _curves_fit(self) -> Self:
@@ -200,6 +235,7 @@ class ConfigFacts(Part):
         """Its `privacy` section."""
 
         ledger: str | None = None
+        target_epsilon: Number = None
 
     privacy: Privacy = Field(default_factory=Privacy)
 

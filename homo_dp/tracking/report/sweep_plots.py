@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.tracking.report.figures import COLOURS, MARKERS, new_figure, png
+from homo_dp.tracking.report.figures import COLOURS, MARKERS, new_figure, png, widen_left
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,6 +50,7 @@ def key_picture(key: str, results: Results) -> bytes:
     handles, labels = axes[0].get_legend_handles_labels()
     if any(labels):
         figure.legend(handles, labels, loc="lower center", ncols=min(4, len(labels)), frameon=False, fontsize="small")
+    widen_left(figure, axes[0])
     return png(figure)
 
 

@@ -27,7 +27,7 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
     Guarantees:
         - no message ends it: one whose subject or headers cannot be read arrives without headers and data;
         - if reading ends for another reason, the connection is closed at once, and not minutes later by a ping;
-        - with `encrypted`, nothing but the greeting is exchanged before TLS stands, whatever the server says.
+        - with `encrypted`, nothing but the greeting is exchanged before TLS is established, whatever the server says.
     """
 
     def __init__(self, *, encrypted: bool) -> None:
@@ -36,7 +36,7 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
         self._ps = _SafeParser(self)
 
     def abandon(self) -> None:
-        """Let go of the sockets at once; what is left open would complain when the event loop is gone."""
+        """Close the sockets at once; asyncio would warn of those still open when the event loop is gone."""
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:

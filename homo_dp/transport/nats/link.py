@@ -1,7 +1,7 @@
 """The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled, parts published.
 
-Only this module, nats_client.py and nats_stream.py import `nats`. It runs on the event loop that
-`homo_dp.transport.nats.queue` owns.
+Only this module, client.py and stream.py import `nats`. It runs on the event loop that `homo_dp.transport.nats.queue`
+owns. What nats-py has for pulling and large bodies, and why it is not used: docs/adr/0013.
 """
 
 import asyncio
@@ -160,7 +160,7 @@ class Link:
         if self._client is not None and self._client.is_connected:
             with contextlib.suppress(*_AWAY):
                 while self._acks:
-                    await self._client.publish(self._acks.popleft(), b"+ACK")
+                    await self._client.publish(self._acks.popleft(), Msg.Ack.Ack)
                 await self._client.flush(2)
         if self._background:
             await asyncio.wait(self._background, timeout=1.0)
@@ -231,7 +231,7 @@ class Link:
 
     async def _may_pull_each(self, client: SafeClient) -> bool:
         """Whether the server lets the aggregator use a consumer for each party; it complains at once if not."""
-        consumer = self.names.consumer_from("=")  # nobody's
+        consumer = self.names.consumer_from("=")  # a name that no party has
         for subject in (
             f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{consumer}",
             f"$JS.ACK.{self.names.stream}.{consumer}.1.1.1.1.0",
@@ -379,7 +379,7 @@ class Link:
                 except TimeoutError:
                     self._tell(_STALLED)
                     break  # not even a heartbeat: the request is lost
-            if refused:  # no such consumer yet: the aggregator has not come
+            if refused:  # no such consumer yet: the aggregator has not made it
                 await asyncio.sleep(min(next(pauses), 1.0))
             else:
                 pauses = _pauses()
@@ -417,7 +417,7 @@ class Link:
             while self._acks:
                 client = await self._connected()
                 try:
-                    await client.publish(self._acks[0], b"+ACK")
+                    await client.publish(self._acks[0], Msg.Ack.Ack)
                     self._acks.popleft()
                 except _AWAY:
                     await asyncio.sleep(_FIRST_PAUSE)
@@ -429,7 +429,7 @@ class Link:
             client = await self._connected()
             with contextlib.suppress(*_AWAY):
                 for reply in list(self._held.values()):
-                    await client.publish(reply, b"+WPI")
+                    await client.publish(reply, Msg.Ack.Progress)
 
     def _unreachable(self, error: BaseException) -> TransportError:
         vague = isinstance(error, nats.errors.NoServersError | TimeoutError)

@@ -34,7 +34,7 @@ class Names:
         return f"to-{self.token(name)}"
 
     def consumer_from(self, party: str) -> str:
-        """The aggregator's durable consumer of what `party` sends: who sends much fills only its own."""
+        """The aggregator's durable consumer of what `party` sends: a sender of many fills only its own."""
         return f"from-{self.token(party)}"
 
     def subjects(self, kinds: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from homo_dp.core.errors import MessageError
 
 TAG, ATTEMPT, PART, PARTS, SIZE = "Homo-Tag", "Homo-Attempt", "Homo-Part", "Homo-Parts", "Homo-Size"
 PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
-_UNFINISHED: Final = 3  # messages of one sender in the making at once: one, its earlier attempt, and the next
+_UNFINISHED: Final = 3  # incomplete messages kept for one sender: one, its earlier attempt, and the next
 
 
 @dataclass(frozen=True)

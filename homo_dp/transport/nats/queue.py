@@ -110,7 +110,7 @@ class NatsTransport:
         if message.sender == AGGREGATOR:
             kinds = superseded_by(message.kind)
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
-        # What is told again when news comes is new in each life of a process; the queue would leave it out.
+        # A repeatable kind is sent again after a restart: with the same tag the queue would drop it as a duplicate.
         tag = f"{sealed.tag}.{self._life}" if self._sealer.kinds[message.kind].repeatable else sealed.tag
         parts = split(sealed.pieces, sealed.size, tag)
         subject = self._names.subject(message.sender, message.recipient, message.kind)

@@ -12,7 +12,7 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.transport.nats.names import Names
 from homo_dp.transport.nats.parts import PART_BYTES
 
-_DUPLICATES: Final = 120.0  # seconds in which a message that is sent once more is known again
+_DUPLICATES: Final = 120.0  # seconds within which the server recognises a message that is sent twice
 _KEEP: Final = 30 * 86400.0  # seconds that the stream keeps what nobody fetched
 _SMALL: Final = 256  # messages of one kind and party that may wait, besides the parts of two large ones
 _HEADERS: Final = 8192  # bytes beside a part
@@ -57,6 +57,7 @@ async def make_stream(client: Client, queue: RunQueue, *, separate: bool) -> lis
                 max_msgs_per_subject=queue.waiting,
                 discard=DiscardPolicy.NEW,
                 discard_new_per_subject=True,
+                allow_direct=True,  # a party that serves looks at what waits for it, and leaves it there
             )
         )
     await _add(client, queue, ((names.consumer(party), names.filter(party)) for party in queue.parties))

@@ -7,8 +7,10 @@ from homo_dp.config.schema import Config, TrainConfig
 from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.none import NoPrivacy
+from homo_dp.models.task import task_for
 from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.privacy.noise.source import secure_noise
+from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 FACTS = PartyFacts("a", rows=8, rounds=2, steps_per_round=3, sample_rate=0.5)
 
@@ -86,3 +88,29 @@ def test_a_physical_batch_bounds_the_rows_in_memory_and_changes_no_result() -> N
     expected, found = (fit.fit(Recorder(), start, 1, {}).tensors for fit in (whole, pieces))
     assert sizes == [3, 1] * 3
     assert all(torch.allclose(expected[name], found[name], atol=1e-6) for name in start)
+
+
+def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None:
+    """Weights whose product with a row is rounding alone: in a batch, one row less moved the sum by 50 and more."""
+    width, count, worst, task = 105, 801, 0.0, task_for([0, 1, 2])
+    for seed in range(8):
+        generator = torch.Generator().manual_seed(seed)
+        row = torch.rand(width, generator=generator) * 2 - 1
+        layer = nn.Linear(width, 3)
+        weights = torch.zeros(3, width)
+        weights[0] = (torch.rand(width, generator=generator) * 2 - 1) * 1e6
+        for _ in range(3):
+            weights[0] -= (weights[0].double() @ row.double() / (row.double() @ row.double()) * row.double()).float()
+        with torch.no_grad():
+            layer.weight.copy_(weights)
+            layer.bias.zero_()
+        features = torch.zeros(count, width)
+        features[seed % 4 :: 4] = row
+        labels, asked = torch.zeros(count).long(), ReleasedMetrics("multiclass", 3)
+        sums = []
+        for start in (0, 1):
+            fit = LocalFit(nn.Sequential(layer), task.loss, features, labels, FACTS, TrainConfig(), torch.Generator())
+            fit.test = (task, features[start:].clone(), labels[start:])
+            sums.append(torch.cat(list(fit.metric_parts(asked))).sum(0))
+        worst = max(worst, float((sums[0] - sums[1]).norm()))
+    assert worst <= 1 + 1e-9

@@ -12,6 +12,8 @@ from homo_dp.federation.secure_sums.masks import Vector
 from homo_dp.federation.secure_sums.party import InMemory, SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 
+SUMS = tuple(f"{number}/update" for number in range(64))
+
 
 class Federation:
     """Parties that have met, and what each kept."""
@@ -21,6 +23,7 @@ class Federation:
         public = {name: key.public_key().public_bytes_raw() for name, key in self.identities.items()}
         self.roster = Roster("run", public, dropouts, colluders)
         self.kept = {name: InMemory() for name in self.identities}
+        self.lists: dict[str, dict[str, bytes]] = {}
         self.parties = {name: self.start(name) for name in self.identities}
         if meet:
             self.meet()
@@ -34,6 +37,12 @@ class Federation:
         sealed = {name: party.introduce(keys) for name, party in self.parties.items()}
         for name, party in self.parties.items():
             party.meet({peer: made[name] for peer, made in sealed.items() if name in made})
+        if not self.roster.dropouts:
+            return
+        shared = {name: party.share_round_keys(SUMS) for name, party in self.parties.items()}
+        self.lists = {name: dict(zip(SUMS, made.lists, strict=True)) for name, made in shared.items()}
+        for name, party in self.parties.items():
+            party.keep_round_keys(SUMS, {peer: shared[peer].sealed[name] for peer in self.roster.neighbours(name)})
 
     def sum(
         self,
@@ -54,6 +63,7 @@ class Federation:
             if name not in no_vector:
                 held.receive(name, vector)
         passed_on = held.close()
+        held.lists = {name: lists[sum_id] for name, lists in self.lists.items() if name not in held.survivors}
         for name in held.survivors:
             if name not in no_signature:
                 held.agreed(name, party(name).agree(sum_id, held.survivors, passed_on[name]))

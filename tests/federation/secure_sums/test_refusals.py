@@ -1,12 +1,19 @@
 """What a hostile aggregator may try, and what a party answers."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.secure_sums.party import InMemory, SecureSumParty
+from homo_dp.federation.secure_sums import agreement
+from homo_dp.federation.secure_sums.aggregator import SumDiscarded
+from homo_dp.federation.secure_sums.masks import Vector, add_mask
+from homo_dp.federation.secure_sums.party import InMemory, Opening, SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
-from tests.federation.secure_sums.parts import Federation, random_values
+from homo_dp.federation.secure_sums.round_keys import listed_seeds
+from homo_dp.federation.secure_sums.shares import combine
+from tests.federation.secure_sums.parts import SUMS, Federation, random_values
 
 
 def test_an_aggregator_cannot_put_in_a_key_of_its_own() -> None:
@@ -102,6 +109,43 @@ def test_shares_are_opened_only_for_a_quorum_under_the_same_set() -> None:
             federation.parties[name].open("1/update", everything)
 
 
+def two_sets_told(federation: Federation, values: dict[str, Vector]) -> bool:
+    """Ten parties, half told that the last three are missing, half that the first three are: whether the aggregator
+    gets the numbers of one of the first. It needs the party's own seed (of those told the first set) and its round key
+    (of those told the second)."""
+    names = list(federation.identities)
+    vectors = {name: federation.parties[name].mask("1/update", values[name]) for name in names}
+    openings: dict[str, Opening] = {}
+    for number, name in enumerate(names):
+        told = names[:7] if number < 5 else names[3:]
+        shares = {peer: vectors[peer].sealed_shares[name] for peer in told if peer != name}
+        signature = federation.parties[name].agree("1/update", told, shares)
+        with contextlib.suppress(MessageError):
+            openings[name] = federation.parties[name].open("1/update", {name: signature})
+    place = {name: number for number, name in enumerate(names, 1)}  # everybody holds a share of every seed and key
+    one, others = names[0], names[1:]
+    with contextlib.suppress(MessageError):
+        found = vectors[one].values.copy()
+        add_mask(found, combine({place[n]: o.own[one] for n, o in openings.items() if one in o.own}), subtract=True)
+        key = combine({place[n]: o.keys[one] for n, o in openings.items() if one in o.keys})
+        for other, seed in zip(others, listed_seeds(key, federation.lists[one]["1/update"], 9), strict=True):
+            add_mask(found, seed, subtract=one < other)
+        return np.array_equal(found, values[one])
+    return False
+
+
+@pytest.mark.parametrize(("signatures", "threshold"), [(True, 6), (True, 5), (False, 6), (False, 5)])
+def test_without_signatures_and_majorities_two_sets_show_a_partys_numbers(
+    signatures: bool, threshold: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not signatures:
+        monkeypatch.setattr(SecureSumParty, "_check_quorum", lambda *_: None)
+    monkeypatch.setattr(Roster, "share_threshold", threshold)  # of ten holders with a colluder, 6 is the least
+    federation = Federation(10, dropouts=3, colluders=1)
+    values = random_values(federation.identities, 5)
+    assert two_sets_told(federation, values) is (not signatures and threshold == 5)
+
+
 def test_one_signature_does_not_count_twice() -> None:
     federation = Federation(4, dropouts=1, colluders=0)
     held = federation.sum(random_values(federation.identities, 1), no_opening=set(federation.identities))
@@ -120,4 +164,45 @@ def test_never_both_seeds_of_one_peer() -> None:
     held = federation.sum(random_values(federation.identities, 1), no_vector={"p004"})
     for opening in held.openings.values():
         assert "p004" not in opening.own
-        assert all(set(pairs) == {"p004"} for pairs in opening.pairs.values())
+        assert set(opening.keys) == {"p004"}
+
+
+def test_round_keys_are_of_one_sum_and_taken_once() -> None:
+    federation = Federation(4, dropouts=1, colluders=0)
+    values = random_values(federation.identities, 2)
+    held = federation.sum(values, no_vector={"p003"})
+    key = combine(held._shares("keys", "p003"))
+    party = federation.parties["p003"]
+    assert key == party._keys.own_seed("round key", "1/update")
+    other = listed_seeds(key, federation.lists["p003"]["2/update"], 3)  # opens no other list
+    assert not {agreement.derived(secret, "mask", "2/update") for secret in party._secrets.values()} & set(other)
+    again = dict.fromkeys(federation.roster.neighbours("p000"), b"x" * 50)
+    with pytest.raises(MessageError, match="changed"):
+        federation.parties["p000"].keep_round_keys(SUMS, again)
+
+
+def test_nobody_masks_before_the_round_keys_of_others_are_kept() -> None:
+    federation = Federation(4, dropouts=1, colluders=0, meet=False)
+    keys = {name: party.keys() for name, party in federation.parties.items()}
+    sealed = {name: party.introduce(keys) for name, party in federation.parties.items()}
+    federation.parties["p003"].meet({peer: made["p003"] for peer, made in sealed.items() if "p003" in made})
+    with pytest.raises(MessageError, match="has not met"):
+        federation.parties["p003"].mask("1/update", np.zeros(1, dtype=np.uint64))
+    with pytest.raises(MessageError, match="shares of round keys"):
+        federation.parties["p003"].keep_round_keys(SUMS, {})
+
+
+@pytest.mark.parametrize("what", ["list", "row"])
+def test_a_missing_party_that_left_garbage_costs_the_round_and_nothing_else(what: str) -> None:
+    """A list that names other seeds does not fit the commitments; shares that cannot be unsealed are too few."""
+    federation = Federation(4, dropouts=1, colluders=0)
+    if what == "list":
+        federation.lists["p003"] = dict.fromkeys(SUMS, bytes(96))
+        held = federation.sum(random_values(federation.identities, 2), no_vector={"p003"})
+    else:
+        for name in ("p000", "p001"):
+            federation.parties[name]._held_keys.pop("p003")
+        held = federation.sum(random_values(federation.identities, 2), no_vector={"p003"})
+        assert not held.can_open
+    with pytest.raises(SumDiscarded):
+        held.total()

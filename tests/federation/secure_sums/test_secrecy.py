@@ -13,6 +13,7 @@ from homo_dp.federation.secure_sums.aggregator import SecureSum
 from homo_dp.federation.secure_sums.agreement import RunKeys
 from homo_dp.federation.secure_sums.masks import Vector, add_mask
 from homo_dp.federation.secure_sums.party import SecureSumParty
+from homo_dp.federation.secure_sums.round_keys import listed_seeds
 from homo_dp.federation.secure_sums.shares import combine
 from tests.federation.secure_sums.parts import Federation, random_values
 
@@ -60,14 +61,10 @@ def late_vector_opened(federation: Federation, values: dict[str, Vector]) -> boo
     """p003's vector comes after the survivors opened their seeds with it: does it show p003's numbers?"""
     held = federation.sum(values, no_vector={"p003"})
     late = federation.parties["p003"].mask("1/update", values["p003"]).values.copy()
-    for name in held.survivors:
-        holders = federation.roster.holders(name)
-        shares = {
-            holders.index(holder) + 1: opening.pairs[name]["p003"]
-            for holder, opening in held.openings.items()
-            if holder in holders
-        }
-        add_mask(late, combine(shares), subtract=name > "p003")
+    key = combine(held._shares("keys", "p003"))
+    neighbours = federation.roster.neighbours("p003")
+    for peer, seed in zip(neighbours, listed_seeds(key, held.lists["p003"], len(neighbours)), strict=True):
+        add_mask(late, seed, subtract=peer > "p003")
     return np.array_equal(late, values["p003"])
 
 
@@ -160,7 +157,7 @@ def test_colluders_cannot_open_a_seed_alone() -> None:
     federation = Federation(5, colluders=2)
     assert federation.roster.share_threshold > 2
     party: SecureSumParty = federation.parties["p000"]
-    rows = party._shares_for("1/update")
+    rows = party._own_shares("1/update")
     two = {number: rows[name] for number, name in enumerate(federation.roster.holders("p000"), 1) if name > "p002"}
     assert len(two) == 2
     own = party._keys.own_seed("mask", "1/update")

@@ -27,7 +27,7 @@ def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(
         mechanism = small_mechanism(config, {"a": 20, "b": 20})
         aggregator = build_aggregator(config, RUN, zeros(), mechanism, Ledger(tmp_path / "ledger.sqlite"))
         return AggregatorSession(
-            aggregator, run.plan(), run.lobby, run.rules, RunState(tmp_path), lambda report, row: row
+            aggregator, run.plan(), run.members, run.rules, RunState(tmp_path), lambda report, row: row
         )
 
     killed = session()

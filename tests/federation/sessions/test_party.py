@@ -10,6 +10,7 @@ from homo_dp.federation.mechanisms.base import Release
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import encode
+from homo_dp.federation.sessions.party import PartyLimits, check_numbers
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger.outbox import Outbox
 from tests.federation.small import small_config, small_mechanism, small_party, weights_message, zeros
@@ -144,3 +145,12 @@ def test_final_weights_are_kept(tmp_path: Path) -> None:
     message = weights_message(2)
     party.handle(type(message)(message.run, 2, "aggregator", "a", "finished", zeros()))
     assert party.final_weights is not None
+
+
+def test_weights_of_networks_have_a_limit_of_their_own() -> None:
+    limits = PartyLimits(max_network_weight=100.0)
+    check_numbers(limits, {"w": torch.tensor([100.0])}, {"clip_norm": 1000.0})
+    with pytest.raises(MessageError, match=r"party\.caps\.max_network_weight=100"):
+        check_numbers(limits, {"w": torch.tensor([-101.0])}, {})
+    with pytest.raises(MessageError, match=r"party\.caps\.max_weight=10"):
+        check_numbers(PartyLimits(10.0, max_network_weight=100.0), {"w": torch.tensor([11.0])}, {})

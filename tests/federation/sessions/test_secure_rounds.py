@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.federation.mechanisms.round_sums import RoundSum
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, decode, encode
 from homo_dp.federation.protocol.transport import Waiting
-from homo_dp.federation.sessions.secure_rounds import AggregatorSums, PartySums, simulated_sums
+from homo_dp.federation.sessions.secure_answers import PartySums
+from homo_dp.federation.sessions.secure_rounds import AggregatorSums, simulated_sums
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
@@ -25,6 +27,8 @@ class _Masked:
 
     def __init__(self, found: PrivateSum) -> None:
         self.masked_sum = found
+        self.sums: dict[int, RoundSum] = {}
+        self.rounds = 3
 
 
 @dataclass

@@ -15,7 +15,7 @@ from homo_dp.federation.protocol.messages import Json, Message
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.crash_state import SumFiles
-from homo_dp.federation.sessions.secure_rounds import PartySums
+from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.runs.masked_sums import plan_digest
 from tests.federation.queues import End, SmallRun

@@ -17,9 +17,7 @@ from homo_dp.federation.mechanisms.cohort_mechanism import CohortSum
 from homo_dp.federation.mechanisms.flat_weights import Layout
 from homo_dp.federation.users.cohorts import CohortTraining, OneAtATime, Together, cohort_training
 from homo_dp.federation.users.user_rows import LocalPlan, Users
-from homo_dp.models.cnn import cnn
-from homo_dp.models.logistic_regression import logistic_regression
-from homo_dp.models.mlp import mlp
+from homo_dp.models.builtin import cnn, logistic_regression, mlp
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entropy, squared_error
 from tests.federation.user_parts import ADAPTIVE, Keys, user_config, user_mechanism
@@ -185,6 +183,24 @@ def test_an_empty_cohort_is_an_empty_sum() -> None:
             user_mechanism(config), torch.empty(0, dtype=torch.int64), start_weights(model), 1
         )
         assert (none.replies, none.bits, float(none.updates.norm())) == (0, 0.0, 0.0)
+
+
+def moved_by_one_more() -> float:
+    """By how many clip norms one user more moves the sum of all others, where steps make a rounding large."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
+    users = ragged_users((10,), sizes=[7] * 19 + [40])
+    config = user_config({"train.local_epochs": 20, "train.batch_size": 40, "train.learning_rate": 10.0})
+    mechanism = user_mechanism(config, parameters=sum(each.numel() for each in model.parameters()))
+    training = cohort_training(model, binary_logistic, users, config.train, apart=True)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    groups = (torch.arange(20), torch.arange(19), torch.tensor([19]))
+    everybody, others, one = (training.run(mechanism, group, weights, 1).updates for group in groups)
+    return float((everybody - others - one).norm()) / mechanism.clip_norm
+
+
+def test_nobody_s_update_depends_on_who_else_is_trained_where_users_are_apart() -> None:
+    assert moved_by_one_more() < 1e-12  # together it was 0.01 here, and 1.3 after 100 epochs at a rate of 30
 
 
 # --- the choice between the two ---

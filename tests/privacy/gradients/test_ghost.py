@@ -102,6 +102,45 @@ def test_group_norm_of_large_numbers_stays_within_the_bound() -> None:
         assert found <= 1.0001, f"one record moved the sum by {found:.4g} C"
 
 
+def along(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Positions weighted from -1 to 1, times the label."""
+    values = outputs.flatten(2).sum(1)
+    return (values * torch.linspace(-1, 1, values.shape[1])).sum(1) * labels
+
+
+def along_sequences(outputs: Tensor, labels: Tensor) -> Tensor:
+    return along(outputs.transpose(1, 2), labels)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "loss", "seed", "size", "offset", "apart"),
+    [  # behind each how far it moved the sum before norms had a bound, in units of C
+        (lambda: nn.Conv1d(16, 8, 1, bias=False), (16, 2), opposite, 1, 1e6, 1e6, 0.0),  # 2.7e11
+        (lambda: nn.Conv1d(2, 32, 2), (2, 4), along, 1, 1e6, 1e6, 0.0),  # 3.0e11
+        (lambda: nn.Conv2d(1, 32, (1, 2)), (1, 1, 4), along, 4, 1e6, 1e6, 0.0),  # 2.1e11
+        (lambda: nn.LayerNorm(2), (2, 32), opposite_sequences, 3, 1e6, 1e4, 1e-4),  # 30
+        (lambda: nn.LayerNorm(2), (2, 4), along_sequences, 2, 1e6, 1e6, 0.0),  # 90,000
+        (lambda: nn.RMSNorm(2), (2, 256), opposite_sequences, 2, 1e3, 1e4, 0.0),  # 3.6
+        (lambda: nn.GroupNorm(1, 2), (2, 64), opposite, 5, 1e-1, 1e6, 0.0),  # 1,400,000
+    ],
+)
+def test_records_that_repeat_themselves_far_from_zero_stay_within_the_bound(
+    make: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    loss: Loss,
+    seed: int,
+    size: float,
+    offset: float,
+    apart: float,
+) -> None:
+    """Found by a search over 49,000 records on the code before; none of 37,000 of them passes C now."""
+    features = crafted(shape, apart, seed, size=1.0)
+    features[-1] = size * (features[-1] + offset)
+    if loss in (opposite_sequences, along_sequences):
+        features = features.transpose(1, 2).contiguous()
+    assert moved(make, loss, features, torch.tensor([1.0, 1.0, 1.0, 1e6])) <= 1.0
+
+
 class _Jump(torch.autograd.Function):
     """A backward pass that gives back more than it is given once that is below one."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 
-from homo_dp.federation.sessions.ledger_heads import HeadBook
+from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Head, Ledger, LedgerRow
@@ -61,7 +61,7 @@ def test_an_old_ledger_is_brought_up_and_says_so(tmp_path: Path, caplog: pytest.
         assert ledger.verify().count == 5
         assert read_head(path) == ledger.head()
     assert caplog.text == ""
-    book = HeadBook(tmp_path / "heads.json")
+    book = LedgerHeads(tmp_path / "heads.json")
     book.take("a", asdict(known))
     book.take("a", asdict(Head(4, "b" * 64)))  # an aggregator that saw the old head takes the new one
 

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In 
 
 
 def _attack(engine: opacus.PrivacyEngine) -> float:
-    """How far, in units of C, one record moves the clipped sum of 400 when the per-sample loss has shape (n, 1)."""
+    """How far, in units of C, one record moves the clipped sum of 255 when the per-sample loss has shape (n, 1)."""
     sums = []
-    for rows in (400, 401):
+    for rows in (255, 256):
         module = nn.Linear(2, 1, bias=False)
         nn.init.zeros_(module.weight)
-        features = torch.tensor([[0.01, 0.0]]).repeat(401, 1)
+        features = torch.tensor([[0.01, 0.0]]).repeat(256, 1)
         features[-1] = torch.tensor([0.0, 1.0])
-        labels = torch.full((401,), 100.0)
+        labels = torch.full((256,), 100.0)
         labels[-1] = -0.5
         parts = made_private(
             module,
@@ -157,3 +157,16 @@ def test_noise_that_a_schedule_takes_to_zero_is_refused(mode: str) -> None:
     parts[1].noise_multiplier = 0.0
     with pytest.raises(PrivacyError, match=r"noise_multiplier=0\.0|std=0\.0"):
         one_epoch(*parts)
+
+
+def test_ghost_refuses_more_rows_than_its_sums_can_bear() -> None:
+    """They are float32: of m rows off by m**2 C / 2**24."""
+    for rows, taken in ((256, True), (257, False)):
+        module, features, labels = small_table(rows)
+        parts = made_private(module, features, labels, grad_sample_mode="ghost")
+        if taken:
+            one_epoch(*parts)
+            one_epoch(*parts)  # each batch counts for itself
+        else:
+            with pytest.raises(PrivacyError, match="at most 256 rows"):
+                one_epoch(*parts)

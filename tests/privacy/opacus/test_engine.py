@@ -1,12 +1,13 @@
 """The engine: Opacus loops in secure mode, in every grad-sample mode, at the rate that is accounted."""
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from dp_accounting import NeighboringRelation
+from dp_accounting.rdp import RdpAccountant
 from opacus.grad_sample import AbstractGradSampleModule
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
@@ -414,32 +415,28 @@ def test_a_model_may_give_several_outputs(mode: str, kind: Callable[[Tensor], An
     torch.testing.assert_close(before - after, flat(expected), rtol=1e-4, atol=1e-4)
 
 
-def test_forked_processes_share_neither_batches_nor_noise() -> None:
-    """Two children of one training: 200 rows at q = 0.5 and 8 normals, equal by chance once in 1e60."""
-    module, features, labels = small_table(200)
-    private = PrivacyEngine().private_training(
-        module,
-        torch.optim.SGD(module.parameters(), lr=0.1),
-        squared_error,
-        features,
-        labels,
-        sampler=PoissonSampler(200, 0.5),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
+class _ForgetfulEngine(PrivacyEngine):
+    """Starts its accountant anew with every round."""
+
+    def make_private(self, **options: Any) -> Any:
+        self.accountant.history = []
+        return super().make_private(**options)
+
+
+def _check_accountant_sees_every_round(engine: PrivacyEngine) -> None:
+    """Three rounds of ten steps cost what thirty steps cost, by dp-accounting's RDP (2 % for its other orders)."""
+    for _ in range(3):
+        parts = made_private(*small_table(500), engine=engine, batch_size=50, lr=0.1, noise_multiplier=1.0)
+        assert len(one_epoch(*parts)) == 10
+    event = PoissonSampler(500, 0.1).event(1.0, 30)
+    expected = (
+        RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).get_epsilon(1e-5)
     )
-    private.run(2)
-    found = [_in_child(lambda: str(private._draw().tolist()).encode()) for _ in range(2)]
-    found.append(str(private._draw().tolist()).encode())
-    assert len(set(found)) == 3
+    reported = engine.get_epsilon(1e-5)
+    assert abs(reported / expected - 1) < 0.02, f"epsilon {reported} reported, {expected} spent"
 
 
-def _in_child(work: Any) -> bytes:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, work()[:4000])
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        return pipe.read()
+def test_the_accountant_sees_every_round_and_a_forgetful_one_is_noticed() -> None:
+    _check_accountant_sees_every_round(PrivacyEngine())
+    with pytest.raises(AssertionError):
+        _check_accountant_sees_every_round(_ForgetfulEngine())

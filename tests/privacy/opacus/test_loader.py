@@ -12,7 +12,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise, secure_noise
 from homo_dp.privacy.opacus.loader import TensorRows, poisson_loader, poisson_sampler, steps_for, tensor_rows
 from homo_dp.privacy.sampling.samplers import PoissonSampler
-from homo_dp.privacy.training.supplies import NoiseVectors, PoissonBatches
+from homo_dp.privacy.training.batches_and_noise import NoiseVectors, PoissonBatches
 from tests.privacy.noise_checks import check_independent, in_forked_child
 
 

@@ -1,6 +1,7 @@
 """PrivateTraining: the contract by checks that broken variants fail, then the rest of its promises one by one."""
 
 import math
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -14,11 +15,11 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entropy, squared_error
 from homo_dp.privacy.noise.source import SeededNoise
-from homo_dp.privacy.opacus.engine import PrivacyEngine
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 from homo_dp.privacy.training.private_training import PrivateTraining
-from tests.privacy.broken_training import BROKEN, ForgetfulEngine
-from tests.privacy.training_checks import CHECKS, check_accountant_sees_every_round
+from tests.privacy.broken_training import BROKEN
+from tests.privacy.engine_parts import small_table
+from tests.privacy.training_checks import CHECKS
 from tests.privacy.training_parts import QUIET, flat, middle_norm, reference_sum, seeded, step_sum, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
@@ -44,12 +45,6 @@ def test_every_mode_keeps_the_contract(name: str, mode: str) -> None:
 def test_a_broken_training_is_noticed(broken: type[PrivateTraining], name: str) -> None:
     with pytest.raises(AssertionError):
         CHECKS[name](broken)
-
-
-def test_the_accountant_sees_every_round_and_a_forgetful_one_is_noticed() -> None:
-    check_accountant_sees_every_round(PrivacyEngine)
-    with pytest.raises(AssertionError):
-        check_accountant_sees_every_round(ForgetfulEngine)
 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
@@ -453,3 +448,34 @@ def test_a_sum_that_is_not_finite_is_a_step_of_noise_alone_and_says_nothing(monk
         assert made.sums_not_finite == (2 if value else 0)
         found.append(made.weights())
     assert all(weight.equal(found[1][name]) for name, weight in found[0].items())
+
+
+def test_forked_processes_share_neither_batches_nor_noise() -> None:
+    """Two children of one training: 200 rows at q = 0.5 and 8 normals, equal by chance once in 1e60."""
+    module, features, labels = small_table(200)
+    private = PrivateTraining(
+        module,
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        squared_error,
+        features,
+        labels,
+        sampler=PoissonSampler(200, 0.5),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    private.run(2)
+    found = [_in_child(lambda: str(private._draw().tolist()).encode()) for _ in range(2)]
+    found.append(str(private._draw().tolist()).encode())
+    assert len(set(found)) == 3
+
+
+def _in_child(work: Any) -> bytes:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, work()[:4000])
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        return pipe.read()

@@ -188,6 +188,14 @@ def test_the_logged_model_scores_as_the_run_did(trained: Trained, client: Mlflow
     assert np.allclose(found["pred_prob"], written["pred_prob"], atol=1e-7)
     assert (found["pred_y"] == written["pred_y"]).all()
     version = client.get_model_version("screening", "1")
+    assert {name: version.tags[name] for name in ("delta", "unit", "mechanism", "privacy")} == {
+        "delta": "1e-05",
+        "unit": "record",
+        "mechanism": "dp_sgd",
+        "privacy": "private",
+    }
+    assert 3.9 < float(version.tags["epsilon"]) <= 4
+    assert "Adding or removing one record" in version.description
     assert version.run_id == client.get_run(version.run_id).info.run_id
     assert version.status == "READY"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,10 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from homo_dp.config.load import load_config
+from homo_dp.core.errors import DataError
+from homo_dp.privacy.errors import BudgetExceeded
+from homo_dp.runs.run_facts import failure_tags
 from homo_dp.tracking.mlflow import run_log
+from homo_dp.tracking.mlflow.charts import chart_names
 from homo_dp.tracking.mlflow.sender import main as send
 from homo_dp.tracking.mlflow.spool import LINES, State, read_lines
 from homo_dp.tracking.mlflow.tracker import MlflowTracker
+from homo_dp.train import main as train
 from tests.tracking.conftest import ROUNDS, Trained
 
 if TYPE_CHECKING:
@@ -76,9 +83,8 @@ def test_a_training_is_one_parent_and_a_child_for_every_party(trained: Trained, 
 def test_every_round_has_its_numbers(trained: Trained, client: MlflowClient) -> None:
     parent, children = runs_of(client, "trained")
     indicators = json.loads((trained.out / "numbers.dat").read_text())
-    wanted = {"epsilon", "epsilon_pld", "epsilon_rdp", "test_loss", "test_acc", "test_auc", "clip_norm"}
-    for name in wanted | {"applied_sigma", "seconds", "bytes"}:
-        history = client.get_metric_history(parent.info.run_id, name)
+    for name in ("epsilon", "epsilon_pld", "epsilon_rdp", "test_loss", "test_acc", "test_auc", "seconds"):
+        history = client.get_metric_history(parent.info.run_id, chart_names({name: 0}).popitem()[0])
         assert [metric.step for metric in history] == list(range(1, ROUNDS + 1)), name
         assert [metric.value for metric in history] == [row[name] for row in indicators["rounds"]], name
     for run in children.values():
@@ -86,8 +92,33 @@ def test_every_round_has_its_numbers(trained: Trained, client: MlflowClient) -> 
         assert len(history) == ROUNDS
         party = indicators["privacy"]["parties"][run.data.tags["party"]]
         assert history[-1].value == party["epsilon_pld"]
-        assert run.data.metrics["applied_sigma"] == party["applied_sigma"]
+        assert float(run.data.params["applied_sigma"]) == party["applied_sigma"]
     assert parent.data.metrics["train_auc"] == indicators["train_auc"]
+
+
+def test_the_first_charts_are_accuracy_and_epsilon_and_constants_are_parameters(
+    trained: Trained, client: MlflowClient
+) -> None:
+    parent, _ = runs_of(client, "trained")
+    assert sorted(parent.data.metrics)[:3] == ["accuracy", "auc", "epsilon"]
+    last = json.loads((trained.out / "numbers.dat").read_text())["rounds"][-1]
+    for name in ("applied_sigma", "clip_norm", "bytes"):
+        assert float(parent.data.params[name]) == last[name]
+        assert name not in parent.data.metrics
+    assert parent.data.params["rounds_done"] == str(ROUNDS)
+
+
+def test_a_run_is_told_apart_by_its_name_data_source_and_description(trained: Trained, client: MlflowClient) -> None:
+    parent, children = runs_of(client, "trained")
+    assert re.fullmatch("lr eps4 [0-9a-f]{6}", parent.info.run_name)
+    assert {run.info.run_name for run in children.values()} == {f"{p} {parent.info.run_name[-6:]}" for p in PARTIES}
+    assert parent.data.tags["mlflow.note.content"].startswith("logistic regression on breast_cancer, dp_sgd, ")
+    assert parent.data.tags["mlflow.source.name"]
+    (used,) = parent.inputs.dataset_inputs
+    assert used.dataset.name == "breast_cancer"
+    experiment = client.get_experiment(parent.info.experiment_id)
+    view = json.loads(experiment.tags["mlflow.sharedViewState.homo_dp"])
+    assert view["selectedColumns"][:3] == ["metrics.`epsilon`", "metrics.`accuracy`", "metrics.`auc`"]
 
 
 def test_the_files_plots_and_report_are_artifacts(trained: Trained, client: MlflowClient) -> None:
@@ -111,9 +142,11 @@ def test_a_store_elsewhere_gets_nothing_of_private_rows(trained: Trained, tmp_pa
     (spool,) = spools(tmp_path)
     lines = [line for line, _ in read_lines(spool, 0)]
     said = {name for line in lines if line["op"] == "metrics" for values in line["runs"].values() for name in values}
-    assert {"epsilon", "epsilon_rdp", "rounds_done"} <= said
+    assert {"epsilon", "epsilon_rdp"} <= said
+    assert {"rounds_done": 3.0} in [line["params"] for line in lines if line["op"] == "params"]
     assert "train_acc" not in said
-    assert ("test_acc" in said) == ("test_auc" in said) == public_test
+    assert ("accuracy" in said) == ("auc" in said) == public_test
+    assert not said & {"test_acc", "test_auc"}
     kept = {path.name for path in (spool / "files").iterdir()}
     assert not kept & {"scores.txt", "numbers_gradient_norms.json"}
     left = json.loads((spool / "files" / "numbers.dat").read_text())
@@ -234,3 +267,24 @@ def test_the_environment_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> No
     set_defaults()
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "77"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+def test_a_refused_run_says_why(
+    store: str, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = f"tracking.uri={store},tracking.experiment=refused,privacy.lifetime_epsilon=1,train.rounds=2"
+    with pytest.raises(BudgetExceeded):
+        train(["--quiet", "--params", keys])
+    parent, _ = runs_of(client, "refused")
+    assert parent.info.status == "FAILED"
+    assert "lifetime_epsilon=1" in parent.data.tags["reason"]
+    assert "lifetime_epsilon=1" in parent.data.tags["mlflow.note.content"]
+
+
+def test_why_a_run_failed_is_told_elsewhere_only_in_words_that_quote_no_row() -> None:
+    elsewhere = load_config(None, {"tracking.uri": "http://127.0.0.1:1"})
+    quoting = DataError("a.csv: row 7, column age: 'Alice' is no number")
+    assert failure_tags(elsewhere, quoting) == {"reason": "DataError"}
+    assert failure_tags(load_config(None), quoting)["reason"].endswith("is no number")
+    assert failure_tags(elsewhere, BudgetExceeded("epsilon=2"))["reason"] == "epsilon=2"

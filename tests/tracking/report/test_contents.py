@@ -191,7 +191,7 @@ def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(shell: Shell, f
 
 
 def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
-    assert "is no store" in shell.report("0" * 32).error_lines[0]
+    assert "is not a store" in shell.report("0" * 32).error_lines[0]
     assert not list(shell.folder.iterdir())
 
 
@@ -282,7 +282,7 @@ def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
     privacy = {**record.privacy, "nominal_epsilon": 50.0, "nominal_epsilon_is": "the paper's"}
     page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
     assert "<th>nominal epsilon</th><td>50</td>" in page
-    assert "the paper&#x27;s" in page
+    assert "<td>the paper&#39;s</td>" in page
 
 
 def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
@@ -364,3 +364,36 @@ def test_words() -> None:
     drawn = {"type": "SampledWithoutReplacementDpEvent", "sample_size": 5, "source_dataset_size": 9, "event": gaussian}
     both = event_words({"type": "ComposedDpEvent", "events": [drawn, {"type": "NoOpDpEvent"}]})
     assert both == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
+
+
+def test_what_the_config_says_for_the_officer_is_on_the_page(folder: Path) -> None:
+    about = {"purpose": "screening", "controller": "a <hospital>", "retention": "5 years", "contact": "dpo"}
+    spent = {"dataset": "patients", "runs": 3, "epsilon_together": 6.5, "delta": 1e-5, "lifetime_epsilon": 10.0}
+
+    def edit(value: dict[str, Any]) -> None:
+        value["about"] = about
+        value["ledger"]["datasets"][0].update(spent)
+        value["one_row_per_person"] = "unknown"
+
+    change(folder / "numbers.dat", edit)
+    page = report_page(find_record(folder), Checks())
+    for text in ("screening", "a &lt;hospital&gt;", "5 years", "dpo", "torch 2", "What this epsilon means"):
+        assert text in page
+    assert "All 3 runs on patients so far, this one included: epsilon 6.5" in page
+    assert "of a lifetime budget of 10." in page
+    assert "a person with k rows has up to k times as much" in page
+
+
+def test_a_signed_report_is_checked_by_its_bytes_and_its_key(shell: Shell, folder: Path, tmp_path: Path) -> None:
+    from homo_dp.keys import main as keys
+
+    for name in ("a", "b"):
+        assert keys(["new", name, "--dir", str(tmp_path / "keys"), "--quiet"]) == 0
+    assert shell.report(str(folder), "--key", str(tmp_path / "keys" / "a.key")).code == 0
+    written = tmp_path / "report.html"
+    own, other = str(tmp_path / "keys" / "a.pub"), str(tmp_path / "keys" / "b.pub")
+    assert "Signed with a key by a" in written.read_text()
+    assert shell.report("--check", str(written), "--key", own).code == 0
+    assert shell.report("--check", str(written), "--key", other).code == 1
+    written.write_text(written.read_text().replace("epsilon", "epsil0n", 1))
+    assert shell.report("--check", str(written), "--key", own).code == 1

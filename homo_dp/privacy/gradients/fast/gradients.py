@@ -6,22 +6,25 @@ import torch
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.fast.tape import FastTape, all_finite
-from homo_dp.privacy.gradients.losses import Loss, output_gradient
+from homo_dp.privacy.gradients.fast.chain import FastChain, all_finite
+from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, output_gradient
 
 
 class FastGradients:
-    """ClippedGradients of a tape; the module is read and never touched, so there are no hooks to break.
+    """ClippedGradients of a chain; the module is read and never touched, so there are no hooks to break.
 
     Guarantees:
-        - as FastTape; a row whose gradient is not finite leaves the batch, and is counted.
+        - as FastChain; a row whose gradient is not finite leaves the batch, and is counted;
+        - the outputs of a linear model are float64 where the loss is one of ours: see ``linear.py``.
     """
 
     batch_rows = 0
 
-    def __init__(self, tape: FastTape, loss: Loss, max_grad_norm: float) -> None:
-        self._tape, self._loss, self._max_grad_norm = tape, loss, max_grad_norm
+    def __init__(self, chain: FastChain, loss: Loss, max_grad_norm: float) -> None:
+        self._chain, self._loss, self._max_grad_norm = chain, loss, max_grad_norm
         self.rows_not_finite = 0
+        if loss in KNOWN_LOSSES and (linear := chain.only_linear) is not None:
+            linear.exact = True
 
     def clipped_sum(
         self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
@@ -33,24 +36,24 @@ class FastGradients:
                 finite = squares.isfinite()
                 self.rows_not_finite += int((~finite).sum())
                 if not bool(finite.any()):  # not every module takes a batch of no rows
-                    self._tape.forget()
+                    self._chain.forget()
                     for total in () if accumulate else sums:
                         total.zero_()
                     return squares.sqrt
                 kept = self._pass(features[finite], labels[finite])
-            self._tape.write_clipped_sum(kept, self._max_grad_norm, sums, accumulate)
-            self._tape.forget()
+            self._chain.write_clipped_sum(kept, self._max_grad_norm, sums, accumulate)
+            self._chain.forget()
         return squares.sqrt
 
     def _pass(self, features: Tensor, labels: Tensor) -> Tensor:
-        outputs = self._tape.forward(features)
+        outputs = self._chain.forward(features)
         gradient = output_gradient(self._loss, outputs, labels)
         if gradient.shape != outputs.shape:
             raise PrivacyError(
                 f"output_gradient of shape {tuple(gradient.shape)} for outputs of shape {tuple(outputs.shape)}; "
                 "return one gradient per output"
             )
-        return self._tape.backward(gradient)
+        return self._chain.backward(gradient.to(features.dtype) if features.is_floating_point() else gradient)
 
     def close(self) -> None:
         """Nothing to take off."""

@@ -6,6 +6,7 @@ its norm is ``|g| |a|`` and the clipped sum over rows is one product of matrices
 """
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ LEAST_SQUARE = LEAST_LENGTH**2
 
 
 class FastLayer(ABC):
-    """One layer of a tape; every method runs without autograd unless it says otherwise."""
+    """One layer of a chain; every method runs without autograd unless it says otherwise."""
 
     def __init__(self) -> None:
         self.parameters: list[Tensor] = []
@@ -27,6 +28,10 @@ class FastLayer(ABC):
     @abstractmethod
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         """Outputs for a batch; ``keep`` says that a backward pass will follow."""
+
+    def given(self, outputs: Tensor) -> Any:
+        """What the module itself would give for these outputs: the same, unless it gives several."""
+        return outputs
 
     @abstractmethod
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
@@ -48,6 +53,8 @@ class FastLayer(ABC):
 class FastLinear(FastLayer):
     """nn.Linear on row vectors (n, d), or on sequences (n, ..., d), whose gradients are sums of outer products."""
 
+    exact = False  # whether outputs are float64, where they go straight into a loss: see ``linear.py``
+
     def __init__(self, module: nn.Linear) -> None:
         super().__init__()
         self._module = module
@@ -60,7 +67,8 @@ class FastLinear(FastLayer):
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         self._inputs = inputs
-        return F.linear(inputs, self._module.weight, self._module.bias)
+        linear = exact_linear if self.exact else F.linear
+        return linear(inputs, self._module.weight, self._module.bias)
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
         self._gradient = gradient
@@ -73,7 +81,7 @@ class FastLinear(FastLayer):
         if not self._weight:
             return squares
         inputs = row_squares(self._inputs)
-        # A square that is zero in float32 must not hide what the other factor makes of it.
+        # A square that underflows to zero in float32 would hide the other factor, however large.
         return squares.add_(LEAST_SQUARE) * inputs.add_(1.0 if self._bias else LEAST_SQUARE)
 
     def _squared_norms_of_sequences(self) -> Tensor:
@@ -90,6 +98,11 @@ class FastLinear(FastLayer):
 
     def forget(self) -> None:
         del self._inputs, self._gradient
+
+
+def exact_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``F.linear`` in float64."""
+    return F.linear(inputs.double(), weight.double(), None if bias is None else bias.double())
 
 
 class FastActivation(FastLayer):
@@ -135,6 +148,34 @@ class FastFlatten(FastLayer):
         return gradient.reshape(self._shape)
 
 
+class FastMaxPool(FastLayer):
+    """nn.MaxPool2d, channels last inside: torch uses vector instructions in that order alone, and is 8 times faster."""
+
+    def __init__(self, module: nn.MaxPool2d) -> None:
+        super().__init__()
+        sizes = (module.kernel_size, module.stride, module.padding, module.dilation)
+        self._geometry = (*([size, size] if isinstance(size, int) else list(size) for size in sizes), module.ceil_mode)
+
+    def forward(self, inputs: Tensor, keep: bool) -> Tensor:
+        self._inputs = _channels_last(inputs)
+        outputs: Tensor
+        outputs, self._places = torch.ops.aten.max_pool2d_with_indices(self._inputs, *self._geometry)
+        return outputs.contiguous()
+
+    def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
+        result: Tensor = torch.ops.aten.max_pool2d_with_indices_backward(
+            _channels_last(gradient), self._inputs, *self._geometry, self._places
+        )
+        return result.contiguous()
+
+    def forget(self) -> None:
+        del self._inputs, self._places
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
+
+
 class FixedFunction(FastLayer):
     """Any module without trainable parameters, by autograd over that module alone: pooling, dropout, other activations.
 
@@ -156,7 +197,8 @@ class FixedFunction(FastLayer):
             return result
         with torch.enable_grad():
             self._leaf = inputs.detach().requires_grad_()
-            # What it would overwrite is kept by the layer before, and may be no leaf of a graph.
+            # A copy for a module that works in place: the layer before keeps the original, and autograd forbids
+            # writing to a leaf.
             self._outputs: Tensor = self._module(self._leaf.clone() if self._in_place else self._leaf)
         detached: Tensor = self._outputs.detach()
         return detached

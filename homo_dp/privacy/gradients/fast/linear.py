@@ -2,6 +2,11 @@
 
 The gradient of a row is one number, the gradient at the output, times the row and its 1 for the bias. Its norm is that
 number times ``sqrt(|a|^2 + 1)``, so a row is clipped by clamping one number, and a batch costs two products.
+
+Outputs are float64. How a float32 product rounds depends on where in memory a row lies, so on the rows before it; under
+weights of a million, which an aggregator may send, that moves an output by a quarter. On a table crafted for it the
+gradients of all rows then changed when the first one left, and the sum of a softmax regression by 54 C. In float64 an
+output of d terms is off by d 2**-53 times its largest term: 1e-8 for 30 columns, far below what sums leave free.
 """
 
 import math
@@ -12,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.gradients.fast.gradients import FastGradients
-from homo_dp.privacy.gradients.fast.layers import LEAST_SQUARE
-from homo_dp.privacy.gradients.losses import Loss, output_gradient
-from homo_dp.privacy.gradients.row_sums import BELOW, row_squares, write_product, write_total
+from homo_dp.privacy.gradients.fast.layers import LEAST_SQUARE, exact_linear
+from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, output_gradient
+from homo_dp.privacy.gradients.row_sums import BELOW, row_lengths, write_product, write_total
 
 
 class OneOutputGradients:
@@ -28,10 +33,10 @@ class OneOutputGradients:
 
     def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: FastGradients) -> None:
         self._module, self._loss = module, loss
-        self._bound = max_grad_norm * BELOW
+        self._bound, self._inputs = max_grad_norm * BELOW, module.in_features
         self._bias = module.bias is not None and module.bias.requires_grad
-        self._least_square = 1.0 if self._bias else LEAST_SQUARE
-        self._general = general
+        self._least_square = torch.tensor(1.0 if self._bias else LEAST_SQUARE, device=module.weight.device)
+        self._general, self._exact = general, loss in KNOWN_LOSSES
 
     @property
     def rows_not_finite(self) -> int:
@@ -41,17 +46,24 @@ class OneOutputGradients:
     def clipped_sum(
         self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
     ) -> Callable[[], Tensor]:
+        own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
         with torch.no_grad():
             inputs = features if features.dim() == 2 else features.flatten(1)
-            if inputs.shape[1] != self._module.in_features:  # a sequence, with one output at each position
+            if inputs.shape[1] != self._inputs:  # a sequence, with one output at each position
                 return self._general.clipped_sum(features, labels, sums, accumulate)
-            gradient = output_gradient(self._loss, F.linear(inputs, self._module.weight, self._module.bias), labels)
+            if self._exact:
+                outputs = exact_linear(inputs, own["weight"], own["bias"])  # type: ignore[arg-type]
+                gradient = output_gradient(self._loss, outputs, labels).to(inputs.dtype)
+            else:
+                outputs = F.linear(inputs, own["weight"], own["bias"])  # type: ignore[arg-type]
+                gradient = output_gradient(self._loss, outputs, labels)
             # Infinite for rows that are too long for float32, so that no clipped number below is denormal.
-            lengths = row_squares(inputs).add_(self._least_square).sqrt_().unsqueeze(1)
+            flat = row_lengths(inputs, self._least_square)
+            lengths = flat.unsqueeze(1)
             signed_norms = gradient * lengths
             clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
             # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
-            if not math.isfinite(torch.dot(clipped.view(-1), lengths.view(-1)).item()):
+            if not math.isfinite(torch.dot(clipped.view(-1), flat).item()):
                 return self._general.clipped_sum(features, labels, sums, accumulate)
             write_product(sums[0], clipped, inputs, accumulate)
             if self._bias:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.fast.convolution import FastConvolution
-from homo_dp.privacy.gradients.fast.tape import tape_of
 from homo_dp.privacy.gradients.losses import (
     Loss,
     binary_logistic,
@@ -78,6 +78,14 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
     "group norm": lambda: nn.Sequential(
         nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)
     ),
+    "pools": lambda: nn.Sequential(
+        nn.Conv2d(2, 6, 3),
+        nn.MaxPool2d(2, 1, padding=1),
+        nn.Conv2d(6, 5, 2),
+        nn.MaxPool2d((2, 3), ceil_mode=True),
+        nn.Flatten(),
+        nn.Linear(40, 3),
+    ),
     "layer norm": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.LayerNorm([3, 7, 6]), nn.Flatten(), nn.Linear(126, 3)),
     "frozen kernel": lambda: _frozen(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(126, 3)), "0.weight"),
     "flat": lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 3)),
@@ -88,6 +96,9 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
 WORDS: dict[str, Callable[[], nn.Module]] = {
     "flat": lambda: nn.Sequential(nn.Embedding(4, 5), nn.Flatten(), nn.Linear(30, 3)),
     "padding": lambda: nn.Sequential(nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(30, 3)),
+    "mean of a bag": lambda: nn.Sequential(nn.EmbeddingBag(4, 5), nn.Linear(5, 3)),
+    "sum of a bag": lambda: nn.Sequential(nn.EmbeddingBag(4, 5, mode="sum"), nn.Linear(5, 3)),
+    "bag with padding": lambda: nn.Sequential(nn.EmbeddingBag(4, 5, padding_idx=1), nn.Linear(5, 3)),
     "sequence": lambda: nn.Sequential(nn.Embedding(4, 5), nn.Linear(5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)),
 }
 
@@ -157,14 +168,14 @@ def test_one_output_with_any_loss(bias: bool, loss: Loss) -> None:
 
 def test_dropout_is_drawn_once_for_forward_and_backward() -> None:
     module = nn.Sequential(nn.Linear(50, 40), nn.Dropout(0.5), nn.Linear(40, 1, bias=False)).double()
-    tape, _ = tape_of(module)
-    assert tape is not None
+    chain, _ = chain_of(module)
+    assert chain is not None
     inputs = torch.randn(3, 50).double()
     with torch.no_grad():
-        tape.forward(inputs)
-        tape.backward(torch.ones(3, 1).double())
-    dropped = tape._trained[0]._gradient == 0  # type: ignore[attr-defined]
-    kept_inputs = tape._trained[1]._inputs == 0  # type: ignore[attr-defined]
+        chain.forward(inputs)
+        chain.backward(torch.ones(3, 1).double())
+    dropped = chain._trained[0]._gradient == 0  # type: ignore[attr-defined]
+    kept_inputs = chain._trained[1]._inputs == 0  # type: ignore[attr-defined]
     assert torch.equal(dropped, kept_inputs)
     assert 20 < int(dropped.sum()) < 100
 
@@ -177,25 +188,26 @@ def test_dropout_is_drawn_once_for_forward_and_backward() -> None:
         (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")), "0: Conv2d has no fast gradient"),
         (nn.Sequential(nn.Conv2d(2, 2, 2, padding="same")), "0: Conv2d has no fast gradient"),
         (nn.Sequential(nn.Embedding(3, 3, max_norm=1.0)), "0: Embedding has no fast gradient"),
+        (nn.Sequential(nn.EmbeddingBag(3, 3, mode="max")), "0: EmbeddingBag has no fast gradient"),
         (nn.Sequential(nn.Bilinear(2, 2, 2)), "0: Bilinear has no fast gradient"),
     ],
 )
 def test_what_it_does_not_take_is_named(module: nn.Module, reason: str) -> None:
-    assert tape_of(module) == (None, reason)
+    assert chain_of(module) == (None, reason)
 
 
 def test_shared_parameters_and_hooks_fall_back() -> None:
     layer = nn.Linear(3, 3)
-    assert tape_of(nn.Sequential(layer, nn.Tanh(), layer))[1] == "a parameter is shared between layers"
+    assert chain_of(nn.Sequential(layer, nn.Tanh(), layer))[1] == "a parameter is shared between layers"
     tied = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     tied[2].weight = tied[0].weight
-    assert tape_of(tied)[1] == "a parameter is shared between layers"
+    assert chain_of(tied)[1] == "a parameter is shared between layers"
     watched = nn.Sequential(nn.Linear(3, 3))
     watched[0].register_forward_hook(lambda module, inputs, outputs: outputs * 2)
-    assert tape_of(watched)[1] == "0: Linear has hooks of its own"
+    assert chain_of(watched)[1] == "0: Linear has hooks of its own"
     masked = nn.Linear(3, 3)
     masked.weight.register_hook(lambda gradient: gradient * 0)  # type: ignore[no-untyped-call]
-    assert tape_of(masked)[1] == "model: Linear has hooks of its own"
+    assert chain_of(masked)[1] == "model: Linear has hooks of its own"
     features, labels = torch.randn(10, 3), torch.arange(10) % 3
     expected = reference_sum(tied, softmax_cross_entropy, features, labels, 0.5)
     private = training(tied, softmax_cross_entropy, features, labels, clip_norm=0.5)
@@ -212,8 +224,8 @@ def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parent() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs) + inputs  # type: ignore[no-any-return,no-untyped-call]
 
-    assert tape_of(nn.Sequential(Doubled(2, 2)))[1] == "0: Doubled has no fast gradient"
-    assert tape_of(Residual(nn.Linear(2, 2)))[1] == "model: Residual has no fast gradient"
+    assert chain_of(nn.Sequential(Doubled(2, 2)))[1] == "0: Doubled has no fast gradient"
+    assert chain_of(Residual(nn.Linear(2, 2)))[1] == "model: Residual has no fast gradient"
 
 
 def test_fast_by_name_on_another_model_is_refused_with_the_reason() -> None:
@@ -222,11 +234,11 @@ def test_fast_by_name_on_another_model_is_refused_with_the_reason() -> None:
         training(module, softmax_cross_entropy, torch.randn(5, 3), torch.arange(5) % 3, grad_sample_mode="fast")
 
 
-def test_the_tape_keeps_nothing_after_a_step() -> None:
+def test_the_chain_keeps_nothing_after_a_step() -> None:
     module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 42, 3))
     private = training(module, softmax_cross_entropy, torch.randn(6, 2, 9, 8), torch.arange(6) % 3)
     private.run(1)
-    convolution = private._gradients._tape._trained[0]  # type: ignore[attr-defined]
+    convolution = private._gradients._chain._trained[0]  # type: ignore[attr-defined]
     assert isinstance(convolution, FastConvolution)
     assert not hasattr(convolution, "_inputs")
     assert convolution._rows is None
@@ -385,15 +397,15 @@ def test_kernels_multiplied_again_keep_the_bound_where_terms_cancel(
     monkeypatch.setattr("homo_dp.privacy.gradients.fast.convolution._HELD", 0)
     torch.manual_seed(0)
     module = nn.Conv2d(channels, 4, 3, bias=False)
-    tape, _ = tape_of(module)
-    assert tape is not None
+    chain, _ = chain_of(module)
+    assert chain is not None
     total = torch.zeros_like(module.weight)
     for _ in range(200):
         gradient = (torch.randn(1, 4, 10, 10) * 1e4).round()
         gradient -= gradient.mean((2, 3), keepdim=True)
         with torch.no_grad():
-            tape.forward(torch.full((1, channels, 12, 12), 1e6))
-            tape.write_clipped_sum(tape.backward(gradient), 1.0, [total], accumulate=False)
+            chain.forward(torch.full((1, channels, 12, 12), 1e6))
+            chain.write_clipped_sum(chain.backward(gradient), 1.0, [total], accumulate=False)
         assert float(total.norm()) <= 1.0
 
 

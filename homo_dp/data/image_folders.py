@@ -1,0 +1,146 @@
+"""Images as single files: a folder or zip of them, and a table ``file_name,y`` with one line for each.
+
+``data.files.Bob=client1.zip`` takes the annotations from ``client1_annotations.csv`` beside it, as PrimiHub lays them
+out, or from an ``annotations.csv`` inside; ``client1.zip#labels.csv`` names another table. Only files that the table
+lists are opened; nothing is unpacked to disk.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from homo_dp.core.errors import DataError
+from homo_dp.core.memory import too_large
+from homo_dp.data.readers import read_table, reason
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE_NAME, ANNOTATIONS = "file_name", "annotations.csv"
+_LARGEST_FILE = 1 << 28  # bytes of one image
+_LARGEST_SIDE = 1 << 14  # pixels
+
+
+def is_image_folder(path: str | PathLike[str]) -> bool:
+    """Whether a path is a zip, or a folder with annotations (with ``#TABLE`` behind it or not)."""
+    text, _, named = str(path).partition("#")
+    place = Path(text)
+    if place.is_dir():
+        return bool(named) or any(file.is_file() for file in (place / ANNOTATIONS, _beside(place)))
+    return place.suffix.lower() == ".zip"
+
+
+def read_image_folder(path: str | PathLike[str], label: str) -> tuple[np.ndarray, pd.DataFrame]:
+    """Pixels (rows, channels, height, width) and the annotations; the column ``y`` becomes ``label``."""
+    place, _, named = str(path).partition("#")
+    if not Path(place).exists():
+        raise DataError(f"{place}: no such folder or zip; check the path")
+    try:
+        if Path(place).is_dir():
+            return _read(place, named, label, _folder(Path(place)))
+        with zipfile.ZipFile(place) as archive:
+            return _read(place, named, label, _zip(archive))
+    except DataError:
+        raise
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{place}: cannot be read ({reason(error)}); write it again") from None
+
+
+Opened = Callable[[str], bytes]  # the bytes of a file by its name; KeyError if there is none
+
+
+def _folder(root: Path) -> Opened:
+    def read(name: str) -> bytes:
+        file = root / name
+        if not file.resolve().is_relative_to(root.resolve()) or not file.is_file():
+            raise KeyError(name)
+        if file.stat().st_size > _LARGEST_FILE:
+            raise DataError(f"{file}: is larger than {_LARGEST_FILE} bytes; no image of a table is")
+        return file.read_bytes()
+
+    return read
+
+
+def _zip(archive: zipfile.ZipFile) -> Opened:
+    """By the whole name, or by its last part: zips often hold one folder."""
+    members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+    members = {PurePosixPath(name).name: info for name, info in members.items()} | members
+
+    def read(name: str) -> bytes:
+        info = members[name]
+        if info.file_size > _LARGEST_FILE:
+            raise DataError(
+                f"{archive.filename}: {name!r} declares {info.file_size} bytes; no image of a table has so many"
+            )
+        return archive.read(info)
+
+    return read
+
+
+def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarray, pd.DataFrame]:
+    frame = _annotations(place, named, opened)
+    if FILE_NAME not in frame.columns:
+        raise DataError(f"{place}: its annotations have no column {FILE_NAME!r}; they need {FILE_NAME},y")
+    if label != "y" and "y" in frame.columns and label not in frame.columns:
+        frame = frame.rename(columns={"y": label})
+    pixels: np.ndarray | None = None
+    for at, name in enumerate(frame[FILE_NAME].astype(str)):
+        try:
+            image = _decoded(opened(name))
+        except KeyError:
+            raise DataError(f"{place}: {name!r} of the annotations is not there; correct the table") from None
+        except Exception as error:  # Pillow's decoders raise what they like on damaged files
+            raise DataError(f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line") from None
+        if pixels is None:
+            if (problem := too_large(image.size * len(frame))) is not None:
+                raise DataError(f"{place}: {problem}; split it")
+            pixels = np.empty((len(frame), *image.shape), dtype=np.uint8)
+        if image.shape != pixels.shape[1:]:
+            raise DataError(
+                f"{place}: {name!r} has shape {image.shape}, the first image {pixels.shape[1:]}; resize them"
+            )
+        pixels[at] = image
+    if pixels is None:
+        raise DataError(f"{place}: its annotations have no rows")
+    if "id" not in frame.columns:
+        frame.insert(0, "id", frame[FILE_NAME])
+    return pixels, frame
+
+
+def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
+    import pandas as pd
+
+    folder = Path(place)
+    beside = Path(named) if named else _beside(folder)
+    if named and not beside.is_file() and (folder.parent / named).is_file():
+        beside = folder.parent / named
+    if named or beside.is_file():
+        return read_table(beside)
+    try:
+        return pd.read_csv(io.BytesIO(opened(ANNOTATIONS)), dtype=str, keep_default_na=False)
+    except KeyError:
+        raise DataError(
+            f"{place}: has no annotations; put {beside.name} beside it ({FILE_NAME},y), or name them: {place}#TABLE.csv"
+        ) from None
+
+
+def _beside(place: Path) -> Path:
+    return place.with_name(f"{place.stem}_{ANNOTATIONS}")
+
+
+def _decoded(content: bytes) -> np.ndarray:
+    """Grey images as one channel, all others as red, green and blue; channels first."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content)) as image:
+        if max(image.size) > _LARGEST_SIDE:
+            raise DataError(f"has sides {image.size}, at most {_LARGEST_SIDE} are read")
+        array = np.asarray(image if image.mode == "L" else image.convert("L" if image.mode == "1" else "RGB"))
+    return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)

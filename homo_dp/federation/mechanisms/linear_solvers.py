@@ -1,0 +1,154 @@
+"""The round of DP-FedSGD that asks the second moment of the rows, at the party and at the aggregator.
+
+Data walk: rows, clipped to ``train.row_norm`` -> sum of x x^T with noise -> aggregator: coordinates in which rows are
+alike (``whitening.py``) -> sent to parties with the weights of every later round -> gradients in these coordinates.
+For linear regression the target is one more column: the least-squares weights of the noisy moment (AdaSSP) are where
+the gradient rounds start.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import Combined, FederationFacts, Release, Weights
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, noise_of_share
+from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
+from homo_dp.federation.protocol.messages import Signature
+from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from homo_dp.privacy.training.second_moment import moment_dimension, moment_sum, unpack_moment
+
+FIRST: Final = 1  # the round that asks it
+MOMENT: Final = "second_moment"
+TRANSFORM: Final = "solver.transform"  # the tensor that comes with the weights
+MOST_WIDTH = 2000  # columns of a second moment: 2 million numbers
+_SCALE = "solver.scale"
+
+
+class MomentRound:
+    """Asks the second moment once, and keeps the coordinates that follow from it.
+
+    Guarantees:
+        - a row moves the sum by at most ``row_norm ** 2``, and the event is that of its noise;
+        - coordinates follow from the released sum alone.
+    """
+
+    def __init__(self, config: Config, facts: FederationFacts, share: NoiseShare | None) -> None:
+        self._config, self._facts, self._share = config, facts, share
+        self._width = facts.parameters // facts.outputs
+        self._with_target = config.model.task == "regression"
+        self.whitening: Whitening | None = None
+        if self._width > MOST_WIDTH:
+            raise ConfigError(
+                f"train.solver=second_moment: rows have {self._width} numbers, at most {MOST_WIDTH}; use gradient"
+            )
+
+    @property
+    def row_norm(self) -> float:
+        """What rows are clipped to, the target included where it is one more column (its bounds are [-1, 1])."""
+        asked = self._config.train.row_norm
+        if asked is None:
+            raise ConfigError("train.row_norm: solver second_moment needs it; leave train.auto out, or give it")
+        return math.hypot(asked, 1.0) if self._with_target else asked
+
+    @functools.cached_property
+    def asked(self) -> RoundSum:
+        """The question."""
+        width = self._width + self._with_target
+        rows = sum(party.rows for party in self._facts.parties.values())
+        found = PrivateSum(moment_dimension(width), self.row_norm**2, self._noise_multiplier(), rows, share=self._share)
+        kind = "its own noise" if self._share is None else "noise that is shared, under masks"
+        return RoundSum(MOMENT, found, f"second moment of rows clipped to {self.row_norm:.4g}, once, with {kind}")
+
+    def _noise_multiplier(self) -> float:
+        privacy, share = self._config.privacy, self._config.train.moment_share
+        if privacy.noise_multiplier is not None:  # the same share of the mu^2 that the rounds then make
+            return privacy.noise_multiplier * math.sqrt((1 - share) / (share * self._facts.rounds))
+        if privacy.target_epsilon is None:
+            raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+        return noise_of_share(share, privacy.target_epsilon, privacy.delta)
+
+    # --- at the party ---
+
+    def answer(self, fit: LocalFit, noise: NoiseSource) -> Release:
+        """This party's part."""
+        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+
+        layer = linear_layer(fit.model)
+        if layer is None:
+            raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
+        rows = rows_of(layer, fit.features)
+        if self._with_target:
+            rows = torch.cat([rows, fit.labels.to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1)
+        private_sum = self.asked.private_sum
+        released = private_sum.release(moment_sum(rows.cpu(), self.row_norm), noise)
+        return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
+
+    @property
+    def signature(self) -> Signature:
+        """Names, shapes and dtypes of what comes with the weights after the moment was asked."""
+        return {TRANSFORM: ((self._width, self._width), torch.float32)}
+
+    # --- at the aggregator ---
+
+    def take(self, parts: Mapping[str, Tensor], current: Weights) -> Combined:
+        """Coordinates from the released sums; for linear regression also the weights to start from."""
+        rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
+        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
+        private_sum, width = self.asked.private_sum, self._width
+        total = torch.stack(list(parts.values())).sum(0) / rows
+        noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
+        moment = unpack_moment(total, width + self._with_target)
+        self.whitening = Whitening.of(moment[:width, :width], noise)
+        if not self._with_target:
+            return Combined(current)
+        return Combined(as_weights(least_squares(moment, noise).reshape(1, -1), current))
+
+    @property
+    def tensors(self) -> Weights:
+        """What parties need with the weights; without a moment (its round was discarded) the columns' own axes."""
+        return {TRANSFORM: self.found.transform.float()}
+
+    @property
+    def found(self) -> Whitening:
+        """The coordinates that gradients are in."""
+        return self.whitening or Whitening.none(self._width, self.row_norm)
+
+    def state(self) -> Weights:
+        """What a restart needs."""
+        if self.whitening is None:
+            return {}
+        return {
+            TRANSFORM: self.whitening.transform,
+            _SCALE: torch.tensor([self.whitening.scale], dtype=torch.float64),
+        }
+
+    def restore(self, state: Weights) -> None:
+        """Go on from what ``state`` gave."""
+        if TRANSFORM in state:
+            self.whitening = Whitening(state[TRANSFORM].double(), float(state[_SCALE]))
+
+
+def as_table(tensors: Weights) -> Tensor:
+    """Weight and bias of a linear model as one table with a row an output and the bias behind."""
+    parts = sorted(tensors.values(), key=lambda tensor: -tensor.dim())  # the weight has two dimensions
+    return torch.cat([part.double().reshape(parts[0].shape[0], -1) for part in parts], dim=1)
+
+
+def as_weights(table: Tensor, like: Weights) -> Weights:
+    """A table that ``as_table`` made, as weight and bias again."""
+    names = sorted(like, key=lambda name: -like[name].dim())
+    outputs = like[names[0]].shape[0]
+    pieces = torch.split(table, [like[name].numel() // outputs for name in names], dim=1)
+    return {
+        name: piece.reshape(like[name].shape).to(like[name].dtype) for name, piece in zip(names, pieces, strict=True)
+    }

@@ -1,0 +1,233 @@
+"""Statistics as a run of its own: every round asks one question of the parties' tables, and nothing is trained.
+
+The questions share ``privacy.target_epsilon`` by the rule of ``questions.SHARES``. What a round learnt may be needed by
+the next: it is then the "weights" that the aggregator sends with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from homo_dp.config.privacy import SharedNoiseKeys, keys_of
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
+from homo_dp.data.columns import Numeric
+from homo_dp.data.public_encoding import public_encoding
+from homo_dp.federation.mechanisms.base import (
+    Combined,
+    FederationFacts,
+    Mechanism,
+    PartyFacts,
+    PartyPlan,
+    Release,
+    Weights,
+)
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
+from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.statistics.questions import SHARES, Question, questions_of
+from homo_dp.statistics.working_bounds import (
+    ANCHORS,
+    WITH_SPREADS,
+    Magnitudes,
+    Octaves,
+    Outer,
+    Spreads,
+    Window,
+    outer_of,
+    phases_of,
+)
+
+LEARNING = 6.0  # the share of `bounds`, beside those of ``SHARES``
+CHUNK = 1 << 22  # numbers of contributions that are held at a time
+
+
+class Learnt(nn.Module):
+    """What stands for the model of a run that only asks: the numbers that a later question goes by."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.numbers = nn.Parameter(torch.zeros(*shape, dtype=torch.float64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Nothing is predicted."""
+        return rows
+
+
+class Statistics(Mechanism):
+    """One private sum a round.
+
+    Guarantees:
+        - every row is in every sum, clipped to a norm of 1, and each sum has Gaussian noise of its share of the budget;
+        - all questions together cost ``privacy.target_epsilon``;
+        - with secure aggregation parties share the noise of a sum, and the aggregator sees its total alone.
+    """
+
+    name = "statistics"
+    trains = False
+    relation = PoissonSampler.relation
+
+    def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
+        super().__init__(config, facts, noise)
+        shared = keys_of(config.privacy, SharedNoiseKeys)
+        self._share = None
+        if shared.secure_aggregation:
+            self._share = NoiseShare(len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders)
+        self.answers: dict[int, dict[str, Tensor]] = {}
+
+    @functools.cached_property
+    def questions(self) -> tuple[Question, ...]:
+        """What is asked, one question a round; by the declared columns, so that both sides have the same."""
+        return questions_of(self.config.statistics, public_encoding(self.config))
+
+    @classmethod
+    def needs_rows(cls, config: Config) -> str | None:
+        masked = keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
+        return "privacy.secure_aggregation=true" if masked else None
+
+    @classmethod
+    def common_facts(cls, facts: FederationFacts) -> FederationFacts:
+        """Nothing is trained."""
+        parties = {
+            name: replace(party, rounds=0, steps_per_round=0, sample_rate=1.0) for name, party in facts.parties.items()
+        }
+        return replace(facts, parties=parties, rounds=0)
+
+    @property
+    def masked_sum(self) -> PrivateSum | None:
+        return None if self._share is None else next(iter(self.sums.values())).private_sum
+
+    def other_sums(self, party: PartyFacts) -> RoundSums:
+        rows = sum(facts.rows for facts in self.facts.parties.values())
+        found = {}
+        for number, (name, (dimension, share)) in enumerate(self._asked.items(), 1):
+            noise = self._noise(share)
+            asked = PrivateSum(dimension, 1.0, noise, rows, share=self._share)
+            found[number] = RoundSum(name, asked, f"{name} of all rows, with noise, once")
+        return found
+
+    def _noise(self, share: float) -> float:
+        privacy = self.config.privacy
+        if privacy.target_epsilon is None:
+            return privacy.noise_multiplier or 1.0
+        return noise_of_share(share, privacy.target_epsilon, privacy.delta)
+
+    @functools.cached_property
+    def _asked(self) -> dict[str, tuple[int, float]]:
+        """The dimension and share of the budget of each sum, in the order of the rounds."""
+        learns = "bounds" in self.config.statistics.ask
+        whole = sum(SHARES[question.name] for question in self.questions) + (LEARNING if learns else 0.0)
+        found = {q.name: (q.dimension, SHARES[q.name] / whole) for q in self.questions}
+        if learns:
+            share, columns = LEARNING / whole, len(self.outer.columns)
+            for name, part in phases_of(self._noise(share), columns, self._summands, self._rows).items():
+                found[name] = (self._learning(name, None).dimension, share * part)
+        return found
+
+    @property
+    def _summands(self) -> float:
+        parties = len(self.facts.parties)
+        return parties if self._share is None else parties / self._share.sharers
+
+    @property
+    def _rows(self) -> float:
+        return float(sum(facts.rows for facts in self.facts.parties.values()))
+
+    @functools.cached_property
+    def outer(self) -> Outer:
+        """The numeric columns with their outer bounds."""
+        columns = public_encoding(self.config).columns
+        wanted = [(at, column) for at, column in enumerate(columns) if isinstance(column, Numeric)]
+        if not wanted:
+            raise ConfigError("data.scaling=private: no column has bounds; there is nothing to learn")
+        bounds = [(column.low, column.high) for _, column in wanted]
+        return outer_of([column.name for _, column in wanted], [at for at, _ in wanted], bounds)
+
+    def _learning(self, name: str, numbers: Tensor | None) -> Question:
+        """A phase of learning bounds, by the numbers that the phase before it gave; None: its shape alone."""
+        outer, width = self.outer, len(self.outer.columns)
+        numbers = torch.zeros(width + 2, 2, dtype=torch.float64) if numbers is None else numbers.detach().cpu()
+        if name == "octaves":
+            return Octaves(outer, self._rows)
+        if name == "magnitudes":
+            anchor = int(min(max(float(numbers[0, 0]), 0.0), len(ANCHORS) - 1))
+            return Magnitudes(outer, Window(anchor, float(numbers[0, 1]), float(numbers[1, 0]), self._rows))
+        low, high = outer.within(numbers[2 : 2 + width])
+        return Spreads(outer, low, high, self._rows)
+
+    def _learnt(self, name: str, total: Tensor, sigma: float, numbers: Tensor) -> Tensor:
+        """The numbers that the next phase goes by, after one phase; at the end the working bounds."""
+        question, found = self._learning(name, numbers), numbers.detach().clone()
+        if isinstance(question, Octaves):
+            window = question.window(total, sigma)
+            found[0] = torch.tensor([float(window.anchor), window.octave], dtype=torch.float64)
+            found[1, 0] = window.width
+        elif isinstance(question, Magnitudes | Spreads):
+            found[2 : 2 + len(self.outer.columns)] = self.outer.shares(*question.bounds(total, sigma))
+        return found
+
+    def working_bounds(self, weights: Weights) -> dict[str, tuple[float, float]]:
+        """The bounds that were learnt, by column."""
+        low, high = self.outer.within(weights["numbers"][2 : 2 + len(self.outer.columns)].double())
+        return dict(zip(self.outer.columns, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+
+    def plan(self, party: PartyFacts) -> PartyPlan:
+        privacy = self.config.privacy
+        check_delta(privacy.delta, party.rows)
+        first = next(iter(self.other_sums(party).values()))
+        return PartyPlan(
+            noise_multiplier=first.private_sum.noise_multiplier,
+            sigma=first.private_sum.party_sigma,
+            clip_norm=1.0,
+            relation=first.private_sum.relation,
+            delta=privacy.delta,
+            rounds=0,
+            events={"aggregator": first.event, "model_reader": first.event},
+            releases=(),
+            noise_to_signal=first.private_sum.noise_multiplier / max(1, party.rows),
+            extra={"secure_aggregation": "on" if self._share else "off"},
+        )
+
+    def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
+        known = {question.name: question for question in self.questions}
+        question = known.get(asked.name) or self._learning(asked.name, fit.model.state_dict()["numbers"])
+        size = max(1, CHUNK // max(asked.dimension, fit.features.shape[1]))
+        for rows, labels in zip(torch.split(fit.features, size), torch.split(fit.labels, size), strict=True):
+            yield question.parts(rows, labels)
+
+    def after_fit(self, fit: LocalFit) -> Release:
+        raise PrivacyError("mechanism=statistics: trains nothing; ask the rounds of its plan")
+
+    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+        self.answers[round_number] = {name: part.double() for name, part in parts.items()}
+        if asked.name not in WITH_SPREADS:
+            return Combined(current)
+        total, sigma, _ = self.total_of(round_number)
+        return Combined({"numbers": self._learnt(asked.name, total, sigma, current["numbers"])})
+
+    def total_of(self, round_number: int) -> tuple[Tensor, float, dict[str, Tensor]]:
+        """The total of a question, the noise of its numbers, and the parts of parties where those were seen."""
+        found = self.answers[round_number]
+        asked = self.sums[round_number].private_sum
+        if self._share is not None:
+            return found[SUM], asked.total_sigma, {}
+        return torch.stack(list(found.values())).sum(0), asked.sigma * math.sqrt(len(found)), found
+
+    def state(self) -> Weights:
+        return {f"{number}.{name}": part for number, parts in self.answers.items() for name, part in parts.items()}
+
+    def restore(self, state: Weights) -> None:
+        self.answers = {}
+        for key, part in state.items():
+            number, _, name = key.partition(".")
+            self.answers.setdefault(int(number), {})[name] = part

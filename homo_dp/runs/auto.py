@@ -1,0 +1,189 @@
+"""``train.auto``: which settings the rules fill in, and the config that follows, before any plan is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from homo_dp.config.layers import get, put, split_key
+from homo_dp.config.load import config_from
+from homo_dp.config.privacy import CHOSEN, HAVE_RULES, SharedNoiseKeys
+from homo_dp.config.schema import LINEAR_MODELS, Config
+from homo_dp.data.columns import Categorical, Date, Encoding, Numeric
+from homo_dp.data.images import is_image_file
+from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.models.scattering import ROW_SQUARE, feature_count
+from homo_dp.models.task import task_for
+from homo_dp.privacy.private_sum import NoiseShare
+from homo_dp.runs.auto_rules import Choice, PublicFacts, choose
+
+# Who sets one of these chooses for himself, unless train.auto says otherwise.
+TRAIN_KNOBS = ("learning_rate", "rounds", "batch_size", "sample_rate", "local_steps", "local_epochs", "optimizer")
+OTHER_KNOBS = ("momentum", "schedule", "server_optimizer", "averaging", "weighting", "weight_decay", "proximal_mu")
+NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
+
+
+LEAST_SIDE = 16  # pixels: smaller images are few numbers already
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A config with every setting filled in, and what to tell its user about it."""
+
+    config: Config
+    notes: tuple[str, ...] = ()
+
+
+def is_auto(config: Config) -> bool:
+    """Whether the rules fill in what is not set.
+
+    >>> is_auto(config_from({})), is_auto(config_from({"train": {"rounds": 5}}))
+    (True, False)
+    """
+    if config.privacy.mechanism not in HAVE_RULES or config.model.factory is not None:
+        return False
+    if config.train.auto is not None:
+        return config.train.auto
+    if config.train.solver in ("gradient", "second_moment"):
+        return config.train.row_norm is None
+    given = config.train.model_fields_set & {*TRAIN_KNOBS, *OTHER_KNOBS, "solver"}
+    return not given and "max_grad_norm" not in config.privacy.model_fields_set
+
+
+def chosen_mechanism(config: Config) -> str:
+    """The mechanism of a run: the one that is written out, else dp_fedsgd where the rules choose."""
+    if not is_auto(config) or "mechanism" in config.privacy.model_fields_set:
+        return config.privacy.mechanism
+    return CHOSEN
+
+
+def with_model(config: Config) -> Config:
+    """The config with a model for images, where the rules choose and nobody named one."""
+    if not is_auto(config) or "name" in config.model.model_fields_set or config.model.task == "regression":
+        return config
+    image = config.data.image
+    shape = None if image is None else image.shape
+    images = shape is not None or any(map(is_image_file, config.data.files.values()))
+    if not images or (shape is not None and min(shape[1:], default=0) < LEAST_SIDE):
+        return config
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    put(tree, ("model", "name"), "scattering")
+    return config_from(tree)
+
+
+def by_linear_solver(config: Config) -> bool:
+    """Whether a run needs no gradients by Opacus."""
+    linear = config.model.name in LINEAR_MODELS and config.model.factory is None
+    chosen = config.train.solver in ("gradient", "second_moment") or (
+        is_auto(config) and config.train.solver == "auto" and not _sgd_numbers(config)
+    )
+    return linear and chosen and chosen_mechanism(config) == CHOSEN
+
+
+def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Settled:
+    """The config that runs: as it is, or with what its user left open filled in by the rules.
+
+    Guarantees:
+        - what is filled in follows from the config, declared columns and the given row counts;
+        - nothing that is set is changed; a mechanism that is written out stays.
+    """
+    if not is_auto(config):
+        return Settled(config)
+    mechanism = chosen_mechanism(config)
+    facts = public_facts(config, encoding, rows)
+    solver = config.train.solver
+    if solver == "auto" and _sgd_numbers(config):
+        solver = "sgd"  # its numbers are in the columns' own coordinates
+    choice = choose(facts, mechanism, solver)
+    return Settled(_filled(config, mechanism, choice), _notes(config, mechanism, choice))
+
+
+def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> PublicFacts:
+    """What the rules go by."""
+    task = task_for(encoding.classes)
+    scattered = config.model.name == "scattering"
+    numeric, categorical = (round(3 * ROW_SQUARE), 0) if scattered else _columns(encoding)
+    known = [count for count in rows.values() if count is not None]
+    least = min(known, default=1)
+    shared = config.privacy
+    sharers = None
+    if isinstance(shared, SharedNoiseKeys) and shared.secure_aggregation:
+        sharers = NoiseShare(len(rows), shared.tolerated_dropouts, shared.tolerated_colluders).sharers
+    return PublicFacts(
+        rows=sum(known) + least * (len(rows) - len(known)),
+        parties=max(1, len(rows)),
+        sharers=sharers,
+        numeric=numeric,
+        categorical=categorical,
+        width=feature_count(encoding.input_shape) if scattered else math.prod(encoding.input_shape),
+        outputs=task.outputs,
+        task=task.kind,
+        linear=config.model.name in LINEAR_MODELS,
+        mu=_mu(config),
+        bias=config.model.bias,
+        fixed_features=scattered,
+    )
+
+
+def _mu(config: Config) -> float | None:
+    privacy = config.privacy
+    if privacy.mechanism == "none":
+        return None
+    if privacy.noise_multiplier is not None:
+        return math.sqrt(config.train.rounds) / privacy.noise_multiplier
+    return 1.0 / noise_of_share(1.0, privacy.target_epsilon or 1.0, privacy.delta)
+
+
+def _columns(encoding: Encoding) -> tuple[int, int]:
+    """Numbers within bounds, and columns of which a row has one of several places (or a point on a circle)."""
+    numeric = categorical = 0
+    for column in encoding.columns:
+        if isinstance(column, Numeric):
+            numeric += 1
+        elif isinstance(column, Date):
+            circles = sum(part in ("month", "weekday") for part in column.parts)
+            numeric, categorical = numeric + len(column.parts) - circles, categorical + circles
+        elif isinstance(column, Categorical):
+            categorical += 1
+    return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
+
+
+def _sgd_numbers(config: Config) -> bool:
+    train, privacy = config.train, config.privacy
+    return bool(train.model_fields_set & set(NUMBERS_OF_SGD)) or "max_grad_norm" in privacy.model_fields_set
+
+
+def _filled(config: Config, mechanism: str, choice: Choice) -> Config:
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    given = set(tree.get("train", {}))
+    batch = given & {"batch_size", "sample_rate"}
+    for key, value in choice.settings.items():
+        if get(tree, key) is not None or (key == "train.sample_rate" and batch):
+            continue
+        if key == "train.local_steps" and "local_epochs" in given:
+            continue
+        put(tree, split_key(key), dict(value) if isinstance(value, Mapping) else value)
+    put(tree, ("privacy", "mechanism"), mechanism)
+    put(tree, ("train", "auto"), False)
+    if get(tree, "train.solver") in (None, "auto"):
+        put(tree, ("train", "solver"), choice.settings.get("train.solver", "sgd"))
+    return config_from(tree)
+
+
+def _notes(config: Config, mechanism: str, choice: Choice) -> tuple[str, ...]:
+    shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
+    text = ", ".join(f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config))
+    notes = [f"train.auto: {mechanism}, {text}", *(f"train.auto: {reason}" for reason in choice.why)]
+    return (*notes, *([f"to expect: {choice.expected}"] if choice.expected else ()))
+
+
+def _given(config: Config) -> Sequence[str]:
+    return [*config.train.model_fields_set, *config.privacy.model_fields_set]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(_short(part) for part in value.values())
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

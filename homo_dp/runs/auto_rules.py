@@ -1,0 +1,246 @@
+"""The rules of ``train.auto``: settings from public facts alone, found on generated tables (benchmarks/auto_rules.py).
+
+Everything goes by two figures. ``row_norm`` b is the length that an encoded row has if numbers are spread evenly within
+their bounds: b^2 = numeric / 3 + categorical + 1. ``detail`` rho is how much of one gradient is left of the noise:
+rows times mu of the whole target, over the root of how often noise is added, for each weight of an output.
+No rule looks at rows, and none was fitted to the tables of docs/results.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from homo_dp.config.privacy import CHOSEN
+
+Settings = Mapping[str, Any]
+LARGEST_SAMPLE = 4000  # rows of a network's step
+SMALL_CLIP = 0.1
+LEAST_DETAIL = 3.0  # below it a second moment is mostly noise
+WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
+
+# What to expect of linear classifiers by these rules, as benchmarks/auto_rules.py prints it: up to this rho, the AUC
+# lost against the same model without privacy (points; mean and the worst of ten), and the log loss gained (percent).
+EXPECTED: tuple[tuple[float, float, float, float], ...] = (
+    (1.0, 20.0, 27.0, 35.0),
+    (3.0, 26.0, 34.0, 52.0),
+    (10.0, 14.0, 20.0, 23.0),
+    (30.0, 6.6, 12.0, 15.0),
+    (100.0, 1.9, 4.2, 5.7),
+    (300.0, 0.15, 0.37, 0.7),
+    (math.inf, 0.05, 0.3, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What is known of a run without its rows."""
+
+    rows: int  # of all parties, declared, public or released with noise
+    parties: int
+    sharers: int | None  # parties that share the noise of a sum; None where each adds all of its own
+    numeric: int
+    categorical: int
+    width: int  # numbers of an encoded row
+    outputs: int
+    task: Literal["binary", "multiclass", "regression"]
+    linear: bool
+    mu: float | None  # of one Gaussian release that takes the whole target; None: no privacy
+    bias: bool = True
+    fixed_features: bool = False  # of images: rows are what a fixed front end makes of them
+
+    @property
+    def row_norm(self) -> float:
+        """b: the expected length of a row with its bias.
+
+        >>> PublicFacts(100, 1, None, 3, 2, 9, 1, "binary", True, 1.0).row_norm
+        2.0
+        """
+        return math.sqrt(self.numeric / 3 + self.categorical + self.bias)
+
+    @property
+    def kappa(self) -> float:
+        """Rows times mu over the noise that comes together in a total, in units of one table's."""
+        if self.mu is None:
+            return math.inf
+        times = self.parties if self.sharers is None else self.parties / self.sharers
+        return self.rows * self.mu / math.sqrt(times)
+
+    @property
+    def detail(self) -> float:
+        """rho: kappa for each weight of an output."""
+        return self.kappa / (self.width + 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings by their keys, why, and what to expect."""
+
+    settings: Settings
+    why: tuple[str, ...]
+    expected: str | None = None
+
+
+def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
+    """The settings for a mechanism; ``solver`` is the one that is asked for, if any."""
+    if mechanism == "none":
+        return without_privacy(facts)
+    if not facts.linear:
+        return network(facts, mechanism)
+    if mechanism != CHOSEN or solver == "sgd":
+        return full_batches(facts, mechanism)
+    wide = facts.width > WIDEST_MOMENT
+    if solver == "gradient" or (solver == "auto" and (facts.detail < LEAST_DETAIL or wide)):
+        return by_gradient(facts)
+    return by_second_moment(facts)
+
+
+def by_second_moment(facts: PublicFacts) -> Choice:
+    """One noisy second moment, then 16 gradients in coordinates in which rows are alike."""
+    rho = facts.detail
+    clip = min(1.5, 0.35 * max(1.0, rho / 4) ** 0.3)
+    regression = facts.task == "regression"
+    much = rho > 60 or facts.fixed_features
+    rate = 3.0 if much else 2.0
+    settings: dict[str, Any] = {
+        "train.solver": "second_moment",
+        "train.rounds": _rounds_of(facts),
+        "train.row_norm": facts.row_norm,
+        "train.moment_share": 0.5 if regression else 0.2,
+        "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
+        "train.learning_rate": 0.5 if regression else rate,
+        "train.server_optimizer": "fedavg" if regression else momentum(_momentum_of(facts)),
+        "train.averaging": {"kind": "tail", "tail": 0.5},
+        **FULL_BATCH,
+    }
+    why = (
+        f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from {LEAST_DETAIL:g})",
+        f"rows are clipped to {facts.row_norm:.3g}, gradients to {clip:.2g} of a typical row: less noise hurts less "
+        "than fewer rows heard, the more so the fewer there are",
+    )
+    return Choice(settings, why, expected(facts))
+
+
+def _rounds_of(facts: PublicFacts) -> int:
+    """Features of images are many and say little each: they take longer."""
+    if facts.task == "regression":
+        return 4
+    return 64 if facts.fixed_features else 16
+
+
+def _momentum_of(facts: PublicFacts) -> float:
+    """Probabilities of many classes are far from one half, where the loss is flatter: more momentum makes up for it."""
+    if facts.task == "multiclass":
+        return 0.85 if facts.fixed_features else 0.75
+    return 0.5 if facts.detail > 60 else 0.6
+
+
+def by_gradient(facts: PublicFacts) -> Choice:
+    """Gradients in the columns' own coordinates: few and small steps where noise is most of them."""
+    rho, norm = facts.detail, facts.row_norm
+    little = rho < LEAST_DETAIL
+    clip = 0.35 * norm if little else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3) * norm
+    step = min(1.0, 0.4 * max(rho, 0.75)) if little else min(3.0, rho / LEAST_DETAIL)
+    settings = {
+        "train.solver": "gradient",
+        "train.rounds": 16 if little else 80,
+        "train.row_norm": norm if little else 1.2 * norm,
+        "privacy.max_grad_norm": clip * residual(facts),
+        "train.learning_rate": step / norm**2 / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task],
+        "train.server_optimizer": momentum(0.5 if little else 0.9),
+        # Where noise is most of a gradient, the last model has heard all of them and a mean of models only some.
+        "train.averaging": {"kind": "none"} if rho < 1 else {"kind": "tail", "tail": 0.5},
+        **FULL_BATCH,
+    }
+    reason = "too little for a second moment" if little else "the columns are too many for a second moment"
+    why = (
+        f"gradients of rows clipped to {settings['train.row_norm']:.3g}: {rho:.3g} rows times mu for each weight, "
+        f"{reason}",
+    )
+    return Choice(settings, why, expected(facts))
+
+
+def full_batches(facts: PublicFacts, mechanism: str) -> Choice:
+    """Steps on all rows with momentum at the aggregator, for mechanisms that clip gradients."""
+    kappa, norm = facts.kappa, facts.row_norm
+    much = kappa >= 3000
+    rounds, clip = (160, norm) if much else (80, 0.5 * norm)
+    step = min(8.0, 0.12 * kappa / rounds) / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task]
+    settings = {
+        "train.rounds": rounds,
+        "privacy.max_grad_norm": clip,
+        "train.learning_rate": step / (norm * clip),
+        "train.server_optimizer": momentum(0.9),
+        "train.weighting": "rows",
+        **FULL_BATCH,
+        **({} if mechanism == CHOSEN else {"train.local_steps": 1}),
+    }
+    why = (f"{rounds} steps on all rows, with momentum: rows times mu over noise is {kappa:.3g}",)
+    return Choice(settings, why, expected(facts))
+
+
+def without_privacy(facts: PublicFacts) -> Choice:
+    """Full batches with momentum; the rate is from the smoothness of the loss, so that nothing diverges."""
+    rate = 3.0 / facts.row_norm**2 / {"binary": 1, "multiclass": 2, "regression": 8}[facts.task]
+    if not facts.linear:
+        return Choice({"train.rounds": 40, "train.batch_size": 64, "train.learning_rate": 0.1}, ("no privacy",))
+    settings = {
+        "train.rounds": 150,
+        "train.local_steps": 1,
+        "train.learning_rate": rate,
+        "train.server_optimizer": momentum(0.9),
+        "train.weighting": "rows",
+        **FULL_BATCH,
+    }
+    return Choice(settings, ("steps on all rows; the rate is from the smoothness of the loss",))
+
+
+def network(facts: PublicFacts, mechanism: str) -> Choice:
+    """Large samples, few steps, momentum, and the mean of the last models.
+
+    The clip norm is far below every gradient, so that each counts by its direction (automatic clipping, Bu et al.
+    2022), and the rate is in units of it.
+    """
+    kappa = min(facts.kappa, 1e6)
+    rounds = int(min(300.0, max(30.0, 2.3 * math.sqrt(kappa))))
+    rate = min(0.8, max(0.2, 0.8 * math.sqrt(kappa / 700)))
+    settings = {
+        "train.rounds": rounds,
+        "train.sample_rate": min(1.0, LARGEST_SAMPLE / facts.rows),
+        "train.learning_rate": rate / SMALL_CLIP,
+        "privacy.max_grad_norm": SMALL_CLIP,
+        "train.server_optimizer": momentum(0.8),
+        "train.averaging": {"kind": "tail", "tail": 0.3},
+        **({} if mechanism == CHOSEN else {"train.local_steps": 1, "train.weighting": "rows"}),
+    }
+    why = (
+        f"{rounds} steps of samples as large as time allows: rows times mu over noise is {kappa:.3g}",
+        f"clip norm {SMALL_CLIP:g}: every gradient counts by its direction",
+    )
+    return Choice(settings, why)
+
+
+FULL_BATCH: Settings = {"train.sample_rate": 1.0}
+
+
+def momentum(value: float) -> Settings:
+    """Server momentum: post-processing, so it is free."""
+    return {"name": "fedavgm", "momentum": value}
+
+
+def residual(facts: PublicFacts) -> float:
+    """How much longer the residual of several classes is than that of two."""
+    return math.sqrt(2.0) if facts.task == "multiclass" else 1.0
+
+
+def expected(facts: PublicFacts) -> str | None:
+    """What generated tables of this kind lost."""
+    if facts.task == "regression" or not facts.linear:
+        return None
+    _, mean, worst, loss = next(row for row in EXPECTED if facts.detail <= row[0])
+    return (
+        f"on generated tables of this kind AUC was {mean:.2g} points below the same model without privacy (one in ten: "
+        f"{worst:.2g} or more), and log loss {loss:.2g} % above"
+    )

@@ -1,0 +1,68 @@
+"""Why Flower's own DP wrappers and SecAgg+ are not used: four facts, shown by calling Flower's own functions.
+
+python -m pipelines.flower_dp_facts     (needs homo_dp[flower])
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+
+
+def adaptive_clipping(inverted: bool = True) -> float:
+    """The clip norm after 50 rounds, from 0.5, where every update has norm 1 and half of them should be clipped.
+
+    Andrew et al. (2021) count the updates that were *not* clipped; Flower counts those that were, and moves alike.
+    """
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
+    from flwr.supercore.differential_privacy import adaptive_clip_inputs_inplace
+
+    strategy = DifferentialPrivacyServerSideAdaptiveClipping(
+        FedAvg(), noise_multiplier=0.1, num_sampled_clients=100, initial_clipping_norm=0.5, target_clipped_quantile=0.5
+    )
+    for _ in range(50):
+        updates = [[np.full(4, 0.5)] for _ in range(100)]  # of norm 1
+        bits = sum(adaptive_clip_inputs_inplace(update, strategy.clipping_norm) for update in updates)
+        strategy._geometric_update((bits if inverted else 100 - bits) / 100)
+    return float(strategy.clipping_norm)
+
+
+def weighted_mean() -> tuple[float, float]:
+    """How far one client moves the mean, against what the noise assumes, if it says it has 900 of 1,000 examples."""
+    from flwr.supercore.differential_privacy import compute_stdv
+
+    clients, clip = 10, 1.0
+    assumed = compute_stdv(1.0, clip, clients)  # noise multiplier 1: the sensitivity that it stands for
+    return clip * 900 / 1000, assumed
+
+
+def mask_seeds() -> bool:
+    """Whether two 32-byte seeds that have nothing in common but the XOR of their words give the same mask."""
+    from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+
+    one, other = bytes(28) + (7).to_bytes(4, "little"), (7).to_bytes(4, "little") + bytes(28)
+    return bool((pseudo_rand_gen(one, 1 << 20, [(5,)])[0] == pseudo_rand_gen(other, 1 << 20, [(5,)])[0]).all())
+
+
+def accountants() -> dict[str, bool]:
+    """Which wrappers can be given an accountant at all."""
+    from flwr.serverapp import strategy
+
+    names = [name for name in dir(strategy) if name.startswith("DifferentialPrivacy")]
+    return {name: "accountant" in inspect.signature(getattr(strategy, name)).parameters for name in names}
+
+
+def main() -> None:
+    """Print the four facts."""
+    flower, paper, (moved, assumed) = adaptive_clipping(), adaptive_clipping(inverted=False), weighted_mean()
+    print(f"adaptive clipping, updates of norm 1, target one half: the clip norm goes from 0.5 to {flower:.1e}")
+    print(f"  with the bit of the paper: to {paper:.2f}")
+    print(f"weighted averaging: one client moves the mean by {moved:g}, the noise is made for {assumed:g}")
+    print(f"SecAgg+ masks: two unlike 32-byte seeds, one mask: {mask_seeds()}; at most 2^32 masks exist")
+    for name, can in accountants().items():
+        print(f"accountant: {name}: {'optional, none by default' if can else 'none'}")
+
+
+if __name__ == "__main__":
+    main()

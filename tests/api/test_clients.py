@@ -1,0 +1,140 @@
+"""Clients of other frameworks under DP-FedAvg: whatever one returns, it moves a round by at most the clip norm."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import homo_dp
+from homo_dp.core.errors import ConfigError
+from homo_dp.privacy.ledger import Ledger
+
+START: list[np.ndarray] = [np.zeros((2, 2), dtype=np.float32), np.zeros(2, dtype=np.float64)]
+LOUD = 1e-3  # a noise multiplier at which the clip can be seen
+
+
+def still(weights: list[np.ndarray], config: dict[str, Any]) -> list[np.ndarray]:
+    return weights
+
+
+def up(weights: list[np.ndarray], config: dict[str, Any]) -> list[np.ndarray]:
+    return [array + 1.0 for array in weights]
+
+
+class NumPyClient:
+    """As Flower's: parameters in and out, with a count and metrics."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    def get_parameters(self, config: dict[str, Any]) -> list[np.ndarray]:
+        return [array.copy() for array in START]
+
+    def fit(
+        self, parameters: list[np.ndarray], config: dict[str, Any]
+    ) -> tuple[list[np.ndarray], int, dict[str, float]]:
+        self.asked.append(config)
+        return up(parameters, config), 10_000, {"loss": 0.5}
+
+
+def others(count: int = 20, client: Any = still) -> dict[str, Any]:
+    return {f"c{number}": client for number in range(count)}
+
+
+def moved(result: Any) -> float:
+    return float(np.sqrt(sum((array**2).sum() for array in result.weights)))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e6, -1e30])
+def test_one_client_moves_the_mean_by_at_most_the_clip_norm_over_all(factor: float) -> None:
+    def loud(weights: list[np.ndarray], config: dict[str, Any]) -> list[np.ndarray]:
+        return [array + factor for array in weights]
+
+    result = homo_dp.train_clients(
+        {"a": loud, **others(19)}, START, rounds=1, clip_norm=0.5, noise_multiplier=LOUD, ledger=None
+    )
+    assert moved(result) == pytest.approx(0.5 / 20, abs=5 * LOUD * 0.5 / 20 * math.sqrt(6))
+
+
+def test_a_flower_client_and_a_function_train_together_and_its_count_is_not_used() -> None:
+    client = NumPyClient()
+    result = homo_dp.train_clients(
+        {"a": client, "b": up},
+        rounds=3,
+        clip_norm=10.0,
+        noise_multiplier=LOUD,
+        ledger=None,
+        settings={"privacy.delta": 1e-6},
+    )
+    assert result.weights[0] == pytest.approx(np.full((2, 2), 3.0), abs=0.3)
+    assert [array.dtype for array in result.weights] == [np.float32, np.float64]
+    assert [asked["round"] for asked in client.asked] == [1, 2, 3]
+    assert "10000" not in str(result.privacy)
+    assert "loss" not in str(result.rounds)
+
+
+def fails(weights: list[np.ndarray], config: dict[str, Any]) -> list[np.ndarray]:
+    raise RuntimeError("row 7 holds Alice")
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        fails,
+        lambda weights, config: [array * math.nan for array in weights],
+        lambda weights, config: [array.reshape(-1) for array in weights],
+        lambda weights, config: weights[:1],
+        lambda weights, config: None,
+    ],
+)
+def test_a_client_that_fails_counts_as_no_change_and_is_charged(
+    client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = homo_dp.train_clients(
+        others(10, client), START, rounds=2, clip_norm=1.0, noise_multiplier=LOUD, ledger=tmp_path / "l.sqlite"
+    )
+    assert moved(result) < 0.01
+    assert "Alice" not in caplog.text
+    with Ledger(tmp_path / "l.sqlite", read_only=True) as ledger:
+        assert ledger.verify().count == 2
+
+
+def test_noise_is_added_and_accounted() -> None:
+    quiet = homo_dp.train_clients(others(50), START, rounds=4, clip_norm=1.0, epsilon=2.0, cohort_size=25, ledger=None)
+    assert quiet.epsilon is not None
+    assert 1.9 < quiet.epsilon <= 2.0
+    assert moved(quiet) > 0.01  # nobody moved: all of it is noise
+    assert quiet.privacy["unit"] == "user"
+
+
+def test_a_second_run_adds_up_on_the_ledger(tmp_path: Path) -> None:
+    for _ in range(2):
+        homo_dp.train_clients(
+            others(30),
+            START,
+            rounds=2,
+            clip_norm=1.0,
+            noise_multiplier=3.0,
+            ledger=tmp_path / "l.sqlite",
+            name="phones",
+        )
+    with Ledger(tmp_path / "l.sqlite", read_only=True) as ledger:
+        assert len(ledger.runs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("clients", "weights", "words"),
+    [
+        ({}, START, "clients: is empty"),
+        ({"a": up}, None, "has no get_parameters"),
+        ({"a": 3}, START, "has no fit"),
+        ({"a": up}, [np.zeros(2, dtype=np.int64)], "not floats"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(clients: Any, weights: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        homo_dp.train_clients(clients, weights, rounds=1, clip_norm=1.0, noise_multiplier=1.0, ledger=None)

@@ -1,0 +1,30 @@
+"""Activations by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from homo_dp.core.errors import ConfigError
+from homo_dp.models.activations import ACTIVATIONS, TemperedSigmoid, activation
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_name_gives_finite_values_and_slopes(name: str) -> None:
+    values = torch.linspace(-30, 30, 61, requires_grad=True)
+    outputs = activation(name)(values)
+    outputs.sum().backward()
+    assert bool(outputs.isfinite().all())
+    assert values.grad is not None
+    assert bool(values.grad.isfinite().all())
+
+
+def test_a_tempered_sigmoid_is_bounded_by_its_numbers() -> None:
+    found = activation("tempered_sigmoid", (3.0, 0.5, 1.0))(torch.tensor([-1e6, 0.0, 1e6]))
+    assert found.tolist() == [-1.0, 0.5, 2.0]
+    assert "scale=1.58" in repr(TemperedSigmoid())
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="choose one of elu, gelu"):
+        activation("softsign")

@@ -1,0 +1,60 @@
+"""Bytes that no two draws, threads or processes share."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from homo_dp.privacy.noise.keystream import SEED_BYTES, SLACK_BYTES, Keystream, forks
+
+
+def _stream() -> Keystream:
+    return Keystream(lambda: os.urandom(SEED_BYTES))
+
+
+def test_no_byte_is_handed_out_twice() -> None:
+    """Twenty blocks of 16 bytes, equal by chance once in 1e36."""
+    stream = _stream()
+    drawn = [stream.read(16) for _ in range(10)] + [stream.words(2).tobytes() for _ in range(10)]
+    assert len(set(drawn)) == 20
+
+
+def test_the_same_seed_gives_the_same_bytes_however_they_are_read() -> None:
+    one, other = (Keystream(lambda: b"s" * SEED_BYTES) for _ in range(2))
+    out = np.zeros(100 + SLACK_BYTES, np.uint8)
+    one.fill(out, 100)
+    assert out[:100].tobytes() == other.read(40) + other.read(60)
+
+
+def test_threads_share_no_bytes() -> None:
+    stream, found = _stream(), list[bytes]()
+
+    def work() -> None:
+        found.extend(stream.read(16) for _ in range(200))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 800
+
+
+def test_a_forked_child_asks_for_a_seed_of_its_own() -> None:
+    seeds: Iterator[bytes] = iter([b"a" * SEED_BYTES, b"b" * SEED_BYTES])
+    stream, before = Keystream(lambda: next(seeds)), forks()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, stream.read(32) + bytes([forks() - before]))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        theirs = pipe.read()
+    assert theirs[:32] == Keystream(lambda: b"b" * SEED_BYTES).read(32)
+    assert theirs[32] == 1
+    assert stream.read(32) != theirs[:32]

@@ -1,0 +1,176 @@
+"""Settings by rule: what is left open is filled in from public facts, what is set stays, and plans see numbers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from homo_dp.config.load import config_from, dump_yaml, load_config
+from homo_dp.config.schema import Config
+from homo_dp.config.text import parse_yaml
+from homo_dp.core.errors import ConfigError
+from homo_dp.data.public_facts import declared_encoding, planned_rows
+from homo_dp.models.scoring import round_metrics
+from homo_dp.runs.auto import Settled, chosen_mechanism, is_auto, settled, with_model
+from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, PublicFacts, choose
+from homo_dp.runs.dry_run import plan_of
+from homo_dp.runs.simulation import Simulation
+
+ROOT = Path(__file__).parents[2]
+FACTS = PublicFacts(
+    rows=30_000,
+    parties=3,
+    sharers=None,
+    numeric=6,
+    categorical=4,
+    width=30,
+    outputs=1,
+    task="binary",
+    linear=True,
+    mu=0.3,
+)
+
+
+def facts(**changes: Any) -> PublicFacts:
+    return PublicFacts(**{**FACTS.__dict__, **changes})
+
+
+def settle(**keys: Any) -> Settled:
+    config = load_config(None, {name.replace("__", "."): value for name, value in keys.items()})
+    return settled(config, declared_encoding(config), planned_rows(config)[0])
+
+
+def test_the_default_recipe_leaves_its_settings_to_the_rules() -> None:
+    assert load_config(ROOT / "conf" / "auto.yaml") == Config()
+    assert is_auto(load_config(ROOT / "conf" / "auto.yaml"))
+    assert not is_auto(load_config(ROOT / "conf" / "homo_lr_dpsgd.yaml"))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"train.rounds": 5},
+        {"train.batch_size": 10},
+        {"train.learning_rate": 0.1},
+        {"privacy.max_grad_norm": 1.0},
+        {"train.solver": "sgd"},
+        {"train.auto": False},
+        {"privacy.mechanism": "nbafl"},
+    ],
+)
+def test_who_sets_a_knob_chooses(keys: dict[str, Any]) -> None:
+    config = load_config(None, keys)
+    assert not is_auto(config)
+    assert settle(**{name.replace(".", "__"): value for name, value in keys.items()}).config is not None
+    assert chosen_mechanism(config) == config.privacy.mechanism
+
+
+def test_auto_fills_the_rest_around_what_is_set() -> None:
+    found = settle(train__auto=True, train__rounds=7).config
+    assert found.train.rounds == 7
+    assert found.train.solver == "second_moment"
+    assert found.privacy.mechanism == "dp_fedsgd"
+    rated = settle(train__auto=True, train__learning_rate=0.25).config
+    assert rated.train.learning_rate == 0.25
+    assert rated.train.solver == "sgd"  # the rate is one of the columns' own coordinates
+    assert settle(train__solver="gradient").config.train.row_norm is not None
+
+
+def test_a_mechanism_that_is_written_out_stays() -> None:
+    found = settle(privacy__mechanism="dp_sgd").config
+    assert found.privacy.mechanism == "dp_sgd"
+    assert found.train.sample_rate == 1.0
+    assert found.train.local_steps == 1
+
+
+def test_a_settled_config_is_ordinary_numbers() -> None:
+    found = settle().config
+    assert found.train.auto is False
+    again = config_from(parse_yaml(dump_yaml(found)))
+    assert again == found
+    assert not is_auto(again)
+
+
+def test_rules_know_counts_and_columns_only() -> None:
+    config = load_config(None, {})
+    encoding = declared_encoding(config)
+    small, large = ({"a": count, "b": count} for count in (50, 50_000))
+    assert settled(config, encoding, small).config != settled(config, encoding, large).config
+    assert (
+        settled(config, encoding, {"a": 100, "b": None}).config
+        == settled(config, encoding, {"a": 100, "b": 100}).config
+    )
+
+
+def test_more_rows_or_shared_noise_let_more_of_a_gradient_through() -> None:
+    clips = [
+        choose(facts(rows=rows), "dp_fedsgd").settings["privacy.max_grad_norm"] for rows in (3000, 30_000, 300_000)
+    ]
+    assert clips == sorted(clips)
+    assert facts(sharers=2).kappa == pytest.approx(FACTS.kappa * math.sqrt(2))
+    assert choose(facts(rows=100), "dp_fedsgd").settings["train.solver"] == "gradient"
+    assert choose(FACTS, "dp_fedsgd").settings["train.solver"] == "second_moment"
+    assert facts(rows=100).detail < LEAST_DETAIL < FACTS.detail
+
+
+def test_every_detail_has_something_to_expect() -> None:
+    assert EXPECTED[-1][0] == math.inf
+    for detail in (0.01, 2.0, 50.0, 1e6):
+        assert "AUC" in (choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").expected or "")
+
+
+def test_a_dry_run_says_what_was_chosen_and_why(tmp_path: Path) -> None:
+    planned = plan_of(load_config(None, {"privacy.ledger": str(tmp_path / "ledger.sqlite")}))
+    text = "\n".join(planned.notes)
+    assert "train.auto: dp_fedsgd, solver second_moment, rounds 16" in text
+    assert "to expect: on generated tables" in text
+    assert any("second moment" in release for release in planned.releases)
+
+
+@pytest.mark.parametrize("mechanism", [None, "dp_sgd", "none"])
+def test_runs_by_rule_learn(tmp_path: Path, mechanism: str | None) -> None:
+    keys: dict[str, Any] = {"privacy.ledger": str(tmp_path / "ledger.sqlite"), "train.evaluate_every": 0}
+    keys |= {} if mechanism is None else {"privacy.mechanism": mechanism}
+    run = Simulation(load_config(None, keys), lambda row, numbers: None)
+    outcome = run.run()
+    outcome.load_weights()
+    metrics = round_metrics(outcome.model.module, outcome.model.task, run.test_tables)
+    assert (metrics["test_acc"] or 0) > 0.88
+    if mechanism != "none":
+        assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 4.0
+
+
+def test_images_get_fixed_features(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    images = rng.integers(0, 60, (60, 16, 16), dtype=np.uint8)
+    images[labels == 1, :, ::2] += 150  # stripes
+    np.savez(tmp_path / "a.npz", x=images, y=labels)
+    keys = {
+        "data.files.a": str(tmp_path / "a.npz"),
+        "data.classes": [0, 1],
+        "privacy.target_epsilon": 50.0,
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+        "train.evaluate_every": 0,
+    }
+    config = load_config(None, keys)
+    assert with_model(config).model.name == "scattering"
+    assert with_model(load_config(None, {**keys, "model.name": "mlp"})).model.name == "mlp"
+    run = Simulation(config, lambda row, numbers: None)
+    outcome = run.run()
+    assert set(outcome.weights) == {"linear.weight", "linear.bias"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"train.solver": "second_moment", "model.name": "mlp"},
+        {"train.solver": "gradient", "privacy.mechanism": "dp_sgd"},
+        {"train.solver": "gradient", "train.auto": False},
+    ],
+)
+def test_solvers_refuse_what_they_cannot_do(keys: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"train.solver"):
+        load_config(None, keys)
