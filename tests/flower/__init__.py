@@ -1,0 +1,1 @@
+"""Federations on a real SuperLink with real SuperNodes (make test-flower)."""
