@@ -1,0 +1,41 @@
+# Two images: docker build --target party -t homo-dp-party . ; docker build --target aggregator -t homo-dp-aggregator .
+# Both run as user 10001 and write only to /state, /out and /tmp: start them with a read-only root file system
+# (deploy/compose.yaml, deploy/kubernetes). docs/deploy.md has the whole story.
+
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /source
+COPY pyproject.toml constraints.txt README.md LICENSE MANIFEST.in ./
+COPY homo_dp homo_dp
+COPY conf conf
+COPY data data
+# PIP_OPTIONS: --index-url of a mirror, or of torch without CUDA, which saves 4 GB
+ARG PIP_OPTIONS=""
+# hadolint ignore=SC2086
+RUN python -m venv /opt/homo_dp \
+    && /opt/homo_dp/bin/pip install --no-cache-dir $PIP_OPTIONS -c constraints.txt '.[nats]'
+
+FROM python:3.11-slim-bookworm AS base
+RUN groupadd --gid 10001 homo_dp \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /state --shell /usr/sbin/nologin homo_dp \
+    && install -d -o 10001 -g 10001 -m 0700 /state /out \
+    && install -d -m 0755 /etc/homo_dp /data
+COPY --from=build /opt/homo_dp /opt/homo_dp
+ENV PATH=/opt/homo_dp/bin:$PATH \
+    HOME=/state \
+    MPLCONFIGDIR=/tmp \
+    PYTHONDONTWRITEBYTECODE=1 \
+    OMP_NUM_THREADS=1
+WORKDIR /state
+USER 10001:10001
+VOLUME ["/state", "/out"]
+STOPSIGNAL SIGTERM
+
+FROM base AS aggregator
+HEALTHCHECK --interval=60s --timeout=20s --start-period=30s \
+    CMD ["homo-dp", "status", "--config", "/etc/homo_dp/aggregator.yaml", "--quiet"]
+ENTRYPOINT ["homo-dp", "aggregator", "--log-format", "json", "--config", "/etc/homo_dp/aggregator.yaml"]
+
+FROM base AS party
+HEALTHCHECK --interval=60s --timeout=20s --start-period=30s \
+    CMD ["homo-dp", "status", "--config", "/etc/homo_dp/party.yaml", "--quiet"]
+ENTRYPOINT ["homo-dp", "party", "--serve", "--log-format", "json", "--config", "/etc/homo_dp/party.yaml"]
