@@ -19,7 +19,7 @@ import torch
 from arguments import parser_for
 
 from homo_dp.privacy.noise.grid import noised, noised_share
-from homo_dp.privacy.noise.source import AheadNormals, secure_noise
+from homo_dp.privacy.noise.source import BackgroundNormals, secure_noise
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 BARS = {100_000: 6.0, 1_000_000: 8.0}
@@ -56,7 +56,7 @@ def normals(size: int) -> dict[str, float | str | None]:
         repeats=15 if size <= 1_000_000 else 5,
         inner=max(1, 200_000 // size),
     )
-    with AheadNormals(source, size) as ahead:
+    with BackgroundNormals(source, size) as ahead:
         for _ in range(5):
             ahead.take()
     return {

@@ -8,7 +8,8 @@ each. pandas gives a frame of numbers; `ratio_to_tensor` is against pandas follo
 as float32. Each ratio is a median over repeats in which all take turns; `cpu_ratio` is by CPU seconds.
 
 Parquet, 3,000,000 rows x 9 columns, is against `pandas.read_parquet` and the same float32 tensors; bar 1.2. Predictions
-are 3,000,000 rows of those columns with a score each; bar 1 s of CPU, `pandas` is `DataFrame.to_csv` of the same rows.
+are 3,000,000 rows of those columns with a score each, written by two threads; bar 1 s, `pandas` is `DataFrame.to_csv`
+of the same rows.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def main() -> int:
     print(json.dumps(parquet), flush=True)
     predictions = measure_predictions(long, 9, min(3, given.repeats), with_pandas=given.with_pandas)
     print(json.dumps(predictions), flush=True)
-    met = line["ratio"] <= BAR and parquet["cpu_ratio"] <= PARQUET_BAR and predictions["cpu"] <= PREDICTIONS_BAR
+    met = line["ratio"] <= BAR and parquet["cpu_ratio"] <= PARQUET_BAR and predictions["seconds"] <= PREDICTIONS_BAR
     return 0 if met else 1
 
 

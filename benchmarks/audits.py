@@ -1,0 +1,117 @@
+"""Many audits of every mechanism: the certified bound is never above the claim, and close to its own ceiling.
+
+    python benchmarks/audits.py --audits 200                 each mechanism audited 200 times
+    python benchmarks/audits.py --ceiling --runs 4000        DP-SGD on logistic regression at epsilon 1, 2, 4 and 8
+
+Prints one line a mechanism or epsilon: how often the bound was above the claim (bar: never), the least, mean and
+largest share of the claim, or how much of its ceiling the bound reached (bar: 90 %) and how far the point estimate was
+from the claim (bar: 10 %).
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+Keys = dict[str, Any]
+ONE_STEP = {"train.rounds": 1, "train.local_steps": 1, "train.sample_rate": 1.0, "train.batch_size": None}
+SAMPLED = {"train.rounds": 2, "train.local_steps": 2, "train.sample_rate": 0.5, "train.batch_size": None}
+SUMS = {"privacy.mechanism": "dp_fedsgd", **ONE_STEP, "train.local_steps": None}
+USERS = {"privacy.mechanism": "dp_fedavg", "train.rounds": 1, "privacy.trust_aggregator": True} | {
+    "privacy.sampling": "everyone",
+}
+STATISTICS = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"]}
+CASES: dict[str, tuple[str, str, Keys]] = {
+    "dp_sgd, every step": ("canary_gradient", "aggregator", {"privacy.mechanism": "dp_sgd", **SAMPLED}),
+    "dp_sgd, updates": ("canary_updates", "aggregator", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_sgd, models": ("canary_model", "model_reader", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_fedsgd": ("canary_sum", "aggregator", SUMS),
+    "dp_fedsgd, masked": ("canary_sum", "aggregator", {**SUMS, "privacy.secure_aggregation": True}),
+    "dp_fedsgd, two parties": ("canary_difference", "aggregator", SUMS),
+    "dp_fedsgd, low bits": ("low_bits", "aggregator", SUMS),
+    "dp_sgd, row count": ("canary_count", "aggregator", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_fedavg": ("canary_user", "model_reader", USERS),
+    "dp_fedavg, clip bits": ("clip_bits", "model_reader", {**USERS, "privacy.clipping": "adaptive"}),
+    "statistics": ("canary_answers", "aggregator", STATISTICS),
+    "statistics, masked": ("canary_answers", "aggregator", {**STATISTICS, "privacy.secure_aggregation": True}),
+    "nbafl": ("canary_upload", "aggregator", {"privacy.mechanism": "nbafl", "train.rounds": 2}),
+}
+
+
+def main() -> int:
+    """Run what was asked for; 1 where a bar was missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--audits", type=int, default=200, help="of every mechanism (default 200)")
+    parser.add_argument("--runs", type=int, default=200, help="of one audit (default 200; --ceiling wants 4000)")
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--ceiling", action="store_true", help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8")
+    options = parser.parse_args()
+    missed = _ceilings(options.runs) if options.ceiling else _never_above(options)
+    return 1 if missed else 0
+
+
+def _never_above(options: argparse.Namespace) -> bool:
+    missed = False
+    print(f"{'audits of':26} {'above the claim':>16} {'bound / claim: least mean most':>34} {'seconds':>8}")
+    for name, case in CASES.items():
+        if options.only not in name:
+            continue
+        began = time.perf_counter()
+        found = list(_audited(case, options.audits, options.runs))
+        shares = [bound / claim for bound, claim, _, _ in found]
+        above = sum(share > 1 for share in shares)
+        missed |= above > 0
+        line = f"{min(shares):.3f} {sum(shares) / len(shares):.3f} {max(shares):.3f}"
+        print(f"{name:26} {above:>10} of {len(found)} {line:>33} {time.perf_counter() - began:8.0f}", flush=True)
+    return missed
+
+
+def _ceilings(runs: int) -> bool:
+    missed = False
+    print(f"{'epsilon':>8} {'bound':>8} {'ceiling':>8} {'of it':>7} {'estimate':>9} {'off by':>7}")
+    for epsilon in (1.0, 2.0, 4.0, 8.0):
+        keys = {"privacy.mechanism": "dp_sgd", **SAMPLED, "privacy.target_epsilon": epsilon}
+        bounds = list(_audited(("canary_gradient", "aggregator", keys), 2, runs))
+        bound, claim, ceiling, estimate = (sum(each) / len(bounds) for each in zip(*bounds, strict=True))
+        missed |= bound < 0.9 * ceiling or abs(estimate - claim) > 0.1 * claim
+        reached, off = bound / ceiling, estimate / claim - 1
+        print(f"{claim:8.3f} {bound:8.3f} {ceiling:8.3f} {reached:7.1%} {estimate:9.3f} {off:7.1%}", flush=True)
+    return missed
+
+
+def _audited(case: tuple[str, str, Keys], audits: int, runs: int) -> Iterator[tuple[float, float, float, float]]:
+    jobs = max(1, os.cpu_count() or 1)
+    pieces = [(case, runs, audits // jobs + (part < audits % jobs)) for part in range(jobs)]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for found in pool.imap_unordered(_some, [piece for piece in pieces if piece[2]]):
+            yield from found
+
+
+def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[tuple[float, float, float, float]]:
+    """(bound, claim, ceiling, point estimate) of some audits in this process."""
+    import torch
+
+    from homo_dp.config.load import load
+    from homo_dp.evidence.attacks import attack_on
+    from homo_dp.evidence.audit import CONFIDENCE, Scores, judge
+
+    torch.set_num_threads(1)
+    (name, observer, keys), runs, audits = work
+    config = load(None, list(keys.items())).config
+    attack, found = attack_on(config, name, observer), []
+    for _ in range(audits):
+        outcome = judge(attack, Scores(*(attack.scores(side, runs // 2) for side in (True, False))), CONFIDENCE)
+        ceiling, estimate = outcome.ceiling or 0.0, outcome.point_estimate or 0.0
+        found.append((outcome.lower_bound, outcome.claimed_epsilon, ceiling, estimate))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
