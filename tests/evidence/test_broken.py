@@ -27,7 +27,7 @@ from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.privacy.broken_noise import SharedSeed, four_fold_float32
 
-RUNS = 250  # with the canary, and as many without; false alarms at 0.99: below 1 in 1,000
+RUNS = 250  # with the canary, and as many without; the noise is the same in every run of these tests
 
 Break = Callable[[PrivateTraining], None]
 
@@ -130,7 +130,7 @@ def test_the_sound_mechanism_is_not() -> None:
     outcome = audited(recipe(), None)
     assert not outcome.refuted
     assert 0.5 * outcome.ceiling < outcome.lower_bound <= outcome.claimed_epsilon
-    assert outcome.point_estimate == pytest.approx(outcome.claimed_epsilon, rel=0.25)
+    assert outcome.point_estimate == pytest.approx(outcome.claimed_epsilon, rel=0.4)  # 3 standard errors of 500 runs
 
 
 # --- sums of a round: DP-FedSGD, alone and under masks ---
