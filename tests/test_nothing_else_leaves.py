@@ -8,9 +8,7 @@ that differ by rows give the same kinds, rounds, words and shapes.
 
 import json
 import logging
-import re
-import struct
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,18 @@ from homo_dp.config.schema import Config
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
 from homo_dp.runs.learning import with_what_is_learnt
+from homo_dp.runs.outputs import released_line
 from homo_dp.runs.simulation import Simulation
 from homo_dp.runs.statistics import StatisticsSimulation
 from homo_dp.transport.memory import MemoryHub
 from tests.processes.parts import PARTIES, Cluster
 from tests.processes.zygote import Zygote
+from tests.sentinels import bytes_of, facts_in, facts_of, found_in, is_the_truth, true_bins
 
 VALUE = 0.7135791357913579  # of a feature, in the rows of one party
 DECLARED = 250
+RADIUS = 13.5791357913579  # of a feature, between processes
+ROWS = (141, 139, 137)  # of each party, between processes, where 150 are declared
 RECIPES: dict[str, dict[str, Any]] = {
     "dp_sgd": {},
     "metrics": {"metrics.release": "noised", "metrics.every": 1},
@@ -103,14 +105,6 @@ def _counts(simulation: Simulation) -> dict[str, list[int]]:
     return found
 
 
-def _texts(message: Message) -> Iterator[str]:
-    yield json.dumps({key: value for key, value in message.info.items() if key != "ledger_head"}, default=str)
-
-
-def _holds(text: str, number: float) -> bool:
-    return re.search(rf"(?<![\d.]){re.escape(f'{number:g}')}(?![\d])", text) is not None
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_no_sentinel_is_in_what_leaves_a_party(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recipe: str
@@ -119,21 +113,17 @@ def test_no_sentinel_is_in_what_leaves_a_party(
     config = _config(tmp_path, {"a": 211, "b": 223}, RECIPES[recipe])
     sent, simulation = _messages(config, monkeypatch)
     counts = _counts(simulation)
-    values = [struct.pack(form, number) for form in ("<f", "<d") for number in (VALUE, np.float32(VALUE))]
+    values = bytes_of(VALUE)
     from_parties = [message for message in sent if message.recipient == AGGREGATOR]
     assert from_parties
     for message in from_parties:
         data = encode(message, simulation.mechanism.kinds)
         assert not any(value in data for value in values), message.kind
-        text = " ".join(_texts(message))
-        for number in counts[message.sender]:
-            assert not _holds(text, number), text
-        assert str(VALUE)[:9] not in text
-    said = caplog.text
-    assert str(VALUE)[:9] not in said
-    assert not any(_holds(said, number) for numbers in counts.values() for number in numbers if number > 60)
-    statement = json.dumps(simulation.statement(simulation.mechanism.rounds), default=str)
-    assert not any(_holds(statement, number) for numbers in counts.values() for number in numbers)
+        assert found_in(facts_of(message.info), counts[message.sender], [VALUE]) == []
+    numbers = [number for numbers in counts.values() for number in numbers if number > 60]
+    said = [("log", record.getMessage()) for record in caplog.records]
+    assert found_in(said, numbers, [VALUE], known=[str(tmp_path)]) == []
+    assert found_in(facts_of(simulation.statement(simulation.mechanism.rounds)), numbers, [VALUE]) == []
 
 
 def _skeleton(message: Message) -> tuple[Any, ...]:
@@ -159,10 +149,39 @@ def test_tables_that_differ_by_rows_give_the_same_messages(
 
 
 def test_the_look_finds_a_count_that_leaves() -> None:
-    """The check itself can fail: a message that carries a count is found."""
-    told = Message("run", 0, "a", AGGREGATOR, "join", {}, {"rows": 211})
-    assert _holds(" ".join(_texts(told)), 211)
-    assert not _holds(" ".join(_texts(told)), 21)
+    """The check itself can fail: a message that carries a count is found, and nothing else is."""
+    told = facts_of({"rows": 211, "released_rows": 223.0, "text": "at 223.5, aa223bb, 1.223", "hash": "+223/" * 8})
+    assert found_in(told, [211, 223]) == [".rows: 211"]
+    for leak in ({"rows": 223.0}, {"said": "party_1 (223 rows)"}, {"facts": '{"n": 223}'}, {"n": {"223": 1}}):
+        assert len(found_in(facts_of(leak), [211, 223])) == 1, leak
+
+
+def _rows_of_their_own(cluster: Cluster, folder: Path) -> None:
+    """Each party has fewer rows than it declares, and a value of its own in some of them."""
+    for number, party in enumerate(PARTIES):
+        given = pd.read_csv(cluster.configs[party]["data"]["files"][party])
+        given = given.head(ROWS[number]).copy()
+        given.loc[given.index % 5 == 1, "mean radius"] = RADIUS
+        path = folder / f"{party}.csv"
+        given.to_csv(path, index=False)
+        cluster.change(party, "data", files={party: str(path)}, rows={party: 150}, counts=None)
+
+
+def _seen(cluster: Cluster) -> dict[str, bytes]:
+    """Every file that the aggregator has or that lies in the exchange, and what it said."""
+    found = {"log": cluster.log(AGGREGATOR).encode()}
+    for folder in (cluster.folder / AGGREGATOR, cluster.folder / "state-aggregator", cluster.folder / "exchange"):
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        found |= {str(path.relative_to(cluster.folder)): path.read_bytes() for path in files}
+    return found
+
+
+def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
+    """Which sentinels are in what the aggregator has."""
+    readable = {name: data for name, data in seen.items() if name == "log" or Path(name).suffix}
+    facts = [fact for name, data in readable.items() for fact in facts_in(name, data)]
+    found = found_in(facts, ROWS, [RADIUS], known=known)
+    return found + [name for name, data in seen.items() if any(each in data for each in bytes_of(RADIUS))]
 
 
 @pytest.mark.parametrize("asked", [{}, {"metrics": {"release": "noised"}}])
@@ -172,29 +191,22 @@ def test_no_sentinel_is_with_the_aggregator(tmp_path: Path, zygote: Zygote, aske
         for section, keys in asked.items():
             cluster.change(AGGREGATOR, section, **keys)
         cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
-        for number, party in enumerate(PARTIES):
-            given = pd.read_csv(cluster.configs[party]["data"]["files"][party])
-            given = given.head(141 - 2 * number).copy()
-            given.loc[given.index % 5 == 1, "mean radius"] = 13.5791357913579
-            path = tmp_path / f"{party}.csv"
-            given.to_csv(path, index=False)
-            cluster.change(party, "data", files={party: str(path)}, rows={party: 150}, counts=None)
+        _rows_of_their_own(cluster, tmp_path)
         cluster.start_all()
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
-        said = cluster.log(AGGREGATOR)
-    texts = {"log": said}
-    raw = []
-    for folder in (tmp_path / AGGREGATOR, tmp_path / "state-aggregator", tmp_path / "exchange"):
-        for path in folder.rglob("*") if folder.exists() else ():
-            if path.is_file():
-                data = path.read_bytes()
-                raw.append(data)
-                if path.suffix in (".json", ".yaml", ".jsonl", ".csv", ".txt", ".log"):
-                    texts[path.name] = data.decode(errors="replace")
-    assert len(texts) > 2
-    for name, text in texts.items():
-        assert "13.579135" not in text, name
-        for count in (141, 139, 137):
-            assert not _holds(text, count), f"{name}: {count}"
-    sentinels = [struct.pack(form, 13.5791357913579) for form in ("<f", "<d")]
-    assert not any(sentinel in data for sentinel in sentinels for data in raw)
+        seen = _seen(cluster)
+    indicator = f"{AGGREGATOR}/out/indicator.json"
+    indicators = json.loads(seen[indicator])
+    said = released_line(indicators)  # by figures that stand in the indicators as released, so it may be left out
+    known = [str(tmp_path), *([said] if said else [])]
+    assert len(seen) > 5
+    assert _left(seen, known) == []
+    for leak in ({"party_1": {"rows_seen": ROWS[2]}}, {"privacy": {"note": f"{ROWS[0]} rows"}}, {"radius": RADIUS}):
+        told = seen | {indicator: json.dumps(indicators | leak).encode()}
+        assert len(_left(told, known)) == 1, leak
+    if asked:
+        bins = len(indicators["released_curves"]["calibration"]["rows"])
+        truth = true_bins([tmp_path / party / "out/predict.csv" for party in PARTIES], bins)
+        assert not is_the_truth(indicators, truth)
+        bare = {"rows": {"value": float(sum(truth))}}
+        assert is_the_truth({"released_metrics": bare, "released_curves": {"calibration": {"rows": truth}}}, truth)
