@@ -354,6 +354,17 @@ class PartyMemory:
         return self.refusals
 
 
+def forget_before(state: PartyFiles | PartyMemory, run: str, number: int) -> None:
+    """Forget a party's messages and optimiser states of rounds that the aggregator has left behind."""
+    for key in state.outbox.pending():
+        of_run, of_round, _ = key.split("/")
+        if of_run == run and int(of_round) < number:
+            state.outbox.remove(key)
+    for kept in state.fits.rounds():
+        if kept < number - 1:  # the state before the round that is open is where a fit that failed goes back to
+            state.fits.discard(kept)
+
+
 class NoFitStates:
     """No optimiser states: a party in memory goes on from what it has in memory."""
 

@@ -10,6 +10,7 @@ import torch
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Account, Mechanism, PartyPlan, Release, check_within_plan
 from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.protocol.messages import Message, check_tensors, signature
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.events import DpEvent, check_releases
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -103,6 +104,25 @@ def _check_rates(limits: PartyLimits, mechanism: Mechanism, plan: PartyPlan, fit
             f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would make weights "
             "grow in every step whatever the rows are; refused"
         )
+
+
+def check_question(
+    message: Message, settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit
+) -> dict[str, float]:
+    """Refuse weights of an aggregator before a row is touched; the numbers that came with them."""
+    private = mechanism.private and not settings.not_private
+    check_round(message.round, settings.name, plan)
+    expected = {**signature(fit.model.state_dict()), **mechanism.broadcast_signature(message.round)}
+    check_tensors(message.tensors, expected)
+    broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+    if private:
+        check_numbers(settings.limits, message.tensors, broadcast)
+    mechanism.check_broadcast(broadcast)
+    if private and mechanism.ledger_keeper == "aggregator" and not settings.trust_aggregator:
+        raise PrivacyError(
+            f"privacy.trust_aggregator=false: party {settings.name} sends no update without its own noise"
+        )
+    return broadcast
 
 
 def check_round(number: int, name: str, plan: PartyPlan) -> None:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -21,38 +21,20 @@ from torch import Tensor
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import InputError, MessageError, TransportError
 from homo_dp.core.events import about
-from homo_dp.federation.mechanisms.base import (
-    Mechanism,
-    PartyPlan,
-    Release,
-    Weights,
-)
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import UPDATE
-from homo_dp.federation.protocol.messages import (
-    AGGREGATOR,
-    Json,
-    Message,
-    check,
-    check_tensors,
-    signature,
-)
+from homo_dp.federation.protocol.messages import Json, Message, check, check_tensors, signature
 from homo_dp.federation.protocol.transport import Transport
-from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory
+from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.federation.sessions.kept_answers import packed, unpacked
-from homo_dp.federation.sessions.party import (
-    SKIPPED,
-    PartySettings,
-    check_numbers,
-    check_party,
-    check_release,
-    check_round,
-)
-from homo_dp.federation.sessions.plan import difference, release_names
-from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused, check_sizes
+from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
+from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
+from homo_dp.federation.sessions.plan import change, release_names
+from homo_dp.federation.sessions.plan_schema import Plan
 from homo_dp.federation.sessions.secure_answers import PartySums
-from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
+from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, releasing
 
@@ -154,19 +136,9 @@ class Party:
     def _check_question(self, message: Message) -> dict[str, float]:
         """All that can be refused before a row is touched; the numbers that came with the weights."""
         self.failure = None
-        check_round(message.round, self.settings.name, self.plan)
-        expected = {**signature(self.fit.model.state_dict()), **self.mechanism.broadcast_signature(message.round)}
-        check_tensors(message.tensors, expected)
-        broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
-        if self._private:
-            check_numbers(self.settings.limits, message.tensors, broadcast)
-        self.mechanism.check_broadcast(broadcast)
+        broadcast = check_question(message, self.settings, self.mechanism, self.plan, self.fit)
         if self.sums is not None and not self.sums.ready:
             raise MessageError(f"round={message.round}: this party has not met its peers, and cannot mask yet; refused")
-        if self._private and not self.charges_itself and not self.settings.trust_aggregator:
-            raise PrivacyError(
-                f"privacy.trust_aggregator=false: party {self.settings.name} sends no update without its own noise"
-            )
         return broadcast
 
     def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
@@ -275,8 +247,7 @@ class PartySession:
     Guarantees:
         - a plan is agreed to once: another plan under the same run is refused;
         - a round is answered once: asked again, the party sends the charged update again, byte for byte;
-        - what was fitted but never charged is discarded at a start and can reach no later update;
-        - at most ``max_refusals`` messages of a run are refused in words, restarts included.
+        - what was fitted but never charged is discarded at a start and can reach no later update.
     """
 
     def __init__(self, duty: PartyDuty, transport: Transport, state: PartyFiles | PartyMemory) -> None:
@@ -382,9 +353,9 @@ class PartySession:
         if not isinstance(plan, dict):
             raise MessageError("plan is not an object")
         if self._plan is not None:
-            changed = _changed(self._plan, plan)
+            changed = change(self._plan, plan)
             if changed is not None:
-                self._refuse(self._fitted, "plan_changed")
+                self._messages.refuse(self._fitted, "plan_changed")
                 raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
             return
         self._agree(plan)
@@ -397,7 +368,7 @@ class PartySession:
         try:
             self._start(plan)
         except (PrivacyError, InputError) as refusal:
-            self._send("refused", 0, {"reason": _reason(refusal)})
+            self._messages.refuse_plan(refusal)
             raise
 
     def _start(self, plan: Plan) -> None:
@@ -417,7 +388,7 @@ class PartySession:
         """Whether a question is of a round that this party has left behind; it is then refused."""
         if message.round < self._fitted:
             log.info("round %d is over for this party", message.round)
-            self._refuse(message.round, "round_over")
+            self._messages.refuse(message.round, "round_over")
         return message.round < self._fitted
 
     def _take_sums(self, message: Message) -> None:
@@ -434,7 +405,7 @@ class PartySession:
                 raise MessageError(f"kind={message.kind} round={message.round}: this party sent no update in it")
             answer = party.sums.handle(message)
         except MessageError:
-            self._refuse(message.round, "sums")
+            self._messages.refuse(message.round, "sums")
             raise
         crash_point("party.before_sums")
         self.transport.send(answer)
@@ -453,7 +424,7 @@ class PartySession:
         if error is party.failure:
             self._answer_failure(party, message)
         elif isinstance(error, PrivacyError | MessageError):
-            self._refuse(message.round, _reason(error))
+            self._messages.refuse(message.round, refusal_word(error))
 
     def _finish(self, message: Message, answer: Message | None) -> None:
         party = self._required()
@@ -463,7 +434,7 @@ class PartySession:
         self._answer = None if party.charges_itself else answer
         crash_point("party.after_handle")
         self._publish(party, answer)
-        self._tidy(message.round)
+        forget_before(self.state, self.duty.run, message.round)
         self._measure(message.round - 1, message.tensors)
 
     def _answer_failure(self, party: Party, message: Message) -> None:
@@ -477,11 +448,10 @@ class PartySession:
             self._publish(party, answer)
 
     def _publish(self, party: Party, answer: Message) -> None:
-        info = {**answer.info, "ledger_head": self._head()}
+        releases: list[Json] | None = None
         if answer.kind == "update":
-            info["releases"] = list(release_names(party.mechanism, party.plan.sums.get(answer.round)))
-        self.transport.send(replace(answer, info=info))
-        crash_point("party.after_send")
+            releases = list(release_names(party.mechanism, party.plan.sums.get(answer.round)))
+        self._messages.publish(answer, releases)
 
     def _take_final(self, message: Message) -> None:
         self._required().handle(message)
@@ -489,7 +459,7 @@ class PartySession:
         crash_point("party.before_final")
         self.state.keep_final(message.tensors)
         crash_point("party.after_final")
-        self._tidy(_EVERY)
+        forget_before(self.state, self.duty.run, _EVERY)
         self._final = dict(message.tensors)
 
     def _take_status(self, message: Message) -> None:
@@ -521,16 +491,6 @@ class PartySession:
         self._fitted = self.state.fits.load(before, party.fit, party.mechanism)
         party.rounds_done = self._fitted
 
-    def _tidy(self, number: int) -> None:
-        """Forget messages and states of rounds that the aggregator has left behind."""
-        for key in self.state.outbox.pending():
-            run, of_round, _ = key.split("/")
-            if run == self.duty.run and int(of_round) < number:
-                self.state.outbox.remove(key)
-        for kept in self.state.fits.rounds():
-            if kept < number - 1:
-                self.state.fits.discard(kept)
-
     def _measure(self, number: int, weights: Mapping[str, Tensor]) -> None:
         if self.duty.measure is None:
             return
@@ -545,50 +505,14 @@ class PartySession:
 
     def join(self) -> None:
         """Tell the aggregator that this party is there, and where it is."""
-        rows = self.duty.declared_rows
-        self._send("join", self._fitted + 1 if self._fitted else 0, {"rows": rows})
-        crash_point("party.joined")
+        self._messages.join(self._fitted + 1 if self._fitted else 0, self.duty.declared_rows)
 
-    def _refuse(self, number: int, word: str) -> None:
-        """Refuse a message in one word; an aggregator that is refused again and again is one for the operator."""
-        if self.state.count_refusal() > self.duty.max_refusals:
-            raise PrivacyError(
-                f"party.caps.max_refusals={self.duty.max_refusals}: that many messages of run {self.duty.run} were "
-                f"refused, the last as '{word}'; ask the aggregator's operator, and raise it to go on"
-            )
-        self._send("refused", number, {"reason": word})
-
-    def _send(self, kind: str, number: int, info: dict[str, Json]) -> None:
-        info = {**info, "ledger_head": self._head()}
-        self.transport.send(Message(self.duty.run, number, self.duty.name, AGGREGATOR, kind, {}, info))
-
-    def _head(self) -> Json:
-        if self.duty.ledger is None:
-            return None
-        head = self.duty.ledger.head()
-        return {"count": head.count, "hash": head.hash}
+    @property
+    def _messages(self) -> PartyMessages:
+        duty = self.duty
+        return PartyMessages(duty.run, duty.name, duty.ledger, self.transport, self.state, duty.max_refusals)
 
     def _required(self) -> Party:
         if self.party is None:
             raise MessageError("the plan has not come yet")
         return self.party
-
-
-def _changed(kept: Plan, plan: Plan) -> str | None:
-    try:
-        check_sizes(plan)
-    except PlanRefused as refusal:
-        return str(refusal)
-    return difference(kept, plan)
-
-
-def _reason(refusal: Exception) -> str:
-    """The word that the aggregator is told; the sentence stays here.
-
-    Guarantees:
-        - it is no function of a row: what the party's rows do to its own config is the word of a bad plan.
-    """
-    if isinstance(refusal, PlanRefused):
-        return refusal.reason
-    kinds = {BudgetExceeded: "budget", LedgerError: "ledger", PrivacyError: "privacy", MessageError: "weights"}
-    return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "plan")

@@ -28,6 +28,7 @@ from homo_dp.federation.sessions.plan_schema import (
     OWN_TRAIN_KEYS,
     PRIVACY_KEYS,
     VERSION,
+    check_sizes,
     read_plan,
 )
 from homo_dp.federation.sessions.plan_schema import Plan as Plan
@@ -64,6 +65,15 @@ def _sections(config: Config) -> tuple[str, ...]:
 
 def _asks(privacy: Mapping[str, Any]) -> bool:
     return bool(privacy["secure_aggregation"])
+
+
+def change(kept: Plan, plan: Plan) -> str | None:
+    """What a plan that came later under the same run changes, also if it is too large to be read; None if nothing."""
+    try:
+        check_sizes(plan)
+    except PlanRefused as refusal:
+        return str(refusal)
+    return difference(kept, plan)
 
 
 def difference(old: Plan, new: Plan) -> str | None:

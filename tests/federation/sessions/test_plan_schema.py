@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
-from homo_dp.federation.sessions.plan import agree, check_count, check_work, difference, make_plan
+from homo_dp.federation.sessions.plan import agree, change, check_count, check_work, difference, make_plan
 from homo_dp.federation.sessions.plan_schema import MOST_VALUES, PlanRefused, read_plan
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.ledger import totals as ledger_totals
@@ -222,10 +222,8 @@ def test_looking_ahead_keeps_no_memory_for_every_round_of_a_plan() -> None:
 
 
 def test_the_first_plan_stands_when_a_second_one_is_monstrous() -> None:
-    from homo_dp.federation.sessions.party_session import _changed
-
-    assert _changed(valid(), copy.deepcopy(valid())) is None
-    assert "nested deeper" in str(_changed(valid(), {"train": DEEP[-1]}))
+    assert change(valid(), copy.deepcopy(valid())) is None
+    assert "nested deeper" in str(change(valid(), {"train": DEEP[-1]}))
 
 
 def test_a_plan_of_an_earlier_version_is_the_same_job() -> None:
