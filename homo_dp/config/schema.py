@@ -11,8 +11,9 @@ from homo_dp.config.data import ColumnConfig, DataConfig, ImageConfig, Partition
 from homo_dp.config.federation import FederationConfig, PartyConfig, TransportConfig
 from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.model import ModelConfig
+from homo_dp.config.nbafl import NbaflConfig
 from homo_dp.config.output import OutputConfig, PredictConfig, TrackingConfig
-from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, NbaflConfig, PrivacyConfig, SharedNoiseKeys
+from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, PrivacyConfig, SharedNoiseKeys
 from homo_dp.config.report import ReportConfig
 from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
