@@ -10,7 +10,8 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
-from homo_dp.federation.mechanisms.base import Account, Mechanism, PartyPlan
+from homo_dp.federation.mechanisms.account import Account
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
