@@ -34,7 +34,8 @@ import pyarrow as pa
 import torch
 from samples import BOUNDS, names, write_table
 
-from homo_dp.data.columns import Encoding, Label, Numeric
+from homo_dp.data.columns import Label, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.readers import read_table
 from homo_dp.models.task import task_for
 from homo_dp.tracking.predictions import PredictionWriter

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from homo_dp.config.schema import Config
-    from homo_dp.data.columns import Encoding
+    from homo_dp.data.encoding import Encoding
     from homo_dp.data.parties import Scored
     from homo_dp.data.rows import Table
     from homo_dp.models.files import SavedModel
@@ -62,7 +62,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     with quick_imports():
         import torch
 
-        from homo_dp.data.columns import Encoding
+        from homo_dp.data.encoding import Encoding
         from homo_dp.data.parties import Scored
         from homo_dp.data.readers import csv_form, number_form
         from homo_dp.data.strays import Strays

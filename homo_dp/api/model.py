@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-    from homo_dp.data.columns import Encoding
+    from homo_dp.data.encoding import Encoding
     from homo_dp.models.files import ModelCard, SavedModel
 
 
@@ -22,7 +22,7 @@ class Model:
     """A trained model. Made by ``homo_dp.train`` and ``homo_dp.load``; safe to share as far as its statement says."""
 
     def __init__(self, saved: SavedModel) -> None:
-        from homo_dp.data.columns import Encoding
+        from homo_dp.data.encoding import Encoding
 
         self._saved = saved
         self._encoding: Encoding = Encoding.from_json(dict(saved.card.encoding))

@@ -1,23 +1,22 @@
-"""Columns described by public knowledge, and how their values become one tensor.
+"""One column each, described by public knowledge: a number, a day, a list of levels, the label.
 
 Nothing here is fitted: every bound, level and class comes from the config (or from a description we ship), so the
-encoding of a row depends on that row alone and costs no privacy.
+encoding of a value depends on that value alone and costs no privacy.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.strays import ColumnStrays, Strays
+from homo_dp.data.strays import ColumnStrays
 from homo_dp.data.values import (
     PLAIN,
     NumberForm,
@@ -40,7 +39,6 @@ NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
 _VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
 DATE_PARTS = ("days", "year", "month", "weekday")
-_PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy
 
 
 @dataclass(frozen=True)
@@ -312,153 +310,6 @@ class Label:
         return scaled
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """How a raw row becomes a feature vector (or an image), and a label becomes a number.
-
-    Guarantees:
-        - row i of the tensor depends on row i of the table and on public declarations only;
-        - every feature lies in [-1, 1]; a value that is not finite is refused, never passed through.
-    """
-
-    columns: tuple[Column, ...]
-    label: Label
-    id: str | None = None
-    missing_values: tuple[str, ...] = MISSING_VALUES
-    shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
-    pixel_bounds: tuple[float, float] | None = None  # set where rows come from an image file, not from columns
-
-    def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
-        if len(set(names)) != len(names):
-            raise DataError(f"data.columns names a column twice: {sorted({n for n in names if names.count(n) > 1})}")
-        if self.pixel_bounds is not None:
-            check_bounds("data.image.scale", self.pixel_bounds)
-            if self.shape is None:
-                raise DataError("an image encoding needs a shape (data.image.shape)")
-        elif not self.columns:
-            raise DataError("no feature column is left; check data.use, data.drop and data.columns")
-        if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
-            raise DataError(f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns")
-
-    @property
-    def width(self) -> int:
-        return sum(column.width for column in self.columns) if self.columns else math.prod(self.shape or ())
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.shape or (self.width,)
-
-    @property
-    def classes(self) -> tuple[Level, ...] | None:
-        return self.label.classes
-
-    @property
-    def names(self) -> list[str]:
-        return [column.name for column in self.columns]
-
-    def encode(
-        self,
-        frame: pd.DataFrame,
-        source: str = "table",
-        numbers: NumberForm = PLAIN,
-        strays: Strays | None = None,
-    ) -> torch.Tensor:
-        """Features of all rows, float32, shape (rows, *input_shape); columns are matched by name.
-
-        `strays` counts the values that were clipped or are none of the declared levels.
-        """
-        if self.pixel_bounds is not None:
-            raise DataError(f"{source}: this model takes images (.npz or IDX), not a table")
-        absent = [name for name in self.names if name not in frame.columns]
-        if absent:
-            raise DataError(f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}")
-        block = np.empty((self.width, len(frame)), dtype=np.float32)
-        cells = Cells(source, self.missing_values, numbers)
-        at, found = 0, {}
-        for column in self.columns:
-            found[column.name] = column.write(frame[column.name], cells, block[at : at + column.width])
-            at += column.width
-        if strays is not None:
-            strays.add(len(frame), found)
-        features = torch.from_numpy(block).t().contiguous()
-        return features.reshape(len(frame), *self.input_shape)
-
-    def encode_images(self, pixels: np.ndarray, source: str = "images", *, start: int = 0) -> torch.Tensor:
-        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
-        if self.pixel_bounds is None:
-            raise DataError(f"{source}: this model takes a table with columns {short(self.names)}, not images")
-        shape, expected = pixels.shape[1:], self.input_shape
-        apart = len(shape) > 1 and len(expected) > 1 and shape not in (expected, expected[1:])
-        if math.prod(shape) != self.width or apart:
-            raise DataError(
-                f"{source}: images of shape {shape} hold {math.prod(shape)} values, the model takes {self.width}, "
-                f"shape {expected}; give images of that shape (trained with data.image.shape or that of the first file)"
-            )
-        scale = Numeric("pixel", *self.pixel_bounds).scale
-        out = np.empty((len(pixels), self.width), dtype=np.float32)
-        for at in range(0, len(pixels), _PIXEL_BLOCK):
-            values = pixels[at : at + _PIXEL_BLOCK].reshape(-1, self.width).astype(np.float64)
-            finite = np.asarray(np.isfinite(values).all(axis=1))
-            if not finite.all():
-                raise DataError(f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; fix it")
-            out[at : at + _PIXEL_BLOCK] = scale(values)
-        return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
-
-    def encode_labels(self, frame: pd.DataFrame, source: str = "table", numbers: NumberForm = PLAIN) -> torch.Tensor:
-        """The labels as they are: of a target, only what is trained on is clipped to its bounds."""
-        if self.label.name not in frame.columns:
-            raise DataError(
-                f"{source}: label column {self.label.name!r} is not there; its columns are {short(frame.columns)}; "
-                "set data.label"
-            )
-        return self.label.encode(frame[self.label.name], source, clip=False, numbers=numbers)
-
-    def misfits(self, frame: pd.DataFrame, pixels: np.ndarray | None = None, numbers: NumberForm = PLAIN) -> np.ndarray:
-        """Which rows `encode` (or `encode_images`) and `encode_labels` refuse, each by itself."""
-        refused: np.ndarray = self.label.misfits(frame[self.label.name], numbers)
-        cells = Cells("table", self.missing_values, numbers)
-        for column in self.columns:
-            refused = refused | column.misfits(frame[column.name], cells)
-        if pixels is not None:
-            refused = refused | ~np.isfinite(pixels.reshape(len(pixels), -1)).all(axis=1)
-        return refused
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-safe value that `from_json` turns back into an equal encoding."""
-        return {
-            "columns": [_column_to_json(column) for column in self.columns],
-            "label": {
-                "name": self.label.name,
-                "classes": None if self.label.classes is None else list(self.label.classes),
-                "bounds": None if self.label.bounds is None else list(self.label.bounds),
-            },
-            "id": self.id,
-            "missing_values": list(self.missing_values),
-            "shape": None if self.shape is None else list(self.shape),
-            "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
-        }
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any] | str) -> Encoding:
-        """The encoding that `to_json` wrote; anything else is a DataError."""
-        try:
-            raw = json.loads(value) if isinstance(value, str) else value
-            label = raw["label"]
-            return Encoding(
-                columns=tuple(_column_from_json(column) for column in raw["columns"]),
-                label=Label(str(label["name"]), _tuple(label["classes"]), _pair(label["bounds"])),
-                id=None if raw["id"] is None else str(raw["id"]),
-                missing_values=tuple(str(text) for text in raw["missing_values"]),
-                shape=None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"]),
-                pixel_bounds=_pair(raw["pixel_bounds"]),
-            )
-        except DataError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise DataError(f"the column description is damaged ({type(error).__name__}: {error})") from None
-
-
 def check_bounds(key: str, bounds: tuple[float, float]) -> None:
     """Public bounds are two finite numbers, low < high."""
     low, high = bounds
@@ -479,49 +330,6 @@ def check_values(key: str, values: Sequence[Level]) -> None:
         raise DataError(f"{key}={list(values)} lists a value twice")
 
 
-def missing_columns(names: Sequence[str]) -> str:
-    return f"column {names[0]!r} is missing" if len(names) == 1 else f"{len(names)} columns are missing: {short(names)}"
-
-
-def short(names: Sequence[str] | pd.Index, most: int = 8) -> str:
-    """At most `most` names, so that an error stays on one line."""
-    texts = [str(name) for name in names]
-    return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")
-
-
-def _column_to_json(column: Column) -> dict[str, Any]:
-    if isinstance(column, Numeric):
-        return {
-            "name": column.name,
-            "bounds": [column.low, column.high],
-            "missing": column.missing,
-            "indicator": column.indicator,
-        }
-    if isinstance(column, Date):
-        return {
-            "name": column.name,
-            "date": [column.first, column.last],
-            "parts": list(column.parts),
-            "format": column.format,
-            "missing": column.missing,
-            "indicator": column.indicator,
-        }
-    return {"name": column.name, "levels": list(column.levels), "missing": column.missing}
-
-
-def _column_from_json(raw: Mapping[str, Any]) -> Column:
-    name, missing = str(raw["name"]), raw["missing"]
-    if "levels" in raw:
-        return Categorical(name, tuple(raw["levels"]), missing)
-    if "date" in raw:
-        first, last = (str(day) for day in raw["date"])
-        form = None if raw["format"] is None else str(raw["format"])
-        return Date(name, first, last, tuple(map(str, raw["parts"])), form, str(missing), bool(raw["indicator"]))
-    low, high = (float(bound) for bound in raw["bounds"])
-    rule = missing if isinstance(missing, str) else float(missing)
-    return Numeric(name, low, high, rule, bool(raw["indicator"]))
-
-
 def _ordinal(key: str, day: str) -> int:
     try:
         return datetime.date.fromisoformat(day).toordinal()
@@ -532,21 +340,3 @@ def _ordinal(key: str, day: str) -> int:
 def _circle(place: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
     angle = place * (2 * math.pi / places)
     return np.sin(angle), np.cos(angle)
-
-
-def _tuple(raw: Sequence[Level] | None) -> tuple[Level, ...] | None:
-    return None if raw is None else tuple(raw)
-
-
-def _pair(raw: Sequence[float] | None) -> tuple[float, float] | None:
-    if raw is None:
-        return None
-    low, high = raw
-    return float(low), float(high)
-
-
-def _side(raw: Any) -> int:
-    side = int(raw)
-    if not 1 <= side <= 1_000_000:
-        raise ValueError(f"an image side of {side}")
-    return side

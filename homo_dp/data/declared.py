@@ -10,8 +10,9 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Column, Date, Encoding, Label, Level, Numeric, missing_columns, short
+from homo_dp.data.columns import Categorical, Column, Date, Label, Level, Numeric
 from homo_dp.data.embedded import shipped_columns, shipped_label
+from homo_dp.data.encoding import Encoding, missing_columns, short
 from homo_dp.data.in_memory import MARK
 from homo_dp.data.raw_rows import raw_encoding
 from homo_dp.data.values import text_of

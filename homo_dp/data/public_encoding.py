@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Encoding
 from homo_dp.data.declared import described_names, image_encoding, table_encoding
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.readers import csv_form, number_form
 from homo_dp.data.rows import Table
 

@@ -6,9 +6,10 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.columns import Encoding, Level
+from homo_dp.data.columns import Level
 from homo_dp.data.declared import described_names, feature_columns, is_pattern, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_there
 from homo_dp.data.parties import file_encoding, load_federation
 from homo_dp.data.public_encoding import public_encoding

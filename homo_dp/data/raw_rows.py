@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Column, Date, Encoding, Numeric, missing_columns, short
+from homo_dp.data.columns import Categorical, Column, Date, Numeric
+from homo_dp.data.encoding import Encoding, missing_columns, short
 from homo_dp.data.strays import Strays
 from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, level_codes
 

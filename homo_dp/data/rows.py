@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Encoding
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.readers import number_form
 from homo_dp.data.values import NumberForm, as_texts, first_row
 

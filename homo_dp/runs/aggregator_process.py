@@ -17,7 +17,7 @@ from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.events import about, kept_events, told_errors
 from homo_dp.core.files import write_whole
-from homo_dp.data.columns import Encoding
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
 from homo_dp.federation.mechanisms.base import PartyPlan, Weights
 from homo_dp.federation.protocol.messages import KINDS, extended

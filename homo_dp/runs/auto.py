@@ -11,7 +11,8 @@ from homo_dp.config.layers import get, put, split_key
 from homo_dp.config.load import config_from
 from homo_dp.config.privacy import CHOSEN, HAVE_RULES, SharedNoiseKeys
 from homo_dp.config.schema import LINEAR_MODELS, Config
-from homo_dp.data.columns import Categorical, Date, Encoding, Numeric
+from homo_dp.data.columns import Categorical, Date, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.models.scattering import ROW_SQUARE, feature_count

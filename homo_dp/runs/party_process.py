@@ -17,8 +17,8 @@ from homo_dp.console.screen import Progress
 from homo_dp.core.crash import crash_point
 from homo_dp.core.errors import ConfigError, DataError, MessageError
 from homo_dp.core.events import about, kept_events, told_errors
-from homo_dp.data.columns import Encoding
 from homo_dp.data.databases import is_database
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.image_folders import is_image_folder
 from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.own_rows import check_own_rows

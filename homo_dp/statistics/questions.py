@@ -17,7 +17,8 @@ from torch import Tensor
 
 from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.columns import Categorical, Column, Date, Encoding, Numeric
+from homo_dp.data.columns import Categorical, Column, Date, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.privacy.moments import outer_products, second_moment, triangle_size
 
 Answer = dict[str, Any]

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from homo_dp.core.errors import DataError, printable
-from homo_dp.data.columns import Encoding
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.strays import Strays
 from homo_dp.models.files import load_model
 from homo_dp.models.scoring import outputs_of

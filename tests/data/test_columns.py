@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Encoding, Label, Numeric
+from homo_dp.data.columns import Categorical, Label, Numeric
+from homo_dp.data.encoding import Encoding
 
 BINARY = Label("y", (0, 1))
 

@@ -7,8 +7,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Encoding, Numeric
+from homo_dp.data.columns import Numeric
 from homo_dp.data.embedded import NAMES, load_embedded, shipped_columns
+from homo_dp.data.encoding import Encoding
 
 
 @pytest.mark.parametrize("name", NAMES)

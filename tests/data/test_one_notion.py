@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Date, Encoding, Label, Numeric
+from homo_dp.data.columns import Categorical, Date, Label, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import Scored, iter_tables
 from homo_dp.data.readers import CsvForm, header, read_table
 from homo_dp.data.strays import Strays

@@ -12,7 +12,7 @@ import torch
 
 from homo_dp.config.load import dump_yaml, load_config
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Encoding
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import Federation, iter_tables, load_federation
 from tests.data.parts import COLUMNS, config, people, save
 

@@ -11,7 +11,8 @@ import torch
 from mlflow.models.utils import _enforce_schema
 
 from homo_dp.config.model import ModelConfig
-from homo_dp.data.columns import Categorical, Date, Encoding, Label, Numeric
+from homo_dp.data.columns import Categorical, Date, Label, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.registry import build_model
 from homo_dp.tracking.mlflow.signature import Description, describe, example_of, signature_of

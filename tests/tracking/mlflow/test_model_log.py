@@ -18,7 +18,8 @@ import torch
 from homo_dp import infer
 from homo_dp.config.model import ModelConfig
 from homo_dp.core.errors import DataError, ModelFileError
-from homo_dp.data.columns import Categorical, Encoding, Label, Numeric
+from homo_dp.data.columns import Categorical, Label, Numeric
+from homo_dp.data.encoding import Encoding
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.registry import build_model
 from homo_dp.tracking.mlflow.model_log import model_file, save_pyfunc
