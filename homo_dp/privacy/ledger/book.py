@@ -16,7 +16,6 @@ is chained like every other, so opening the ledger may start from these sums ins
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -35,11 +34,12 @@ from homo_dp.core.crash import crash_point
 from homo_dp.privacy.accounting.accountants import Epsilon
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import budget as budgets
-from homo_dp.privacy.ledger.chain import GENESIS, Head, check_head, follow, head_path, read_head, write_head
+from homo_dp.privacy.ledger.chain import GENESIS, Head, head_path, read_head
+from homo_dp.privacy.ledger.checked_rows import CheckedRows, checkpoint_digest
 from homo_dp.privacy.ledger.lifetime import Releases, number_of
 from homo_dp.privacy.ledger.rows import MARK, Budget, Charge, LedgerRow, row_hash
 from homo_dp.privacy.ledger.store import Store
-from homo_dp.privacy.ledger.totals import Totals, look_ahead
+from homo_dp.privacy.ledger.totals import look_ahead
 
 __all__ = ["Ledger", "Spent"]
 
@@ -106,19 +106,19 @@ class Ledger:
             if self._pending is not None:
                 return self._charge_later(charge, budget)
             with self._store.reading():
-                self._catch_up(repair=False)
+                self._seen.catch_up(repair=False)
                 known = self._known(charge)
             if known is None:  # the slow part, done before the transaction that other processes wait for
                 self._next_row(charge, budget)
             with self._store.writing():
-                self._catch_up(repair=True)
+                self._seen.catch_up(repair=True)
                 row = self._known(charge)
                 if row is not None:
                     return row
                 row = self._next_row(charge, budget)
                 self._insert([row])
                 crash_point("ledger.before_commit")
-            self._write_head()
+            self._seen.anchor_newest()
             return row
 
     @contextlib.contextmanager
@@ -156,9 +156,10 @@ class Ledger:
                 planned = [self._open_rounds(item) for item in charges]
             planned = [(charge, count) for charge, count in planned if count]
             if len(planned) == 1 and planned[0][1] == 1 and budget.epsilon is not None:
-                self._totals.epsilon_after(planned[0][0])  # the check of a single round: its epsilon was computed ahead
+                # The check of a single round: its epsilon was computed ahead.
+                self._seen.totals.epsilon_after(planned[0][0])
             self._remember(planned)
-            return budgets.refusal(self._totals, planned, budget)
+            return budgets.refusal(self._seen.totals, planned, budget)
 
     def prepare(self, charge: Charge, rounds: int) -> None:
         """Compute the epsilons of the next rounds now, so that no round waits for one."""
@@ -166,7 +167,7 @@ class Ledger:
             with self._looking():
                 pass
             if rounds > 0:
-                counts = self._totals.run(charge, charge.observer)
+                counts = self._seen.totals.run(charge, charge.observer)
                 look_ahead(counts, charge.event_text, charge.delta, rounds)
 
     def charged(self, run: str, party: str, round: int, kind: str) -> LedgerRow | None:
@@ -178,15 +179,15 @@ class Ledger:
         """The rows of a run and a party, in order. Without a run the whole ledger is checked, else each of these."""
         with self._session():
             if run is None:
-                return [row for row in self._walk() if party in (None, row.party)]
+                return [row for row in self._seen.walk() if party in (None, row.party)]
             with self._looking():
-                found = [self._checked(row) for row in self._store.rows_of_run(run)]
+                found = [self._seen.checked(row) for row in self._store.rows_of_run(run)]
             return [row for row in found if party in (None, row.party)]
 
     def last_rows(self) -> list[LedgerRow]:
         """The last release of every run, party and observer: its epsilon is that of the run against that observer."""
         with self._session(), self._looking():
-            return [self._checked(row) for row in self._store.last_rows() if row.is_release]
+            return [self._seen.checked(row) for row in self._store.last_rows() if row.is_release]
 
     def runs(self) -> dict[str, tuple[str, bool]]:
         """When each run was first charged, and whether all its noise was private."""
@@ -207,14 +208,14 @@ class Ledger:
         with self._session():
             with self._looking():
                 pass
-            lifetime, order = self._totals.lifetime(dataset), self._totals.lifetime_order(dataset)
+            lifetime, order = self._seen.totals.lifetime(dataset), self._seen.totals.lifetime_order(dataset)
             return Spent(lifetime.runs, lifetime.releases, lifetime.epsilon(delta), order, lifetime.mixed)
 
     def verify(self) -> Head:
         """Check every row, their order, the checkpoint and the head, and return it; raises naming the row."""
         with self._session():
             reached = GENESIS
-            for row in self._walk():
+            for row in self._seen.walk():
                 reached = Head(row.row, row.hash)
             return reached
 
@@ -257,30 +258,25 @@ class Ledger:
 
     def _start_over(self) -> None:
         """Know nothing about the rows."""
-        self._reached = GENESIS
-        self._first = 1  # the first row of the last commit
-        self._checkpointed = 0  # the row before the one that carries the last checkpoint
-        self._counted = -1  # the version of the file whose rows were counted
-        self._anchored = False  # whether the head is known to be that of the last row
-        self._totals = Totals()
+        self._seen = CheckedRows(self._store)
         self._checkpoint_text = None
 
     def _ready(self) -> None:
         """Check the rows that are there, repair the head after a crash, and bring an old file to this version."""
         with self._store.writing():
-            self._catch_up(repair=True)
+            self._seen.catch_up(repair=True)
             marked = self._store.old
             if marked:
                 self._store.migrate()
-                if self._reached.count:
+                if self._seen.reached.count:
                     self._insert([self._mark()])
         if marked:
             log.warning(
                 "ledger=%s was of version 2: from now on every row has a secret salt in its hash%s",
                 self.path,
-                f", row={self._reached.count + 1} marks the place" if self._reached.count else "",
+                f", row={self._seen.reached.count + 1} marks the place" if self._seen.reached.count else "",
             )
-            self._write_head()
+            self._seen.anchor_newest()
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:
@@ -298,87 +294,8 @@ class Ledger:
             yield
             return
         with self._store.reading():
-            self._catch_up(repair=False)
+            self._seen.catch_up(repair=False)
             yield
-
-    def _catch_up(self, *, repair: bool) -> None:
-        """Read and check the rows since the last look, and the head against them; inside a transaction."""
-        version = self._store.version()
-        if version == self._counted and self._anchored:
-            return  # nobody else has written, and our own rows are known
-        if self._reached == GENESIS:
-            self._from_checkpoint()
-        reached = self._reached
-        if reached.count and self._store.hash_at(reached.count) != reached.hash:
-            raise LedgerError(f"ledger={self.path} row={reached.count} was changed or deleted while it was in use")
-        for row in self._store.rows_after(reached.count):
-            self._take(follow(self._reached, row, self.path), row)
-        if version != self._counted:  # counting takes longer the more rows there are; our own do not need it
-            self._check_count(self._reached)
-            self._counted = version
-        ahead = self._anchor(self._reached, self._first)
-        if ahead and repair:
-            write_head(self.path, self._reached)
-        self._anchored = repair or not ahead
-
-    def _take(self, reached: Head, row: LedgerRow) -> None:
-        self._reached = reached
-        self._first = row.row if row.first_row is None else row.first_row
-        if row.checkpoint is not None:
-            self._checkpointed = row.row - 1
-        self._totals.add(row)
-
-    def _check_count(self, reached: Head) -> None:
-        if self._store.count() != reached.count:
-            raise LedgerError(f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify")
-
-    def _anchor(self, reached: Head, first: int) -> bool:
-        """Whether the head has to be written; raises if it disagrees."""
-        head = read_head(self.path)
-        at_head = GENESIS.hash if head is None or head.count == 0 else self._store.hash_at(head.count)
-        return check_head(reached, first, head, at_head, self.path)
-
-    def _write_head(self) -> None:
-        """After a commit: anchor the newest row, whoever wrote it."""
-        self._anchored = False
-        crash_point("ledger.after_commit")
-        with self._store.writing():
-            self._catch_up(repair=True)
-        crash_point("ledger.charged")
-
-    def _from_checkpoint(self) -> None:
-        """Start from the sums that a row of the chain carries the digest of."""
-        found = self._store.checkpoint()
-        if found is None:
-            return
-        number, content = found
-        row, before = self._store.row_at(number), Head(number - 1, str(self._store.hash_at(number - 1)))
-        if row is None or self._checked(row).checkpoint != _digest(content, before) or row.previous_hash != before.hash:
-            raise LedgerError(
-                f"ledger={self.path} row={number} does not match its checkpoint; run budget ledger verify"
-            )
-        try:
-            self._totals = Totals.from_text(content)
-        except ValueError as error:
-            raise LedgerError(f"ledger={self.path} row={number} has a checkpoint that is none ({error})") from None
-        self._reached = before
-
-    def _walk(self) -> Iterator[LedgerRow]:
-        """Every row, checked from the first on, and the checkpoint against their sums."""
-        with self._store.reading():
-            reached, first, totals, checkpoint = GENESIS, 1, Totals(), self._store.checkpoint() or (0, "")
-            for row in self._store.rows_after(0):
-                if row.row == checkpoint[0] and totals.to_text() != checkpoint[1]:
-                    raise LedgerError(f"ledger={self.path} row={row.row} has a checkpoint of other rows; {_RESTORE}")
-                reached = follow(reached, row, self.path)
-                first = row.row if row.first_row is None else row.first_row
-                if row.row < checkpoint[0]:
-                    totals.add(row)
-                yield row
-            self._check_count(reached)
-            if checkpoint[0] > reached.count:
-                raise LedgerError(f"ledger={self.path} row={checkpoint[0]} has a checkpoint and is missing; {_RESTORE}")
-            self._anchor(reached, first)
 
     def _known(self, charge: Charge) -> LedgerRow | None:
         """The row of this very release; raises if its run, party, round and kind were charged for another."""
@@ -397,22 +314,17 @@ class Ledger:
         if self._pending and key in self._pending:
             return self._pending[key].row
         found = self._store.find(*key)
-        return None if found is None else self._checked(found)
-
-    def _checked(self, row: LedgerRow) -> LedgerRow:
-        if row.hash != row_hash(vars(row)):
-            raise LedgerError(f"ledger={self.path} row={row.row} was edited: it does not match its own hash")
-        return row
+        return None if found is None else self._seen.checked(found)
 
     def _next_row(self, charge: Charge, budget: Budget) -> LedgerRow:
         """The row that this release would be; raises if it would pass the budget."""
         event = charge.event_text
-        spent = self._totals.epsilon_after(charge)
-        self._refuse(budgets.run_refusal(self._totals.run(charge) + Counter([event]), charge, budget))
+        spent = self._seen.totals.epsilon_after(charge)
+        self._refuse(budgets.run_refusal(self._seen.totals.run(charge) + Counter([event]), charge, budget))
         release: Releases = {charge.run: {charge.party: Counter([charge.spend])}}
         plan = self._plans.get(charge.dataset, release)
-        order = budgets.lifetime_order(self._totals, charge.dataset, plan, budget)
-        self._refuse(budgets.lifetime_refusal(self._totals, charge, release, order, budget))
+        order = budgets.lifetime_order(self._seen.totals, charge.dataset, plan, budget)
+        self._refuse(budgets.lifetime_refusal(self._seen.totals, charge, release, order, budget))
         if not math.isfinite(spent.quoted):
             raise PrivacyError(f"event={event:.80} has no finite epsilon at delta={charge.delta:g}; add more noise")
         return self._chained(**_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order)
@@ -441,17 +353,17 @@ class Ledger:
     def _chained(self, **values: Any) -> LedgerRow:
         """A row with these values after the last one, with a fresh salt, and a checkpoint if it is time for one."""
         first = self._before_pending().count + 1
-        number = self._reached.count + 1
-        due = number == first and self._reached.count - self._checkpointed >= ROWS_PER_CHECKPOINT
+        number = self._seen.reached.count + 1
+        due = number == first and self._seen.reached.count - self._seen.checkpointed >= ROWS_PER_CHECKPOINT
         unhashed = LedgerRow(
             row=number,
             **values,
             time=datetime.now(UTC).isoformat(timespec="microseconds"),
-            previous_hash=self._reached.hash,
+            previous_hash=self._seen.reached.hash,
             hash="",
             salt=secrets.token_hex(16),
             first_row=first,
-            checkpoint=_digest(self._totals.to_text(), self._reached) if due else None,
+            checkpoint=checkpoint_digest(self._seen.totals.to_text(), self._seen.reached) if due else None,
         )
         return replace(unhashed, hash=row_hash(vars(unhashed)))
 
@@ -459,7 +371,7 @@ class Ledger:
         """Put rows of one commit into the file, with the checkpoint that the first of them may carry."""
         self._store.insert(rows)
         if rows[0].checkpoint is not None:
-            self._store.keep_checkpoint(rows[0].row, self._totals.to_text() if totals is None else totals)
+            self._store.keep_checkpoint(rows[0].row, self._seen.totals.to_text() if totals is None else totals)
 
     def _charge_later(self, charge: Charge, budget: Budget) -> LedgerRow:
         """Check a charge and count it in memory, until the block of ``together`` ends."""
@@ -472,10 +384,10 @@ class Ledger:
         if row is None:
             row = self._next_row(charge, budget)
             if row.checkpoint is not None:
-                self._checkpoint_text = self._totals.to_text()
+                self._checkpoint_text = self._seen.totals.to_text()
             self._pending = {} if self._pending is None else self._pending
             self._pending[charge.key] = _Waiting(charge, budget, row)
-            self._take(Head(row.row, row.hash), row)
+            self._seen.take(Head(row.row, row.hash), row)
         return row
 
     def _commit(self, pending: list[_Waiting]) -> None:
@@ -484,11 +396,11 @@ class Ledger:
         try:
             with self._store.writing():
                 last = self._store.last()
-                if last == (first.row - 1, first.previous_hash) and self._anchored:
+                if last == (first.row - 1, first.previous_hash) and self._seen.anchored:
                     self._insert([each.row for each in pending], self._checkpoint_text)
                 else:
                     self._start_over()
-                    self._catch_up(repair=True)
+                    self._seen.catch_up(repair=True)
                     for each in pending:
                         self._count_charge(each.charge, each.budget)
                     again = [each.row for each in (self._pending or {}).values()]
@@ -500,12 +412,12 @@ class Ledger:
             raise
         finally:
             self._pending = None
-        self._write_head()
+        self._seen.anchor_newest()
 
     def _before_pending(self) -> Head:
         """Where the rows on disk end."""
         if not self._pending:
-            return self._reached
+            return self._seen.reached
         first = next(iter(self._pending.values())).row
         return Head(first.row - 1, first.previous_hash)
 
@@ -533,13 +445,6 @@ class Ledger:
 
 
 _of_the_parent: list[Store] = []
-_RESTORE = "restore the ledger and its .head from a backup that is not older"
-
-
-def _digest(totals: str, reached: Head) -> str:
-    """What a row says of a checkpoint: the sums, and up to which row."""
-    text = f"homo_dp ledger checkpoint 1\n{reached.count} {reached.hash}\n{totals}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _columns(charge: Charge) -> dict[str, Any]:

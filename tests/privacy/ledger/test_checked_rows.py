@@ -1,4 +1,4 @@
-"""Checkpoints: opening starts from sums that a chained row vouches for, and finds what it found before."""
+"""Rows are read once and checked; opening starts from the sums of a checkpoint, and finds what it found before."""
 
 import sqlite3
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
-from homo_dp.privacy.ledger import Budget, Ledger, book, chain
+from homo_dp.privacy.ledger import Budget, Ledger, book, chain, checked_rows
 from homo_dp.privacy.ledger.rows import LedgerRow
-from tests.privacy.ledger_parts import DELTA, budget_for, ledger_of, release
+from homo_dp.privacy.ledger.store import Store
+from tests.privacy.ledger_parts import DELTA, FREE, budget_for, ledger_of, release
 
 LIFETIME = Budget(lifetime_epsilon=1.0, lifetime_delta=DELTA)
 
@@ -34,7 +35,7 @@ def test_opening_reads_only_the_rows_since(tmp_path: Path, monkeypatch: pytest.M
         read.append(row.row)
         return follow(head, row, ledger)
 
-    monkeypatch.setattr(book, "follow", noting)
+    monkeypatch.setattr(checked_rows, "follow", noting)
     with Ledger(path) as ledger:
         assert read == [21, 22, 23]
         assert ledger.rows()[20].checkpoint is not None
@@ -92,3 +93,39 @@ def test_an_edit_before_the_checkpoint_hides_no_spend_and_verify_names_it(tmp_pa
             ledger.verify()
         with pytest.raises(LedgerError, match="row=3 "):
             ledger.charged("run-1", "a", 3, "update")
+
+
+def test_what_was_read_is_not_read_again_and_must_stay(tmp_path: Path) -> None:
+    path = ledger_of(tmp_path, 3)
+    store = Store(path, read_only=False)
+    seen = checked_rows.CheckedRows(store)
+    with store.reading():
+        seen.catch_up(repair=False)
+    assert (seen.reached.count, seen.anchored) == (3, True)
+    with Ledger(path) as other:
+        other.charge(release(4), FREE)
+    with store.reading():
+        seen.catch_up(repair=False)
+    assert seen.reached.count == 4
+    execute(path, "UPDATE releases SET hash = 'x' WHERE row = 4")
+    with store.reading(), pytest.raises(LedgerError, match="row=4 was changed or deleted while it was in use"):
+        seen.catch_up(repair=False)
+    store.close()
+
+
+def test_only_a_writer_mends_the_head(tmp_path: Path) -> None:
+    path = ledger_of(tmp_path, 2)
+    first = chain.read_head(path)
+    with Ledger(path) as ledger:
+        ledger.charge(release(3), FREE)
+        newest = ledger.head()
+    assert first is not None
+    chain.write_head(path, first)  # as a crash between commit and head leaves it
+    store = Store(path, read_only=False)
+    seen = checked_rows.CheckedRows(store)
+    with store.reading():
+        seen.catch_up(repair=False)
+    assert (seen.anchored, chain.read_head(path)) == (False, first)
+    seen.anchor_newest()
+    assert (seen.anchored, chain.read_head(path)) == (True, newest)
+    store.close()
