@@ -47,6 +47,11 @@ class Roster:
                 f"privacy.tolerated_dropouts={missing} privacy.tolerated_colluders={dishonest}: with {parties} parties "
                 "nobody is left to share the noise; add parties or tolerate less"
             )
+        if len(set(self.identities.values())) < parties:
+            raise ConfigError(
+                "federation.parties: one public_key stands under two names; whoever holds it would count as two who "
+                "share the noise and sign: give every party a key of its own"
+            )
         if self.quorum > self.fewest_survivors:
             raise ConfigError(
                 f"privacy.tolerated_dropouts={missing} privacy.tolerated_colluders={dishonest}: of {parties} parties "
@@ -103,16 +108,14 @@ class Roster:
         """Neighbours on each side of the ring.
 
         A ring in which everybody knows the nearest r on both sides stays connected when fewer than 2r parties are
-        taken out of it (Harary 1962), and 2r + 1 holders leave a threshold above the colluders and below what
-        dropouts leave.
+        taken out of it (Harary 1962): colluders and dropouts must be fewer. And 2r + 1 holders leave a threshold above
+        the colluders and below what dropouts leave, which takes r >= dropouts + colluders / 2.
         """
         count = len(self.names)
         if count <= ALL_PAIRS_UP_TO:
             return count
-        reach = LEAST_NEIGHBOURS // 2
-        while 2 * reach + 1 - self.dropouts < (2 * reach + 1 + self.colluders) // 2 + 1:
-            reach += 1
-        return reach
+        connected = (self.dropouts + self.colluders) // 2 + 1
+        return max(LEAST_NEIGHBOURS // 2, connected, self.dropouts + (self.colluders + 1) // 2)
 
     @cached_property
     def digest(self) -> bytes:

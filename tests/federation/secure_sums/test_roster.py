@@ -1,5 +1,6 @@
 """Thresholds: two sets cannot both reach a quorum, colluders cannot open a seed, honest survivors stay connected."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -25,6 +26,17 @@ def test_what_is_accepted_keeps_its_guarantees(parties: int, dropouts: int, coll
     holders = len(made.holders(made.names[0]))
     assert colluders < made.share_threshold <= holders - min(dropouts, holders)
     assert dropouts + colluders < max(len(made.neighbours(made.names[0])), 2) or parties <= 3
+
+
+@pytest.mark.parametrize("parties", [51, 60, 90])
+def test_colluders_and_dropouts_never_take_all_neighbours_of_a_party(parties: int) -> None:
+    """Its own seed is opened in every sum, so the mask with one honest survivor is all that hides its numbers."""
+    for dropouts, colluders in itertools.product(range(0, 30, 5), range(parties)):
+        with contextlib.suppress(ConfigError):
+            made = roster(parties, dropouts, colluders)
+            neighbours = len(made.neighbours(made.names[0]))
+            assert dropouts + colluders < neighbours or neighbours == parties - 1
+            assert made.share_threshold <= len(made.holders(made.names[0])) - dropouts
 
 
 @given(st.integers(51, 90), st.data())
@@ -53,3 +65,8 @@ def test_neighbours_are_mutual() -> None:
 def test_refuses_what_cannot_hold(parties: int, dropouts: int, colluders: int) -> None:
     with pytest.raises(ConfigError, match="tolerated_dropouts"):
         roster(parties, dropouts, colluders)
+
+
+def test_one_key_under_two_names_is_refused() -> None:
+    with pytest.raises(ConfigError, match="two names"):
+        Roster("run", {"a": b"key", "b": b"other", "c": b"key"})

@@ -13,6 +13,7 @@ from homo_dp.federation.secure_sums.aggregator import SecureSum
 from homo_dp.federation.secure_sums.agreement import RunKeys
 from homo_dp.federation.secure_sums.masks import Vector, add_mask
 from homo_dp.federation.secure_sums.party import SecureSumParty
+from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.round_keys import listed_seeds
 from homo_dp.federation.secure_sums.shares import combine
 from tests.federation.secure_sums.parts import Federation, random_values
@@ -150,6 +151,29 @@ def test_every_seed_has_32_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     federation.sum(random_values(federation.identities, 1))
     assert set(sizes) == {32}
     assert len(sizes) == 9
+
+
+def shown_by_neighbours(federation: Federation) -> bool:
+    """Whether the colluding parties around p000 on the ring, with what everybody opens, have its numbers."""
+    values = random_values(federation.identities, 3)
+    held = federation.sum(values)
+    found = held.vectors["p000"].values.copy()
+    add_mask(found, combine(held._shares("own", "p000")), subtract=True)
+    ring = [*federation.roster.names[1:], *federation.roster.names[1:]]
+    half, rest = federation.roster.colluders // 2, len(federation.roster.names) - 1
+    for peer in ring[rest - half : rest + half]:
+        if peer in federation.roster.neighbours("p000"):
+            add_mask(
+                found, agreement.derived(federation.parties[peer]._secrets["p000"], "mask", "1/update"), subtract=True
+            )
+    return np.array_equal(found, values["p000"])
+
+
+def test_as_many_colluders_as_tolerated_do_not_surround_a_party(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a ring of 30 neighbours 30 colluders would be all of them."""
+    assert not shown_by_neighbours(Federation(51, colluders=30))
+    monkeypatch.setattr(Roster, "_reach", 15)
+    assert shown_by_neighbours(Federation(51, colluders=30))
 
 
 def test_colluders_cannot_open_a_seed_alone() -> None:
