@@ -14,12 +14,13 @@ _OUTPUTS: Final = ("predictFileName", "indicatorFileName", "modelFileName")
 
 
 def served_layer(config: Config, run: str, aggregator_key: str | None) -> dict[str, Any]:
-    """The run's name, its asker, and a folder for its outputs."""
+    """The run's name, its asker, a folder for its outputs, and on Flower a socket in its own folder."""
     outputs = {name: Path(getattr(config.output, name)) for name in _OUTPUTS}
     return {
         "federation": {"run": run},
         "party": {"aggregator_key": aggregator_key},
         "output": {name: str(path.parent / run / path.name) for name, path in outputs.items()},
+        "transport": {"flower": {"socket": None, "group": None}},
     }
 
 

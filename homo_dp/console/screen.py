@@ -53,28 +53,35 @@ class Screen:
 
     def warn(self, text: str) -> None:
         """Print a warning on stderr."""
-        if not self.quiet:
+        if self.as_log:
+            log.warning("%s", text)
+        elif not self.quiet:
             self._write(sys.stderr, f"warning: {' '.join(text.split())}")
 
     def notes(self, notes: Sequence[str]) -> None:
         """Print the notes of a translated configuration on stderr."""
         for note in notes if not self.quiet else ():
-            self._write(sys.stderr, f"note: {note}")
+            if self.as_log:
+                log.info("%s", note)
+            else:
+                self._write(sys.stderr, f"note: {note}")
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print a table; numbers are shown with four digits and set to the right."""
         if self.quiet:
             return
         cells = [[show(cell) for cell in row] for row in rows]
+        if self.as_log:
+            for row in cells:
+                named = (f"{name} {cell}".strip() for name, cell in zip(header, row, strict=True))
+                log.info("%s", f"{title}: {', '.join(named)}")
+            return
         right = [bool(rows) and all(_is_number(row[i]) for row in rows) for i in range(len(header))]
         stream = sys.stderr if self.as_json else sys.stdout
-        if not self.as_log and _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
+        if _is_terminal(stream) and _rich_table(stream, title, header, cells, right):
             return
         for text in _plain_table(title, header, cells, right):
-            if self.as_log:
-                log.info("%s", text)
-            else:
-                self._write(stream, text)
+            self._write(stream, text)
 
     @contextmanager
     def progress(self, total: int | None, label: str = "round") -> Iterator[Progress]:

@@ -15,6 +15,7 @@ from homo_dp.core.errors import printable
 
 FORMATS: Final = ("text", "json")
 FILE: Final = "events.jsonl"
+REFUSED: Final = "refused: "  # how the last event of a run begins that this side turned down
 _MOST_BYTES: Final = 1 << 20  # of the file of events; then it starts anew, and the last one is kept beside it
 _SUBJECTS: Final = ("run", "round", "party")
 _now: dict[str, Any] = dict.fromkeys(_SUBJECTS)
@@ -87,13 +88,14 @@ def kept_events(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_errors() -> Iterator[None]:
+def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
     """Make an event of what ends a process, so that `homo-dp status` can show it; the error goes on its way."""
     try:
         yield
     except BaseException as error:
         level = logging.WARNING if isinstance(error, KeyboardInterrupt) else logging.ERROR
-        _quietly(level, f"ended: {' '.join(str(error).split()) or type(error).__name__}")
+        how = REFUSED if isinstance(error, refusals) else "ended: "
+        _quietly(level, f"{how}{' '.join(str(error).split()) or type(error).__name__}")
         raise
 
 

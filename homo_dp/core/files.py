@@ -25,6 +25,7 @@ from homo_dp.core.errors import InputError
 __all__ = [
     "atomic_write",
     "check_writable",
+    "is_locked",
     "make_folder",
     "open_private",
     "remove_file",
@@ -262,3 +263,13 @@ def _remove_abandoned(path: Path) -> None:
         path.unlink()
     finally:
         os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process of this machine holds a lock on a file, by the kernel's list: trying the lock is in its way."""
+    with contextlib.suppress(OSError):
+        number = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines():
+            if " FLOCK " in line and number in (field.rpartition(":")[2] for field in line.split() if ":" in field):
+                return True
+    return False

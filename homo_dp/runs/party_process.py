@@ -56,7 +56,7 @@ from homo_dp.federation.users.client_fit import ClientFit, load_client, with_cli
 from homo_dp.federation.users.users_fit import users_fit
 from homo_dp.models.registry import BuiltModel, size_of
 from homo_dp.models.scoring import load_into, round_metrics
-from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
@@ -106,7 +106,7 @@ class PartyProcess:
     def run(self) -> int:
         """The whole life of the process; the exit code."""
         folder = RunFolder(self.own.party.folder, self.run_id)
-        with kept_events(folder.path), told_errors():
+        with kept_events(folder.path), told_errors(BudgetExceeded):
             about(run=self.run_id, party=self.name)
             return self._run(folder)
 

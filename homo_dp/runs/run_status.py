@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from homo_dp.config.schema import Config
-from homo_dp.core.events import read_events
+from homo_dp.core.events import REFUSED, read_events
+from homo_dp.core.files import is_locked
 from homo_dp.runs.approval import read_question
 
 Status = dict[str, Any]
@@ -81,20 +82,14 @@ def _run(folder: Path, is_party: bool) -> Status:
 def _state(
     folder: Path, is_party: bool, number: int, rounds: int | None, asked: bool, events: list[dict[str, Any]]
 ) -> str:
-    if _is_held(folder / "lock"):
+    if is_locked(folder / "lock"):
         return "waits for approval" if asked else "running"
     if (folder / "final.safetensors").exists() if is_party else rounds is not None and number >= rounds:
         return "over"
-    failed = bool(events) and events[-1].get("level") == "ERROR"
-    return "ended with an error" if failed else "stopped"
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a process of this machine runs from a folder, by the kernel's list: trying the lock is in its way."""
-    with contextlib.suppress(OSError):
-        number = f":{lock.stat().st_ino}"
-        return any(number in line and " FLOCK " in line for line in Path("/proc/locks").read_text().splitlines())
-    return False
+    last = events[-1] if events else {}
+    if last.get("level") != "ERROR":
+        return "stopped"
+    return "refused" if str(last.get("event")).startswith(REFUSED) else "ended with an error"
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:

@@ -1,18 +1,19 @@
 """A party that stays up and takes runs as they come: `homo-dp party --serve`.
 
-It looks for runs that call this party (transport/calls.py) and gives each a process of its own, the ordinary party
-process with that run's name. So a run that fails, or takes all memory it can get, takes no other run with it, and what
-survives a crash is what survives it everywhere: the run's folder and the ledger.
+It looks for runs that call this party (transport/calls.py; on Flower, ClientApps call it) and gives each a process of
+its own, the ordinary party process with that run's name. So a run that fails, or takes all memory it can get, takes no
+other run with it, and what survives a crash is what survives it everywhere: the run's folder and the ledger.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,16 +21,17 @@ import yaml
 
 from homo_dp.config.schema import Config
 from homo_dp.config.served import SERVED, served_layer
-from homo_dp.console.options import Screen
+from homo_dp.console.options import BUG, DONE, INTERRUPTED, REFUSED, Screen
 from homo_dp.core.errors import ConfigError, TransportError
 from homo_dp.core.events import about
-from homo_dp.core.files import make_folder, write_whole
-from homo_dp.runs.processes import asker_sealers, party_sealer
-from homo_dp.transport.calls import Call, directory_calls
+from homo_dp.core.files import is_locked, make_folder, write_whole
+from homo_dp.runs.processes import asker_sealers
+from homo_dp.transport.calls import Call, asker_of, directory_calls
 
 LOOK: Final = 1.0  # seconds between looks for new runs, and for runs that ended
 FINAL: Final = "final.safetensors"
-_STARTS: Final = 3  # of one run that ended by a signal or a bug; what a user can mend is not tried again
+_STARTS: Final = 3  # in a row, of one run that ended by a signal or a bug
+_REST: Final = 600.0  # seconds until a run is taken again that failed: a disk is full, the aggregator was silent
 _ENDS_WITHIN: Final = 10.0
 
 
@@ -38,8 +40,10 @@ class PartyServer:
 
     Guarantees:
         - a process is started only for a run in which a listed asker's signature was seen, and under a name it may use;
+          on Flower for the name alone, and it then believes that asker and nobody else;
         - caps, budget and approval are checked by that process, by the same code as for a single run;
-        - a run that is over, was refused or ended with an error is not started again while this process lives.
+        - a run that was under way when this process or its own was killed goes on, also if nothing calls just then;
+        - a run that is over or was refused is not started again while this process lives.
     """
 
     def __init__(self, config: Config, given: Sequence[str], screen: Screen) -> None:
@@ -47,51 +51,78 @@ class PartyServer:
             raise ConfigError(
                 "party.serve: is not given; say who may ask and whether plans wait for you: `serve: {approve: ask}`"
             )
-        if config.transport.kind not in ("directory", "nats"):
+        transport = config.transport
+        if transport.kind not in ("directory", "nats", "flower"):
             raise ConfigError(
-                f"transport.kind={config.transport.kind}: --serve looks for runs in a folder or on NATS; on Flower the "
-                "SuperNode starts the party of each run (docs/flower.md)"
+                f"transport.kind={transport.kind}: --serve looks for runs in a folder, on NATS or on Flower"
+            )
+        if transport.kind == "flower" and transport.flower.socket is None:
+            raise ConfigError(
+                "transport.flower.socket: is not given; name the socket that the SuperNode's --node-config names, or "
+                "let the SuperNode start this party (docs/flower.md)"
             )
         self.config = config
         self.rules = config.party.serve
         self.screen = screen
-        self.name = party_sealer(config).name
         self.sealers = asker_sealers(config)
+        self.name = str(config.party.name)
         self._given = tuple(given)  # options of the command line that name the config
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._starts: dict[str, int] = {}
         self._settled: set[str] = set()
+        self._rests: dict[str, float] = {}  # until when
+        self._called: dict[str, None] = {}  # by ClientApps
         self._complained = ""
 
     def run(self) -> int:
         """Serve until a signal comes; processes of runs are stopped with this one, and go on when it starts again."""
         about(party=self.name)
         make_folder(self.config.party.folder)
-        self.screen.line(f"{self.name} serves: approve={self.rules.approve}, {self.rules.at_once} at once")
-        try:
-            while True:
-                self.turn()
-                time.sleep(LOOK)
-        finally:
-            self._stop()
+        with self._door():
+            self.screen.line(f"{self.name} serves: approve={self.rules.approve}, {self.rules.at_once} at once")
+            try:
+                while True:
+                    self.turn()
+                    time.sleep(LOOK)
+            finally:
+                self._stop()
 
     def turn(self) -> None:
-        """Take note of runs that ended, and start those that call."""
+        """Take note of runs that ended, and start those that were under way and those that call."""
         for run, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 del self._running[run]
                 self._ended(run, code)
-        if len(self._running) < self.rules.at_once:
-            for call in self._calls():
-                if len(self._running) >= self.rules.at_once:
-                    break
+        underway = self._underway()
+        elsewhere = {call.run for call in underway if is_locked(self._folder(call.run) / "lock")}
+        free = self.rules.at_once - len(self._running) - len(elsewhere)
+        for call in (*underway, *(self._calls() if free > 0 else ())):
+            if free > 0 and call.run not in elsewhere and call.run not in self._running:
                 self._start(call)
+                free -= 1
+
+    def _folder(self, run: str) -> Path:
+        return self.config.party.folder / run
+
+    def _underway(self) -> list[Call]:
+        """The runs that were neither over nor refused when their process, or the server before this one, was killed.
+
+        The process of one may still be there. On Flower such a run is called at once by the next ClientApp.
+        """
+        if self.config.transport.kind == "flower":
+            return []
+        names = sorted(path.parent.name for path in self.config.party.folder.glob(f"*/{SERVED}"))
+        found = ((run, asker_of(run, self.sealers)) for run in names if not self._is_dealt_with(run))
+        return [Call(run, asker) for run, asker in found if asker is not None]
 
     def _calls(self) -> list[Call]:
         transport = self.config.transport
         try:
             if transport.kind == "directory":
                 return list(directory_calls(Path(transport.directory), self.name, self.sealers, self._is_known))
+            if transport.kind == "flower":
+                called, self._called = self._called, {}
+                return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]
             from homo_dp.transport.nats.calls import nats_calls
 
             found = nats_calls(transport.nats, self.name, self.sealers, self._is_known)
@@ -103,29 +134,74 @@ class PartyServer:
         self._complained = ""
         return found
 
+    @contextlib.contextmanager
+    def _door(self) -> Iterator[None]:
+        flower = self.config.transport.flower
+        if self.config.transport.kind != "flower" or flower.socket is None:
+            yield
+            return
+        from homo_dp.transport.flower.courier import socket_of
+        from homo_dp.transport.flower.door import Door
+        from homo_dp.transport.sealing import largest_sealed
+
+        most = 4 * max(largest_sealed(sealer.limits) for _, sealer in self.sealers.values())
+        place = Path(flower.socket)
+        door = Door(place, flower.group, most, lambda run: socket_of(None, self.config.party.folder, run), self._word)
+        try:
+            yield
+        finally:
+            door.close()
+
+    def _word(self, run: str) -> str:
+        """What a ClientApp is told of a run that nobody listens for; one that may have a process gets it."""
+        if asker_of(run, self.sealers) is None:
+            return "failed"
+        if run in self._running:
+            return "starting"
+        if self._is_known(run):
+            return "over" if (self._folder(run) / FINAL).exists() else "ended"
+        if len(self._running) >= self.rules.at_once:
+            return "other_run"
+        self._called[run] = None
+        return "starting"
+
     def _is_known(self, run: str) -> bool:
-        if run in self._running or run in self._settled:
-            return True
-        if (self.config.party.folder / run / FINAL).exists():
-            self._settled.add(run)
-        return run in self._settled
+        """Whether a call of a run is no news."""
+        return self._is_dealt_with(run) or (self._folder(run) / FINAL).exists()
+
+    def _is_dealt_with(self, run: str) -> bool:
+        """Whether a run has a process, is over, was refused, or failed a short time ago."""
+        return run in self._running or run in self._settled or time.monotonic() < self._rests.get(run, 0.0)
 
     def _start(self, call: Call) -> None:
-        folder = self.config.party.folder / call.run
+        folder = self._folder(call.run)
         make_folder(folder)
         layer = served_layer(self.config, call.run, self.sealers[call.asker][1].allowed["aggregator"].line)
         write_whole(folder / SERVED, yaml.safe_dump(layer).encode(), "settings of a served run")
         command = [sys.executable, "-m", "homo_dp.party", *self._given, "--config", str(folder / SERVED)]
         self._starts[call.run] = self._starts.get(call.run, 0) + 1
         self._running[call.run] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        self.screen.line(f"run {call.run}: started as process {self._running[call.run].pid}")
+        self._say(call.run, f"started as process {self._running[call.run].pid}")
 
     def _ended(self, run: str, code: int) -> None:
-        again = code < 0 or code == 1
-        if code == 0 or not again or self._starts[run] >= _STARTS:
+        again = code < 0 or code == BUG
+        if again and self._starts[run] < _STARTS:
+            self._say(run, f"ended with code {code}; it is started again")
+            return
+        if not again and code != INTERRUPTED:  # one that its operator stopped goes on with the next server
+            (self._folder(run) / SERVED).unlink(missing_ok=True)
+        if code in (DONE, REFUSED, INTERRUPTED):
             self._settled.add(run)
-        said = "is over" if code == 0 else f"ended with code {code}; homo-dp status says why"
-        self.screen.line(f"run {run}: {said}")
+            self._say(run, "is over" if code == DONE else f"ended with code {code}; homo-dp status says why")
+            return
+        self._starts[run] = 0
+        self._rests[run] = time.monotonic() + _REST
+        self._say(run, f"ended with code {code}; homo-dp status says why; taken again after {_REST:g} s, if it calls")
+
+    def _say(self, run: str, text: str) -> None:
+        about(run=run)
+        self.screen.line(f"run {run}: {text}")
+        about(run=None)
 
     def _stop(self) -> None:
         for process in self._running.values():

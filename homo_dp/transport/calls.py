@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.protocol.ids import check_id
+from homo_dp.federation.protocol.ids import AGGREGATOR, check_id
+from homo_dp.transport.directory import BOXES
 from homo_dp.transport.sealing import Sealer
 
 MOST_RUNS: Final = 1000  # looked at in one turn
@@ -72,7 +73,12 @@ def _asker(run: str, sealers: Sealers, known: Callable[[str], bool]) -> str | No
 
 
 def _messages(folder: Path) -> Iterator[bytes]:
-    """The small messages that wait in a folder, the first ones first."""
+    """The small messages that wait for a party, the first ones first; once it was there, they are in a folder below."""
+    yield from _messages_in(folder)
+    yield from _messages_in(folder / BOXES / AGGREGATOR)
+
+
+def _messages_in(folder: Path) -> Iterator[bytes]:
     with contextlib.suppress(OSError):
         for name in sorted(name for name in os.listdir(folder) if name.endswith(".msg"))[:MOST_FILES]:
             with contextlib.suppress(OSError):

@@ -46,7 +46,7 @@ _REFUSED: Final = 32  # files that one look refuses
 _SHARE: Final = 20  # a folder that many write to is listed for one part in so many of the time
 _AGAIN: Final = 5.0  # seconds until a file that could not be read is tried again
 _ASIDE: Final = 20  # messages kept for a look at why they could not be read
-_BOXES: Final = "from"  # in the folder of a recipient: the folders of its senders
+BOXES: Final = "from"  # in the folder of a recipient: the folders of its senders
 _NAME: Final = re.compile(r"([0-9]{1,10})-([a-z_]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
 
 
@@ -112,7 +112,7 @@ class DirectoryTransport:
         sync = message.kind not in ASKED_AGAIN
         with _explained(self._root):
             folder = self._folder(message.recipient)
-            if folder.is_dir() and os.access(folder, os.X_OK) and (box := folder / _BOXES / message.sender).is_dir():
+            if folder.is_dir() and os.access(folder, os.X_OK) and (box := folder / BOXES / message.sender).is_dir():
                 folder = box
             if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
                 raise Undeliverable(f"{folder}: this process may not write there: its owner must open it")
@@ -331,13 +331,13 @@ class DirectoryTransport:
 
     def _make_boxes(self) -> dict[str, Path]:
         """A folder for each sender; without it, as where this process may not make one, the shared folder serves."""
-        boxes = {sender: self._own / _BOXES / sender for sender in self._sealer.allowed}
+        boxes = {sender: self._own / BOXES / sender for sender in self._sealer.allowed}
         with contextlib.suppress(PermissionError):
-            for folder in (self._own / _BOXES, *boxes.values()):
+            for folder in (self._own / BOXES, *boxes.values()):
                 with contextlib.suppress(FileExistsError):
                     folder.mkdir()
                     folder.chmod(self._mode)
-            sync_directory(self._own / _BOXES)
+            sync_directory(self._own / BOXES)
             sync_directory(self._own)
         return boxes
 
@@ -354,7 +354,7 @@ class DirectoryTransport:
         """Temporary files of an earlier life of this process."""
         for recipient in self._sealer.allowed:
             folder = self._root / self._run / recipient
-            for place in (folder, folder / _BOXES / self._sealer.name):
+            for place in (folder, folder / BOXES / self._sealer.name):
                 with contextlib.suppress(OSError):
                     for path in place.glob(f".{self._sealer.name}~*.tmp"):
                         path.unlink()

@@ -1,5 +1,6 @@
 """A party that serves: a run that calls is started, waits for its operator, and is shown by `homo-dp status`."""
 
+import fcntl
 import json
 import signal
 import stat
@@ -14,18 +15,23 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 
 from homo_dp import status
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError, InputError
-from homo_dp.core.events import about, kept_events, read_events
+from homo_dp.core.events import about, kept_events, read_events, told_errors
+from homo_dp.core.files import is_locked
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.party import main as party_command
 from homo_dp.runs.approval import ROWS_TOLD, answer, check_rules, must_ask, wait_for_word
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer
+from homo_dp.transport.flower.courier import PartyPlace, carry
+from homo_dp.transport.flower.letters import Question
+from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
@@ -70,6 +76,36 @@ def test_a_run_that_calls_waits_for_the_operator_and_then_runs(
         assert [row.round for row in ledger_rows(tmp_path / "party_1" / "ledger.sqlite")] == [1, 2]
         assert not (state / "made-up").exists()
         check_views(tmp_path, cluster)
+
+
+def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) -> None:
+    with Cluster(tmp_path, rounds=3) as cluster:
+        key = cluster.configs["party_1"]["party"].pop("aggregator_key")
+        rules = {"approve": "always", "askers": [{"aggregator_key": key, "runs": ["run-*"]}]}
+        cluster.change("party_1", "party", serve=rules)
+        cluster.configs["party_1"].pop("federation")
+        # Each process of the run kills itself when it has sent its second update.
+        serving = cluster.start("party_1", crash_at="party.after_send:2", arguments=["--serve", "--log-format", "json"])
+        for name in (AGGREGATOR, "party_2", "party_3"):
+            cluster.start(name)
+        until(lambda: "it is started again" in cluster.log("party_1"), cluster)
+        until(lambda: cluster.log("party_1").count("started as process") == 2, cluster)
+        serving.send_signal(signal.SIGKILL)  # the second process may stay, and nobody may start a third beside it
+        serving.wait(30)
+        serving = cluster.start("party_1", arguments=["--serve", "--log-format", "json"])
+        codes = {name: process.wait(120) for name, process in cluster.processes.items() if name != "party_1"}
+        assert codes == {AGGREGATOR: 0, "party_2": 0, "party_3": 0}, cluster.log("party_1")
+        folder = tmp_path / "party_1" / "state" / RUN
+        until(lambda: not (folder / "served.yaml").exists(), cluster)
+        assert (tmp_path / "party_1" / "out" / RUN / "indicator.json").exists()
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(30) == 130
+        assert [row.round for row in ledger_rows(tmp_path / "party_1" / "ledger.sqlite")] == [1, 2, 3]
+        assert "another process runs from it" not in cluster.log("party_1")
+        lines = [json.loads(line) for line in cluster.log("party_1").splitlines()]
+        assert {line["run"] for line in lines if "process" in line["event"]} == {RUN}
+        (run,) = status_of(load_config(tmp_path / "party_1.yaml"))["runs"]
+        assert list(run["replied"]) == ["party_1"]
 
 
 def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygote: Zygote) -> None:
@@ -193,11 +229,98 @@ def test_an_approval_is_for_one_plan_and_a_refusal_ends_it(tmp_path: Path) -> No
         wait_for_word(tmp_path, {"train": {"rounds": 9}}, {}, "loans", screen)
 
 
+def test_a_run_that_its_operator_refused_is_called_refused(tmp_path: Path) -> None:
+    own = load_config(None, {"party.name": "party_1", "party.state_dir": str(tmp_path)})
+    (tmp_path / "loans").mkdir()
+    (tmp_path / "loans" / "lock").touch()
+    for error, state in ((PlanRefused("operator", "no"), "refused"), (ValueError("no"), "ended with an error")):
+        with pytest.raises(ValueError, match="no"), kept_events(tmp_path / "loans"), told_errors(PlanRefused):
+            raise error
+        assert status_of(own)["runs"][0]["state"] == state
+
+
+def test_only_the_file_that_is_locked_is_called_so(tmp_path: Path) -> None:
+    names = [tmp_path / str(number) for number in range(20)]
+    for path in names:
+        path.touch()
+    with names[0].open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [is_locked(path) for path in names] == [True] + [False] * 19
+    assert not is_locked(names[0])
+
+
+def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) -> None:
+    write_key_pair(new_key_pair("party_1"), tmp_path)
+    settings = {
+        **served(approve="always", askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}]),
+        "party.key_file": str(tmp_path / "party_1.key"),
+        "party.state_dir": str(tmp_path / "state"),
+        "transport.kind": "directory",
+        "transport.directory": str(tmp_path / "exchange"),
+    }
+    server = PartyServer(load_config(None, settings), [], Screen(quiet=True))
+    for run in ("a-1", "a-2", "b-1"):  # of b-1 no asker may speak any more
+        (tmp_path / "state" / run).mkdir(parents=True)
+        (tmp_path / "state" / run / "served.yaml").touch()
+    (tmp_path / "state" / "a-2" / "lock").touch()
+    try:
+        with (tmp_path / "state" / "a-2" / "lock").open() as lock:  # its process outlived the server before
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            server.turn()
+            assert list(server._running) == []
+        server.turn()
+        assert list(server._running) == ["a-1"]
+        assert server._running["a-1"].wait(60) == 2  # it has no config to start from
+        server.turn()
+        assert list(server._running) == ["a-2"]
+        assert not (tmp_path / "state" / "a-1" / "served.yaml").exists()
+        assert server._is_known("a-1")
+        server._rests.clear()
+        assert not server._is_known("a-1")  # and is taken when it calls
+    finally:
+        server._stop()
+
+
+def test_on_flower_a_clientapp_calls_runs_that_an_asker_may_use(tmp_path: Path) -> None:
+    write_key_pair(new_key_pair("party_1"), tmp_path)
+    settings = {
+        **served(approve="always", askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}]),
+        "party.key_file": str(tmp_path / "party_1.key"),
+        "party.state_dir": str(tmp_path / "state"),
+        "transport.kind": "flower",
+        "transport.flower": {"socket": str(tmp_path / "party.sock")},
+    }
+    server = PartyServer(load_config(None, settings), [], Screen(quiet=True))
+    place = PartyPlace(tmp_path / "party.sock")
+    try:
+        with server._door():
+            assert carry(Question("made-up"), place).state == "failed"
+            assert not server._called
+            asking = Thread(target=carry, args=(Question("a-1"), place), daemon=True)
+            asking.start()
+            while not server._called:
+                time.sleep(0.01)
+            server.turn()
+            assert list(server._running) == ["a-1"]
+            layer = yaml.safe_load((tmp_path / "state" / "a-1" / "served.yaml").read_text())
+            assert layer["transport"]["flower"]["socket"] is None  # its own, in its folder
+            assert carry(Question("a-2"), place).state == "other_run"  # one at once
+            assert server._running["a-1"].wait(60) == 2  # it has no config to start from
+            server.turn()
+            assert carry(Question("a-1"), place).state == "ended"
+            asking.join(60)
+            assert not asking.is_alive()
+    finally:
+        server._stop()
+
+
 def test_serving_needs_rules_and_a_transport_that_shows_runs() -> None:
     with pytest.raises(ConfigError, match=r"party\.serve: is not given"):
         PartyServer(load_config(None, {"party.name": "party_1"}), [], Screen(quiet=True))
     with pytest.raises(ConfigError, match=r"transport\.kind=memory"):
         PartyServer(load_config(None, served(approve="ask")), [], Screen(quiet=True))
+    with pytest.raises(ConfigError, match=r"transport\.flower\.socket: is not given"):
+        PartyServer(load_config(None, {**served(approve="ask"), "transport.kind": "flower"}), [], Screen(quiet=True))
 
 
 def test_events_of_a_run_are_kept_small_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,13 @@ def test_a_signed_word_in_the_folder_is_a_call_and_stays_there(tmp_path: Path) -
     assert not list(directory_calls(tmp_path, "bank_a", one_asker(), lambda run: True))
 
 
+def test_a_party_that_was_there_before_is_called_where_its_messages_wait_now(tmp_path: Path) -> None:
+    DirectoryTransport(tmp_path, "loans-1", sealer("bank_a")).close()  # makes the folders of its senders
+    DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
+    assert not list((tmp_path / "loans-1" / "bank_a").glob("*.msg"))
+    assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
+
+
 def test_folders_files_and_signatures_of_strangers_are_no_calls(tmp_path: Path) -> None:
     stranger = new_key_pair(AGGREGATOR)
     theirs = Sealer(stranger, {"bank_a": PAIRS["bank_a"].public})

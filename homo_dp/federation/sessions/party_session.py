@@ -452,6 +452,7 @@ class PartySession:
         if answer.kind == "update":
             releases = list(release_names(party.mechanism, party.plan.sums.get(answer.round)))
         self._messages.publish(answer, releases)
+        log.info("replied")
 
     def _take_final(self, message: Message) -> None:
         self._required().handle(message)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 1 << 32
 _STARTS_WITHIN: Final = 20.0  # seconds until the answer says that the party is still starting
-_READS_WITHIN: Final = 40.0  # seconds for the party to answer; it says itself when it needs longer
+READS_WITHIN: Final = 40.0  # seconds for the party to answer; it says itself when it needs longer
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,18 @@ class PartyPlace:
         if name is None:
             raise ConfigError(f"{config}: party.name is not given; use the name under which the aggregator lists it")
         folder = settings.party.folder / run
-        place = socket_of(settings.transport.flower.socket, settings.party.folder, run)
         command = [sys.executable, "-m", "homo_dp.party", "--params", "transport.kind=flower", "--config", config]
         if named == run:
+            place = socket_of(settings.transport.flower.socket, settings.party.folder, run)
             return cls(place, tuple(command), folder / "party.log")
         if named is not None or rules is None:
             raise ConfigError(f"{config}: federation.run={named}: the ServerApp runs {run}")
         # Seals are opened by the party alone, which believes the asker that its own config has for this name.
         layer = yaml.safe_dump(served_layer(settings, run, asker_key(settings, run))).encode()
         command += ["--config", str(folder / SERVED)]
-        return cls(place, tuple(command), folder / "party.log", layer, rules.at_once)
+        return cls(
+            socket_of(None, settings.party.folder, run), tuple(command), folder / "party.log", layer, rules.at_once
+        )
 
 
 def socket_of(given: str | None, state: Path, run: str) -> Path:
@@ -68,15 +70,16 @@ def socket_of(given: str | None, state: Path, run: str) -> Path:
 def carry(question: Question, place: PartyPlace) -> Answer:
     """Hand a question to the party; its answer, or what is the matter with it in one word."""
     try:
-        with connect(place.socket, _READS_WITHIN) as connection:
-            return _exchange(connection, question)
+        with connect(place.socket, READS_WITHIN) as connection:
+            return exchange(connection, question)
     except OSError:
         if not place.command:
             return Answer("failed")
     return _started(question, place)
 
 
-def _exchange(connection: socket.socket, question: Question) -> Answer:
+def exchange(connection: socket.socket, question: Question) -> Answer:
+    """Hand a question to whoever is behind a socket; the answer."""
     send_letter(connection, question)
     return Answer.of(receive_letter(connection, _MOST_BYTES))
 
@@ -91,8 +94,8 @@ def _started(question: Question, place: PartyPlace) -> Answer:
     deadline = time.monotonic() + _STARTS_WITHIN
     while time.monotonic() < deadline:
         code = process.poll()
-        with contextlib.suppress(OSError, MessageError), connect(place.socket, _READS_WITHIN) as connection:
-            return _exchange(connection, question)
+        with contextlib.suppress(OSError, MessageError), connect(place.socket, READS_WITHIN) as connection:
+            return exchange(connection, question)
         if code is not None:
             if code > 0:
                 note_end(place.socket, question.job)

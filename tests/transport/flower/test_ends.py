@@ -17,7 +17,7 @@ import yaml
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol.transport import Transport
-from homo_dp.transport.flower import grid, node
+from homo_dp.transport.flower import door, grid, node
 from homo_dp.transport.flower.courier import PartyPlace, carry
 from homo_dp.transport.flower.grid import GridTransport
 from homo_dp.transport.flower.letters import Answer, Question, receive_letter, send_letter, tag_of
@@ -235,6 +235,42 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
     assert carry(Question("cards-7", (), "7"), ends) == Answer("ended")
     assert (tmp_path / "state" / "cards-7" / "served.yaml").read_bytes() == place.layer
     assert stat.S_IMODE((tmp_path / "state" / "cards-7").stat().st_mode) == 0o700
+
+
+def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_STARTS_WITHIN", 0.5)
+    words, asked, started = (
+        {"loans": "starting", "old": "over", "cards": "other_run"},
+        list[str](),
+        list[NodeTransport](),
+    )
+
+    def without_process(run: str) -> str:
+        asked.append(run)
+        if run == "loans" and asked.count("loans") == 3:  # as a server starts it
+            started.append(NodeTransport(tmp_path / "loans.sock", "loans", sealer("bank_a")))
+            started[0].send(replace(join(), run="loans"))
+        return words.get(run, "failed")
+
+    made = door.Door(tmp_path / "door.sock", None, 1 << 20, lambda run: tmp_path / f"{run}.sock", without_process)
+    place = PartyPlace(tmp_path / "door.sock")
+    try:
+        assert stat.S_IMODE((tmp_path / "door.sock").stat().st_mode) == 0o600
+        first = carry(Question("loans"), place)
+        assert (first.state, len(first.sealed)) == ("running", 1)
+        assert sealer(AGGREGATOR).open_bytes(first.sealed[0]).run == "loans"
+        assert [carry(Question(run), place).state for run in ("old", "cards", "made-up")] == [
+            *("over", "other_run", "failed")
+        ]
+        started[0].close()
+        assert carry(Question("loans"), place).state == "starting"
+        with connect(tmp_path / "door.sock", 5) as connection:
+            connection.sendall(b"\xff\xff\xff\xff")
+            assert connection.recv(10) == b""
+    finally:
+        made.close()
+    assert not (tmp_path / "door.sock").exists()
+    assert carry(Question("loans"), place) == Answer("failed")
 
 
 def test_close_does_not_wait_for_parties_that_are_not_there(tmp_path: Path) -> None:
