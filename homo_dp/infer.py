@@ -22,6 +22,7 @@ from homo_dp.core.heavy_imports import quick_imports
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from torch import Tensor
 
     from homo_dp.config.schema import Config
     from homo_dp.data.encoding import Encoding
@@ -69,19 +70,13 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
-        from homo_dp.models.scoring import outputs_of
-        from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
         from homo_dp.tracking.mlflow.model_log import model_file
-        from homo_dp.tracking.predictions import PredictionWriter
 
     with model_file(config.output.modelFileName, config.tracking.uri) as source:
         model = load_model(source, trust_factory)
     model.module.to(torch_device(config.train.device))
     encoding = Encoding.from_json(model.card.encoding)
     model.check_encoding(encoding.input_shape, encoding.classes)
-    threshold = _threshold(config, model)
-    outputs: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
     strays = Strays()
     how = Scored(csv_form(config.data), number_form(config.data), strays)
     tables = _tables(config, path, encoding, how)
@@ -95,12 +90,33 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
             f"scores the test rows of the bundled {config.data.embedded} by train.seed={config.train.seed}; a model "
             "that was trained by another seed or split saw some of them: give its --config"
         )
+    rows, outputs, labels = _predict(config, model, columns, _chain(first, tables), screen)
+    _say_what_strayed(strays.warnings(config.predict.warn_above), screen)
+    told: dict[str, Any] = {"rows": rows, "strays": strays.counts()}
+    if not labels:
+        _say_no_indicators(config, model, screen)
+        screen.summary({**told, "files": {"predictions": config.output.predictFileName}})
+        return 0
+    metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", _threshold(config, model))
+    _indicate(config, model, metrics, told, screen)
+    return 0
+
+
+def _predict(
+    config: Config, model: SavedModel, columns: list[str], tables: Iterator[Table], screen: Screen
+) -> tuple[int, list[Tensor], list[Tensor]]:
+    """Write the predictions; how many rows there were, and outputs and labels of those that have a label."""
+    from homo_dp.models.scoring import outputs_of
+    from homo_dp.tracking.predictions import PredictionWriter
+
+    outputs: list[Tensor] = []
+    labels: list[Tensor] = []
     destination = config.output.predictFileName
     with (
-        PredictionWriter(destination, columns, model.task, threshold=threshold) as writer,
+        PredictionWriter(destination, columns, model.task, threshold=_threshold(config, model)) as writer,
         screen.progress(None, "rows") as progress,
     ):
-        for table in _chain(first, tables):
+        for table in tables:
             scores = outputs_of(model.module, table.features)
             frame = _frame(table)  # a second file may order its columns otherwise
             writer.write(frame[columns] if set(frame.columns) == set(columns) else frame, scores)
@@ -109,27 +125,33 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
                 outputs.append(scores)
                 labels.append(table.labels)
     screen.line(f"predictions: {destination} ({writer.rows} rows)")
-    _say_what_strayed(strays.warnings(config.predict.warn_above), screen)
-    counts = strays.counts()
-    if not labels:
-        older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
-        screen.line(
-            f"no indicators: the table has no label column {model.card.label!r}"
-            + (f"; {older} is of an earlier run" if older else "")
-        )
-        screen.summary({"rows": writer.rows, "strays": counts, "files": {"predictions": destination}})
-        return 0
-    metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", threshold)
+    return writer.rows, outputs, labels
+
+
+def _indicate(config: Config, model: SavedModel, metrics: dict[str, Any], told: dict[str, Any], screen: Screen) -> None:
+    """Write and show the indicators of a table with labels."""
+    from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
+
     local_only = [*local_only_names({}, metrics), "strays"]
-    indicators = build_indicators({}, metrics, model.card.privacy, [], local_only, {"strays": counts})
-    write_indicators(config.output.indicatorFileName, indicators)
+    extra = {"strays": told["strays"]}
+    write_indicators(
+        config.output.indicatorFileName,
+        build_indicators({}, metrics, model.card.privacy, [], local_only, extra),
+    )
     shown = {k.removeprefix("test_"): v for k, v in metrics.items() if isinstance(v, float | int)}
     screen.table("metrics", list(shown), [list(shown.values())])
     screen.line(f"indicators: {config.output.indicatorFileName}")
-    files = {"predictions": destination, "indicators": config.output.indicatorFileName}
+    files = {"predictions": config.output.predictFileName, "indicators": config.output.indicatorFileName}
     numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}  # the curve is in the indicators
-    screen.summary({"rows": writer.rows, **numbers, "strays": counts, "files": files})
-    return 0
+    screen.summary({"rows": told["rows"], **numbers, **extra, "files": files})
+
+
+def _say_no_indicators(config: Config, model: SavedModel, screen: Screen) -> None:
+    older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
+    screen.line(
+        f"no indicators: the table has no label column {model.card.label!r}"
+        + (f"; {older} is of an earlier run" if older else "")
+    )
 
 
 def _looked_up(config: Config, table: str | None) -> str | None:

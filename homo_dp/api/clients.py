@@ -76,27 +76,14 @@ def train_clients(
     if not clients:
         raise ConfigError("clients: is empty; give {name: client} with at least one")
     start = _start(clients, weights)
-    mean = {"sampling": "everyone"} if cohort_size is None else {"sampling": "poisson", "cohort_size": cohort_size}
-    privacy: dict[str, Any] = {
-        "unit": "user",
-        "mechanism": "dp_fedavg",
-        "clip_norm": clip_norm,
-        "population": len(clients),
-        "noise_at": "server",
-        "trust_aggregator": True,
-        "delta": min(1e-5, 0.1 / len(clients)),
-        **mean,
+    tree = _settings(clip_norm, noise_multiplier, len(clients), cohort_size) | {
+        "train.rounds": rounds,
+        "data.name": name,
     }
-    if noise_multiplier is not None:
-        privacy["noise_multiplier"] = noise_multiplier
-    tree: dict[str, Any] = {f"privacy.{key}": value for key, value in privacy.items()}
-    tree |= {"train.rounds": rounds, "data.name": name, "data.test_fraction": 0.0, "data.classes": [0, 1]}
-    tree |= {"data.columns": {"none": {"bounds": [0, 1]}}, "data.bounds_source": "public"}
     import pandas as pd
 
-    tables = {
-        party: pd.DataFrame({"id": [0], "none": [0.0], "y": [0]}) for party in clients
-    }  # rows are the clients' own
+    # Stand-ins: the rows are the clients' own.
+    tables = {party: pd.DataFrame({"id": [0], "none": [0.0], "y": [0]}) for party in clients}
     with ExitStack() as stack:
         config = stack.enter_context(
             configured(tables, epsilon=epsilon, settings=tree | dict(settings or {}), ledger=ledger)
@@ -107,6 +94,28 @@ def train_clients(
             simulation.ledger.close()
     told = [{key: value for key, value in row.items() if value is not None} for row in outcome.rounds]
     return ClientsResult(simulation.arrays(outcome.weights), outcome.statement, told)
+
+
+def _settings(
+    clip_norm: float, noise_multiplier: float | None, clients: int, cohort_size: int | None
+) -> dict[str, Any]:
+    """DP-FedAvg with the noise at the server, over a stand-in table with one column."""
+    drawn = {"sampling": "everyone"} if cohort_size is None else {"sampling": "poisson", "cohort_size": cohort_size}
+    privacy: dict[str, Any] = {
+        "unit": "user",
+        "mechanism": "dp_fedavg",
+        "clip_norm": clip_norm,
+        "population": clients,
+        "noise_at": "server",
+        "trust_aggregator": True,
+        "delta": min(1e-5, 0.1 / clients),
+        **drawn,
+    }
+    if noise_multiplier is not None:
+        privacy["noise_multiplier"] = noise_multiplier
+    tree: dict[str, Any] = {f"privacy.{key}": value for key, value in privacy.items()}
+    tree |= {"data.test_fraction": 0.0, "data.classes": [0, 1], "data.bounds_source": "public"}
+    return tree | {"data.columns": {"none": {"bounds": [0, 1]}}}
 
 
 def _start(clients: Mapping[str, Any], weights: Sequence[np.ndarray] | None) -> list[np.ndarray]:

@@ -113,9 +113,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if batch_first:
             rows_first(module)
         features = self._check_data(module, optimizer, data_loader, batch_first=batch_first)
-        first_batches = None if isinstance(module, AbstractGradSampleModule) else FirstBatches(module, batch_first)
-        if first_batches is not None and features is not None:
-            first_batches.compare_made_up(features, sampler.expected_size)
+        first_batches = _first_batches(module, features, sampler.expected_size, batch_first=batch_first)
         mode, self.mode_reason, chain = self._mode(
             module, optimizer, grad_sample_mode, features, plain=plain, batch_first=batch_first
         )
@@ -133,10 +131,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if wrapped is not module and isinstance(wrapped, AbstractGradSampleModule):
             use_plain_names(wrapped)
         if first_batches is not None:
-            called = wrapped if wrap_model else module
-            first_batches.watch(called)
-            if self.noise.private and may_draw(module):
-                SecretMasks(called)
+            self._watch(first_batches, module, wrapped if wrap_model else module)
         private_optimizer = self._prepare_optimizer(
             optimizer=optimizer,
             noise_multiplier=noise_multiplier,
@@ -154,6 +149,12 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
             return wrapped, private_optimizer, GhostLoss(wrapped, private_optimizer, criterion, loss_reduction), loader
         return wrapped, private_optimizer, loader
+
+    def _watch(self, first_batches: FirstBatches, module: nn.Module, called: nn.Module) -> None:
+        """Check the first batches of what the training loop calls, and keep dropout masks secret."""
+        first_batches.watch(called)
+        if self.noise.private and may_draw(module):
+            SecretMasks(called)
 
     def make_private_with_epsilon(
         self,
@@ -317,6 +318,16 @@ def _check_request(
         raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
     if isinstance(module, nn.parallel.DistributedDataParallel):
         raise PrivacyError("a distributed module is not supported; train in one process and federate instead")
+
+
+def _first_batches(module: nn.Module, features: Any, expected_size: float, *, batch_first: bool) -> FirstBatches | None:
+    """Compares rows alone with rows in a batch; None for a module that was wrapped, and so compared, before."""
+    if isinstance(module, AbstractGradSampleModule):
+        return None
+    found = FirstBatches(module, batch_first)
+    if features is not None:
+        found.compare_made_up(features, expected_size)
+    return found
 
 
 def _check_bounds(max_grad_norm: float | Sequence[float]) -> None:
