@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from homo_dp.api.recipe import run_recipe
 from homo_dp.console.options import run
-from homo_dp.recipe import run_recipe
 
 RECIPE = Path(__file__).parents[1] / "conf" / "homo_nn_dpsgd.yaml"
 
