@@ -109,7 +109,7 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
 
 
 def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
-    from homo_dp.runs.outputs import released_line
+    from homo_dp.runs.outputs import judged_line, released_line
     from homo_dp.runs.user_simulation import counted
 
     statement, indicators = outcome.statement, written.indicators
@@ -124,8 +124,9 @@ def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | Non
     screen.table("metrics", ["rows of", *metrics], cells)
     for text in _compared(indicators):
         screen.line(text)
-    if (released := released_line(indicators)) is not None:
-        screen.line(released)
+    for line in (released_line(indicators), judged_line(indicators)):
+        if line is not None:
+            screen.line(line)
     screen.line(statement["statement"])
     for note in statement["notes"]:
         screen.line(note)

@@ -94,6 +94,7 @@ def test_the_winner_alone_is_published_and_the_ledger_holds_every_trial(
         ([*WINNER, NOISED, "--vary", "train.batch_size=20,50"], "train.batch_size can change what a trial costs"),
         ([*WINNER, "privacy.mechanism=none"], "must be private"),
         ([*WINNER, f"{NOISED},train.init_from=model.safetensors"], "train.init_from"),
+        ([*WINNER, f"{NOISED},metrics.every=1,train.early_stopping=acc"], "stop early"),
     ],
 )
 def test_a_search_without_a_bound_is_refused(

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from homo_dp.config.base import Count, Probability, Section, key, whole
+from homo_dp.config.base import Count, Flag, Probability, Section, key, whole
 
 
 class MetricsConfig(Section):
@@ -17,6 +17,11 @@ class MetricsConfig(Section):
     )
     every: Count | None = key(
         None, "Release after every so many rounds of training, and the last; null: the last only."
+    )
+    per_party: Flag = key(
+        False,
+        "Also show each party's own figures, read off what it released with its full noise; under secure aggregation "
+        "only the total is seen, so not there.",
     )
     share: Probability = key(0.05, "Share of the budget, by mu^2, that all released metrics together take.")
     bins: Annotated[int, BeforeValidator(lambda v: whole(v, least=2, most=1000))] = key(

@@ -92,6 +92,7 @@ class Config(Section):
                 "use dp_sgd or dp_fedsgd, or leave data.learnt out and count its run beside this one"
             )
         self._check_metrics()
+        self._check_stopping()
         if self.train.grad_clip is not None and mechanism not in ("none", "nbafl"):
             raise Conflict(
                 f"train.grad_clip={self.train.grad_clip:g}: cuts the gradient of a batch, which bounds no record's "
@@ -122,6 +123,12 @@ class Config(Section):
         release, privacy = self.metrics.release, self.privacy
         if release == "public" and not self.data.public_test:
             raise Conflict("metrics.release=public: the test table must be public; write data.public_test: true")
+        if self.metrics.per_party and release != "noised":
+            raise Conflict(f"metrics.per_party: metrics.release={release} releases no figures of parties; write noised")
+        if self.metrics.per_party and isinstance(privacy, SharedNoiseKeys) and privacy.secure_aggregation:
+            raise Conflict(
+                "metrics.per_party: secure aggregation shows the total of all parties alone; leave one of them out"
+            )
         if release != "noised" or not privacy.built_in:
             return
         if privacy.mechanism not in ("dp_sgd", "dp_fedsgd") or privacy.target_epsilon is None:
@@ -129,6 +136,22 @@ class Config(Section):
                 f"metrics.release=noised: privacy.mechanism={privacy.mechanism} has no share of its budget for it; use "
                 "dp_sgd or dp_fedsgd with privacy.target_epsilon, or a public test table (data.public_test)"
             )
+
+    def _check_stopping(self) -> None:
+        """A run is steered by figures that anybody may see: exact ones of private rows would leak by what is chosen."""
+        train = self.train
+        asked = "train.early_stopping" if train.early_stopping is not None else "train.keep=best"
+        if train.early_stopping is None and train.keep == "last":
+            return
+        if self.metrics.release == "noised" and self.metrics.every is None:
+            raise Conflict(f"{asked}: needs several releases to compare; give metrics.every")
+        if self.metrics.release != "noised" and not self.data.public_test:
+            raise Conflict(
+                f"{asked}: goes by metrics that are released or of public rows, never by local ones; write "
+                "metrics.release: noised and metrics.every, or data.public_test: true"
+            )
+        if self.metrics.release != "noised" and train.evaluate_every == 0:
+            raise Conflict(f"{asked}: needs figures of rounds before the last; raise train.evaluate_every")
 
     def _check_learning(self, name: str) -> None:
         """Learning under the budget of a training needs a mechanism that solves its noise together with it."""

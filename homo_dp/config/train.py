@@ -81,6 +81,16 @@ class AveragingConfig(Section):
     decay: Probability = key(0.9, "Weight of the past in `ema`.")
 
 
+class EarlyStoppingConfig(Section):
+    """When a run ends before its last round: by figures that were released with noise or are of public rows."""
+
+    metric: Literal["acc", "auc", "ks", "precision", "recall", "loss", "r2", "mse", "mae"] | None = key(
+        None, "The figure; null: acc, r2 or loss, the first that there is. Also what `train.keep: best` goes by."
+    )
+    patience: Count | None = key(3, "Stop after so many figures that are no better than one before; null: never.")
+    min_delta: Strength = key(0.0, "By how much more than this a figure has to be better.")
+
+
 class TrainConfig(Section):
     """How the model is trained."""
 
@@ -131,6 +141,14 @@ class TrainConfig(Section):
     seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
     evaluate_every: CountOrZero = key(
         1, "Score the test rows after every so many rounds, and after the last; 0: after the last only."
+    )
+    early_stopping: Annotated[EarlyStoppingConfig | None, BeforeValidator(shorthand("metric"))] = key(
+        None,
+        "Stop when released metrics (`metrics.release: noised` with `metrics.every`) or public ones "
+        "(`data.public_test`) get no better, `{metric, patience, min_delta}`; a word is short for its metric.",
+    )
+    keep: Literal["last", "best"] = key(
+        "last", "Which model is published: the last, or the best one by released or public metrics."
     )
     init_from: FilePath | None = key(None, "A saved model to continue.")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "`auto`, `cpu` or `cuda`.")

@@ -23,6 +23,7 @@ from homo_dp.federation.mechanisms.base import PartyPlan, Weights
 from homo_dp.federation.protocol.messages import KINDS, extended
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
+from homo_dp.federation.sessions.best_round import best_round_of
 from homo_dp.federation.sessions.build import (
     build_aggregator,
     build_mechanism,
@@ -44,7 +45,15 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.auto import chosen_mechanism, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.masked_sums import aggregator_sums
-from homo_dp.runs.outputs import best_round, bounds_facts, companion, released_line, released_of, report_facts
+from homo_dp.runs.outputs import (
+    bounds_facts,
+    companion,
+    judged,
+    judged_line,
+    released_line,
+    released_of,
+    report_facts,
+)
 from homo_dp.runs.processes import (
     GO_ON,
     OpenTransport,
@@ -131,10 +140,11 @@ class AggregatorProcess:
                     replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
                     progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
                     numbers = {name: float(value) for name, value in numbers_of(row).items() if name != "round"}
+                    numbers |= {f"{n}/{party}": v for party, own in found.by_party.items() for n, v in own.items()}
                     self.tracker.log_round(found.round, numbers, {})
                     return row
 
-                session = AggregatorSession(aggregator, plan, members, rules, state, report)
+                session = AggregatorSession(aggregator, plan, members, rules, state, report, best_round_of(config))
                 mechanism = aggregator.mechanism
                 private = config.private and mechanism.private
                 start_tracker(self.tracker, config, "aggregator", folder, mechanism, private=private)
@@ -270,7 +280,7 @@ class AggregatorProcess:
             "refused": dict(session.members.refusals),
             "ledger_heads": heads,
         }
-        extra |= released_of(session.rows) | best_round(session.rows, public_test=self.config.data.public_test)
+        extra |= released_of(session.rows) | judged(session.rows, self.config)
         rows = session.rows
         if (
             aggregator.mechanism.hides_cohort
@@ -300,8 +310,10 @@ class AggregatorProcess:
                     missed[name] += 1
             rows = [[name, len(session.rows) - count, count] for name, count in missed.items()]
             self.screen.table("rounds", ["party", "replied", "missed"], rows)
-        if (released := released_line(released_of(session.rows))) is not None:
-            self.screen.line(released)
+        found = released_of(session.rows) | judged(session.rows, self.config)
+        for text in (released_line(found), judged_line(found)):
+            if text is not None:
+                self.screen.line(text)
         self.screen.line(str(statement["statement"]))
         for name, path in files.items():
             self.screen.line(f"{name}: {path}")

@@ -20,6 +20,7 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import printable
 from homo_dp.core.files import FOLDER_MODE, make_folder, write_whole
 from homo_dp.federation.mechanisms.round_sums import METRICS
+from homo_dp.federation.sessions.best_round import LOWER_IS_BETTER, BestRound, best_round_of
 from homo_dp.federation.sessions.build import run_budget
 from homo_dp.models.baselines import majority, plain_fit
 from homo_dp.models.files import ModelCard, save_model
@@ -205,7 +206,7 @@ def indicators_of(
         "classes": [str(name) for name in task.classes],
         **({"plain_fit": worth["plain_fit"]} if worth.get("plain_fit") else {}),
         **released_of(outcome.rounds),
-        **best_round(outcome.rounds, public_test=public_test),
+        **judged(outcome.rounds, config),
         "ledger": ledger,
     }
     return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
@@ -216,40 +217,57 @@ def released_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     asked = [row for row in rounds if row.get("asked") == METRICS and "released_rows" in row]
     if not asked:
         return {}
-    names = [name for name in asked[-1] if name.startswith("released_") and f"{name}_error" in asked[-1]]
-    figures = {
-        name.removeprefix("released_"): {"value": asked[-1][name], "error": asked[-1][f"{name}_error"]}
-        for name in names
-    }
-    curves = asked[-1].get("released_curves")
-    found = {"released_metrics": {"round": asked[-1]["round"], **figures}}
-    return found | ({"released_curves": curves} if curves else {})
+    last = asked[-1]
+    found: dict[str, Any] = {"released_metrics": {"round": last["round"], **_with_bars(last)}}
+    if last.get("released_curves"):
+        found["released_curves"] = last["released_curves"]
+    if last.get("released_parties"):
+        found["released_parties"] = {party: _with_bars(own) for party, own in last["released_parties"].items()}
+    return found
 
 
-def best_round(rounds: Sequence[Mapping[str, Any]], *, public_test: bool) -> dict[str, Any]:
-    """After how many rounds of training the model was best, by figures that are released or of public rows; or empty.
+def _with_bars(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Released figures by their plain names, each with its value and the half width of its bar."""
+    names = [name for name in row if name.startswith("released_") and f"{name}_error" in row]
+    return {name.removeprefix("released_"): {"value": row[name], "error": row[f"{name}_error"]} for name in names}
 
-    Guarantees:
-        - no figure of private rows without noise is looked at, so what it says costs nothing more.
 
-    >>> first = {"round": 1, "test_acc": 0.9}
-    >>> best_round([first, {"round": 2, "test_acc": 0.8}], public_test=True)["best_round"]["round"]
-    1
-    >>> best_round([first, {"round": 2, "test_acc": 0.8}], public_test=False)
-    {}
+def judged(rounds: Sequence[Mapping[str, Any]], config: Config) -> dict[str, Any]:
+    """After how many rounds of training the model was best, by released or public figures, and whether it stopped."""
+    public = config.data.public_test and config.metrics.release != "noised"
+    judge = best_round_of(config) or BestRound("test_" if public else "released_")
+    return best_round(rounds, judge) | stopped_early(rounds, judge, config.train.rounds)
+
+
+def best_round(rounds: Sequence[Mapping[str, Any]], judge: BestRound) -> dict[str, Any]:
+    """The best of several figures that ``judge`` may look at; empty where there are fewer than two.
+
+    >>> rows = [{"round": 1, "test_acc": 0.9}, {"round": 2, "test_acc": 0.8}]
+    >>> best_round(rows, BestRound("test_"))["best_round"]["round"], best_round(rows, BestRound("released_"))
+    (1, {})
     """
-    for name, sign in (("acc", 1.0), ("r2", 1.0), ("loss", -1.0)):
-        full = f"test_{name}" if public_test else f"released_{name}"
-        seen = [row for row in rounds if row.get(full) is not None]
-        if len(seen) < 2:
-            continue
-        best, last = max(seen, key=lambda row: sign * float(row[full])), seen[-1]
-        error, bar = (float(row.get(f"{full}_error", 0.0)) for row in (best, last))
-        trained = sum("asked" not in row for row in rounds if row["round"] <= best["round"])
-        clear = sign * (float(best[full]) - float(last[full])) > (error**2 + bar**2) ** 0.5
-        found = {"round": best["round"], "rounds_of_training": trained, "by": full, "value": best[full]}
-        return {"best_round": {**found, "error": error, "better_than_last_beyond_noise": clear}}
-    return {}
+    name, best = judge.name(rounds), judge.best(rounds)
+    seen = [row for row in rounds if name is not None and row.get(name) is not None]
+    if name is None or best is None or len(seen) < 2:
+        return {}
+    last, sign = seen[-1], -1.0 if name.removeprefix(judge.prefix) in LOWER_IS_BETTER else 1.0
+    error, bar = (float(row.get(f"{name}_error", 0.0)) for row in (best, last))
+    clear = sign * (float(best[name]) - float(last[name])) > (error**2 + bar**2) ** 0.5
+    found = {"round": best["round"], "rounds_of_training": _trained(rounds, best["round"]), "by": name}
+    found |= {"value": best[name], "error": error, "better_than_last_beyond_noise": clear, "kept": judge.keeps}
+    return {"best_round": found}
+
+
+def stopped_early(rounds: Sequence[Mapping[str, Any]], judge: BestRound, planned: int) -> dict[str, Any]:
+    """After how many of the planned rounds of training a run stopped because its figures got no better."""
+    trained = _trained(rounds, rounds[-1]["round"]) if rounds else 0
+    if trained >= planned or not judge.stops(rounds):
+        return {}
+    return {"stopped_early": {"rounds_of_training": trained, "planned": planned, "by": judge.name(rounds)}}
+
+
+def _trained(rounds: Sequence[Mapping[str, Any]], until: int) -> int:
+    return sum("asked" not in row for row in rounds if row["round"] <= until)
 
 
 def released_line(indicators: Mapping[str, Any]) -> str | None:
@@ -262,12 +280,24 @@ def released_line(indicators: Mapping[str, Any]) -> str | None:
     if not found:
         return None
     shown = [f"{name} {one['value']:.3g} ± {one['error']:.2g}" for name, one in found.items() if isinstance(one, dict)]
-    best = indicators.get("best_round")
-    said = ""
-    if best:
-        beyond = "beyond the noise" if best["better_than_last_beyond_noise"] else "within the noise of the last"
-        said = f"; best after {best['rounds_of_training']} rounds of training, {beyond}"
-    return f"released with noise, of all test rows: {', '.join(shown)} (95 %){said}"
+    parties = ""
+    for name, own in (indicators.get("released_parties") or {}).items():
+        figures = [f"{key} {own[key]['value']:.3g} ± {own[key]['error']:.2g}" for key in ("acc", "r2") if key in own]
+        parties += f"; {name}: {', '.join(figures)}"
+    return f"released with noise, of all test rows: {', '.join(shown)} (95 %){parties}"
+
+
+def judged_line(indicators: Mapping[str, Any]) -> str | None:
+    """Which round was best, whether its model is the one that was written, and whether the run stopped early."""
+    best, stopped = indicators.get("best_round"), indicators.get("stopped_early")
+    if not best:
+        return None
+    beyond = "better than the last beyond the noise" if best["better_than_last_beyond_noise"] else "within the noise"
+    kept = "its model is written" if best["kept"] else "the last model is written"
+    text = f"best by {best['by']} after {best['rounds_of_training']} rounds of training, {beyond}; {kept}"
+    if stopped:
+        text += f"; stopped after {stopped['rounds_of_training']} of {stopped['planned']} rounds"
+    return text
 
 
 def _write_predictions(outcome: Outcome, path: Path) -> None:

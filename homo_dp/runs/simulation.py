@@ -23,6 +23,7 @@ from homo_dp.federation.mechanisms.train_hooks import HookContext, active_hooks
 from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunMemory
+from homo_dp.federation.sessions.best_round import best_round_of
 from homo_dp.federation.sessions.build import (
     build_aggregator,
     build_fit,
@@ -127,6 +128,7 @@ class Simulation:
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
         self._agreed_to: Plan | None = None
+        self.best_round = best_round_of(config)
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
 
@@ -188,7 +190,7 @@ class Simulation:
         rules = SessionRules(min_parties=len(self.parties), round_timeout=_FOREVER, stop_on_missing=True)
         members = Members(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
         yield from members.opening(rules)
-        session = AggregatorSession(aggregator, self._plan, members, rules, RunMemory(), self._report)
+        session = AggregatorSession(aggregator, self._plan, members, rules, RunMemory(), self._report, self.best_round)
         session.begin()
         yield from session.rounds()
 
@@ -360,9 +362,10 @@ class Simulation:
             "seconds": report.seconds,
             **summed_up(numbers),
             **report.metrics,
-            **({"released_curves": report.curves} if report.curves else {}),
+            **report.released,
         }
         self.gradient_norms.look(self.parties)
         self.rounds.append(row)
-        self.on_round(row, numbers)
-        return kept
+        self.on_round(row, {name: {**each, **report.by_party.get(name, {})} for name, each in numbers.items()})
+        public = self.config.data.public_test  # what decides when to stop must be public or released
+        return {**kept, **{name: value for name, value in row.items() if public and name.startswith("test_")}}

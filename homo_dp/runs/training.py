@@ -31,6 +31,7 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
         from homo_dp.runs.learning import with_what_is_learnt
         from homo_dp.runs.run_facts import public_dataset, refused_tags, run_params, run_tags, short_name
         from homo_dp.runs.user_simulation import build_simulation
+        from homo_dp.tracking.indicators import numbers_of
 
         if not by_linear_solver(config):
             mechanism_class(chosen_mechanism(config)).warm_up()
@@ -39,7 +40,7 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
 
     def on_round(row: Mapping[str, Any], parties: Mapping[str, Mapping[str, float]]) -> None:
         bars[0].advance(loss=row["test_loss"], accuracy=row["test_acc"], epsilon=row["epsilon"])
-        numbers = {k: v for k, v in row.items() if k not in ("round", "asked") and v is not None}
+        numbers = {name: value for name, value in numbers_of(row).items() if name != "round"}
         tracker.log_round(row["round"], numbers, parties)
 
     try:

@@ -72,6 +72,12 @@ def check_search(config: Config, keys: Sequence[str], search: Search) -> None:
             "--publish winner: train.init_from and statistics released before the training cost more than the trials; "
             "leave --publish out"
         )
+    stopping = config.train.early_stopping
+    if stopping is not None and stopping.patience is not None:
+        raise ConfigError(
+            "--publish winner: trials that stop early differ in what they cost, and the bound is about equal ones; "
+            "leave train.early_stopping out (train.keep: best may stay), or --publish"
+        )
     for key in keys:
         if key not in SAME_COST:
             raise ConfigError(

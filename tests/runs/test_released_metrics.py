@@ -9,6 +9,7 @@ import pytest
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
+from homo_dp.federation.sessions.best_round import BestRound
 from homo_dp.federation.sessions.plan import agree, make_plan
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.outputs import best_round, indicators_of
@@ -66,15 +67,15 @@ def test_the_best_round_is_found_by_released_or_public_figures_alone() -> None:
         {"round": 3, "test_acc": 0.5},
         {"round": 4, "asked": "metrics", "test_acc": 0.5, "released_acc": 0.8, "released_acc_error": 0.04},
     ]
-    found = best_round(rows, public_test=False)["best_round"]
+    found = best_round(rows, BestRound("released_"))["best_round"]
     assert (found["round"], found["rounds_of_training"], found["by"]) == (2, 1, "released_acc")
     assert found["better_than_last_beyond_noise"]
     private = [{key: value for key, value in row.items() if "released" not in key} for row in rows]
-    assert best_round(private, public_test=False) == {}  # exact figures of private rows decide nothing
-    assert best_round([row | {"test_acc": 0.0} for row in rows], public_test=False)["best_round"] == found
+    assert best_round(private, BestRound("released_")) == {}  # exact figures of private rows decide nothing
+    assert best_round([row | {"test_acc": 0.0} for row in rows], BestRound("released_"))["best_round"] == found
     noisy = [row | {"released_acc_error": 0.2} for row in rows]
-    assert not best_round(noisy, public_test=False)["best_round"]["better_than_last_beyond_noise"]
-    assert best_round(private, public_test=True)["best_round"]["by"] == "test_acc"
+    assert not best_round(noisy, BestRound("released_"))["best_round"]["better_than_last_beyond_noise"]
+    assert best_round(private, BestRound("test_"))["best_round"]["by"] == "test_acc"
 
 
 def test_nothing_is_asked_unless_somebody_says_so(tmp_path: Path) -> None:

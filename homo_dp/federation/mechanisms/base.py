@@ -85,6 +85,7 @@ class Combined:
     metrics: Mapping[str, float] = field(default_factory=dict)
     discarded: bool = False
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
+    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # released metrics of each party alone
 
 
 class Mechanism(ABC):
@@ -328,10 +329,17 @@ class Mechanism(ABC):
             return self.on_sum(asked, parts, current, round_number)
         total = torch.stack(list(parts.values())).sum(0).double()
         sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
+        by_party = {}
+        if self.config.metrics.per_party and not self.noise_share:  # each part has the full noise of its party
+            by_party = {name: self._figures_of(part.double(), asked.private_sum.sigma) for name, part in parts.items()}
+        named = self._figures_of(total, sigma)
+        return Combined(current, metrics=named, curves=self.metrics.curves(total, sigma), by_party=by_party)
+
+    def _figures_of(self, total: Tensor, sigma: float) -> dict[str, float]:
+        """Figures of a noisy total and the half widths of their bars, by the names of rows."""
         values, errors = self.metrics.read(total, sigma)
         named = {f"released_{name}": value for name, value in values.items()}
-        named |= {f"released_{name}_error": value for name, value in errors.items()}
-        return Combined(current, metrics=named, curves=self.metrics.curves(total, sigma))
+        return named | {f"released_{name}_error": value for name, value in errors.items()}
 
     def before_broadcast(self, weights: Weights, round_number: int) -> Weights:
         """Called at the aggregator on the weights of the next round, before anyone sees them."""

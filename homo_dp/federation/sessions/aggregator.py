@@ -34,6 +34,13 @@ class RoundReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     asked: str = UPDATE  # the name of the sum that the round asked
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
+    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the same, of each party alone
+
+    @property
+    def released(self) -> dict[str, Any]:
+        """What was released in this round beside plain numbers."""
+        found = {"released_curves": self.curves, "released_parties": self.by_party}
+        return {name: dict(value) for name, value in found.items() if value}
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ class Aggregator:
         self.server_optimizer = server_optimizer
         self.average = average
         self.ledger = ledger
+        self.best: Weights | None = None  # of the round that is published, where that is not the last
         self.applied_sigma: float | None = None
         # Where a process keeps (weights, event, sigma) before they are charged, so that a crash loses none of them.
         self.before_charge: Callable[[Weights, object, float], None] | None = None
@@ -108,7 +116,7 @@ class Aggregator:
     def broadcast(self) -> list[Message]:
         """The current weights, one message for each party of the round."""
         asked = self.asked
-        weights = self.final_weights if asked is not None and asked.name == METRICS else self.weights
+        weights = self.averaged if asked is not None and asked.name == METRICS else self.weights
         tensors = {**weights, **self.mechanism.broadcast_tensors(self.round)}
         return [self._message(party, "weights", tensors, self.mechanism.broadcast_info()) for party in self.cohort]
 
@@ -118,7 +126,12 @@ class Aggregator:
 
     @property
     def final_weights(self) -> Weights:
-        """The published model: the last weights, or their average over rounds where that is configured."""
+        """The published model: of the best round where that was kept, else of the last."""
+        return self.averaged if self.best is None else self.best
+
+    @property
+    def averaged(self) -> Weights:
+        """The model after this round: the weights, or their average over rounds where that is configured."""
         return self.average.value(self.weights)
 
     def receive(self, message: Message) -> None:
@@ -222,6 +235,7 @@ class Aggregator:
             seconds=time.perf_counter() - self._started,
             metrics=dict(combined.metrics),
             curves=dict(combined.curves),
+            by_party=dict(combined.by_party),
             asked=UPDATE if self.asked is None else self.asked.name,
         )
 

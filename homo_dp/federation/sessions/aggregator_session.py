@@ -29,6 +29,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import Waiting, drive
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
+from homo_dp.federation.sessions.best_round import BestRound, is_of_released
 from homo_dp.federation.sessions.crash_state import (
     Row,
     RowLog,
@@ -152,6 +153,7 @@ class AggregatorSession:
         rules: SessionRules,
         state: RunState | RunMemory,
         report: Callable[[RoundReport, Row], Row],
+        best_round: BestRound | None = None,
     ) -> None:
         if (
             aggregator.sums is not None
@@ -164,6 +166,7 @@ class AggregatorSession:
         self.rules = rules
         self.state = state
         self.report = report
+        self.best_round = best_round
         self.rows: list[Row] = []
         self._absent: set[str] = set()
         self._refused: dict[str, str] = {}
@@ -216,7 +219,7 @@ class AggregatorSession:
         if sums is not None:
             yield from sums.meeting(self._ask)
         self._began = time.perf_counter()
-        while aggregator.round < aggregator.settings.rounds:
+        while aggregator.round < aggregator.settings.rounds and not self._stops_early():
             self._check_agreement()
             aggregator.start_round()
             about(round=aggregator.round)
@@ -403,14 +406,28 @@ class AggregatorSession:
             "seconds": time.perf_counter() - self._began,  # everything: sending, waiting, combining, keeping
             **({} if report.asked == UPDATE else {"asked": report.asked}),
             **report.metrics,
-            **({"released_curves": report.curves} if report.curves else {}),
+            **report.released,
         }
         self.rows.append(self.report(report, row))
+        self._keep_best()
         crash_point("aggregator.before_save")
         self.state.add_row(self.rows[-1])
         self.state.save(self.aggregator)
         crash_point("aggregator.after_save")
         self._began = time.perf_counter()
+
+    def _keep_best(self) -> None:
+        """Keep the model that the last row is about if it is the best so far; on disk with the state of its round."""
+        judge, row = self.best_round, self.rows[-1]
+        if judge is None or not judge.keeps or judge.best(self.rows) is not row:
+            return
+        self.aggregator.best = dict(self.aggregator.averaged if is_of_released(row) else self.aggregator.weights)
+
+    def _stops_early(self) -> bool:
+        if self.best_round is None or not self.best_round.stops(self.rows):
+            return False
+        log.info("the run stops after round %d: its figures get no better", self.aggregator.round)
+        return True
 
     def _settle(self) -> None:
         """Keep the newest heads, then let go of the updates that showed them; while parties work, so nobody waits."""

@@ -120,14 +120,16 @@ def aggregator_tensors(aggregator: Aggregator, weights: Weights | None = None) -
         **below("server_optimizer", aggregator.server_optimizer.state()),
         **below("average", aggregator.average.state()),
         **below("mechanism", aggregator.mechanism.state()),
+        **below("best", aggregator.best or {}),
     }
 
 
 def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: int) -> None:
     """Put an aggregator where ``aggregator_tensors`` left it, after ``round_number`` rounds."""
-    weights = part(tensors, "weights")
+    weights, best = part(tensors, "weights"), part(tensors, "best")
     wanted = {name: (tensor.shape, tensor.dtype) for name, tensor in aggregator.weights.items()}
-    if {name: (tensor.shape, tensor.dtype) for name, tensor in weights.items()} != wanted:
+    known = [{name: (tensor.shape, tensor.dtype) for name, tensor in each.items()} for each in (weights, best)]
+    if known[0] != wanted or known[1] not in ({}, wanted):
         raise InputError("state: its weights are not those of this model; restore it, or start a new federation.run")
     try:
         aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
@@ -138,6 +140,7 @@ def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: i
             f"state: does not fit this run ({type(error).__name__}: {error}); restore it, or start a new federation.run"
         ) from error
     aggregator.weights = weights
+    aggregator.best = best or None
     aggregator.round = round_number
 
 

@@ -344,7 +344,7 @@ def _merged(own: Config, plan: Plan) -> dict[str, Any]:
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
     tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # what leaves, the plan says
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
-    tree["train"]["init_from"] = None
+    tree["train"] |= {"init_from": None, "early_stopping": None, "keep": "last"}
     asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
     if is_import_path(asked["mechanism"]):
         asked["options"] = every_key(own.privacy)["options"]

@@ -38,7 +38,11 @@ DATA_KEYS = (
     "learnt",
 )
 LATER_DATA_KEYS = ("learnt",)  # in a plan only where something was learnt
-OWN_TRAIN_KEYS = ("init_from", "device", "threads", "physical_batch_size", "evaluate_every")
+# Of each process itself. When to stop is the aggregator's business: parties answer as long as they are asked.
+OWN_TRAIN_KEYS = (
+    *("init_from", "device", "threads", "physical_batch_size", "evaluate_every"),
+    *("early_stopping", "keep"),
+)
 
 MOST_DEPTH = 12
 MOST_VALUES = 100_000  # of all lists and objects together

@@ -308,6 +308,10 @@ def _quality(record: Record) -> Table | None:
         rows.append([f"test, {fit.get('what')}", *(fit.get(f"test_{name}") for name in metrics)])
     if released:
         rows.append(["test, released with noise (95 %)", *(_with_bar(released.get(name)) for name in metrics)])
+    parties = indicators.get("released_parties")
+    for party, own in parties.items() if isinstance(parties, dict) else ():
+        figures = own if isinstance(own, dict) else {}
+        rows.append([f"test, {party}, released with noise", *(_with_bar(figures.get(name)) for name in metrics)])
     return Table(["rows of", *metrics], rows)
 
 
