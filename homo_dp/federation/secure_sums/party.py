@@ -223,6 +223,10 @@ class SecureSumParty:
             raise MessageError(f"sum={sum_id}: a second set of survivors; this party has signed one already")
         return self._sign_set(content)
 
+    def has_agreed(self, sum_id: str) -> bool:
+        """Whether it has signed a set of survivors of this sum."""
+        return self._keep.get(f"agreed {sum_id}") is not None
+
     def agreed_set(self, sum_id: str) -> tuple[str, ...]:
         """The survivors that this party signed."""
         kept = self._keep.get(f"agreed {sum_id}")

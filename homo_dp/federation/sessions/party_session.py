@@ -395,12 +395,16 @@ class PartySession:
         """A message of secure sums: the answer comes from what is kept, the same bytes however often it is asked.
 
         Guarantees:
-            - nothing is signed or opened of a round in which this party has paid for no update.
+            - nothing is signed or opened of a round in which this party has paid for no update;
+            - no first set of survivors is signed once a later round was paid for: a folder that was put back from a
+              copy has forgotten what it signed, and the ledger has not.
         """
         party = self._required()
         try:
             if party.sums is None:
                 raise MessageError(f"kind={message.kind}: this run has no masked sums")
+            if message.kind == "survivors" and self._has_left(message.round) and not party.sums.signed(message.round):
+                raise MessageError(f"round={message.round}: a later round was paid for and no set of this one is known")
             if message.round and party.charges_itself and not self._is_charged(message.round):
                 raise MessageError(f"kind={message.kind} round={message.round}: this party sent no update in it")
             answer = party.sums.handle(message)
@@ -410,6 +414,10 @@ class PartySession:
         crash_point("party.before_sums")
         self.transport.send(answer)
         crash_point("party.after_sums")
+
+    def _has_left(self, number: int) -> bool:
+        """Whether this party has paid for a round after this one."""
+        return number < self._fitted or (number < self._required().plan.all_rounds and self._is_charged(number + 1))
 
     def _answer_again(self, message: Message) -> Message | None:
         """The last answer, asked for again; else the state is put before the round of this question."""

@@ -68,6 +68,10 @@ class PartySums:
         """Whether this party has met its peers."""
         return self._party.ready
 
+    def signed(self, number: int) -> bool:
+        """Whether this party has signed the survivors of a round."""
+        return self._party.has_agreed(sum_id(number))
+
     def masked(self, number: int, released: Mapping[str, Tensor]) -> Weights:
         """The tensors of the update of a round: the masked vector and what opens its masks."""
         steps = released.get(SUM)
