@@ -1,22 +1,26 @@
 """Many audits of every mechanism: the certified bound is never above the claim, and close to its own ceiling.
 
     python benchmarks/audits.py --audits 200                 each mechanism audited 200 times
-    python benchmarks/audits.py --ceiling --runs 4000        DP-SGD on logistic regression at epsilon 1, 2, 4 and 8
+    python benchmarks/audits.py --ceiling --runs 100000      DP-SGD on logistic regression at epsilon 1, 2, 4 and 8
 
-Prints one line a mechanism or epsilon: how often the bound was above the claim (bar: never), the least, mean and
-largest share of the claim, or how much of its ceiling the bound reached (bar: 90 %) and how far the point estimate was
-from the claim (bar: 10 %).
+Prints one line a mechanism or epsilon: how often the bound was above the claim (bar: never), the mean and largest share
+of the claim, and what a perfect attack could certify, on the mechanism and on what this attack looks at; or how much of
+its ceiling the bound reached at least (bar: 90 %) and how far the point estimate was from the claim (bar: 10 %).
+At epsilon 1 the two worlds are a quarter of a standard deviation apart: after 4,000 runs it can be off by 25 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import sys
-import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from homo_dp.evidence.audit import Outcome
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,6 +31,8 @@ SUMS = {"privacy.mechanism": "dp_fedsgd", **ONE_STEP, "train.local_steps": None}
 USERS = {"privacy.mechanism": "dp_fedavg", "train.rounds": 1, "privacy.trust_aggregator": True} | {
     "privacy.sampling": "everyone",
 }
+COHORTS = {**USERS, "privacy.sampling": "fixed", "privacy.population": 455, "privacy.cohort_size": 400}
+BITS = {**USERS, "privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 2.5}
 STATISTICS = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"]}
 CASES: dict[str, tuple[str, str, Keys]] = {
     "dp_sgd, every step": ("canary_gradient", "aggregator", {"privacy.mechanism": "dp_sgd", **SAMPLED}),
@@ -38,10 +44,11 @@ CASES: dict[str, tuple[str, str, Keys]] = {
     "dp_fedsgd, low bits": ("low_bits", "aggregator", SUMS),
     "dp_sgd, row count": ("canary_count", "aggregator", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
     "dp_fedavg": ("canary_user", "model_reader", USERS),
-    "dp_fedavg, clip bits": ("clip_bits", "model_reader", {**USERS, "privacy.clipping": "adaptive"}),
+    "dp_fedavg, fixed cohorts": ("canary_user", "model_reader", COHORTS),
+    "dp_fedavg, clip bits": ("clip_bits", "model_reader", BITS),
     "statistics": ("canary_answers", "aggregator", STATISTICS),
     "statistics, masked": ("canary_answers", "aggregator", {**STATISTICS, "privacy.secure_aggregation": True}),
-    "nbafl": ("canary_upload", "aggregator", {"privacy.mechanism": "nbafl", "train.rounds": 2}),
+    "nbafl": ("canary_upload", "aggregator", {"privacy.mechanism": "nbafl", "train.rounds": 2, "nbafl.epsilon": 0.03}),
 }
 
 
@@ -49,7 +56,7 @@ def main() -> int:
     """Run what was asked for; 1 where a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--audits", type=int, default=200, help="of every mechanism (default 200)")
-    parser.add_argument("--runs", type=int, default=200, help="of one audit (default 200; --ceiling wants 4000)")
+    parser.add_argument("--runs", type=int, default=200, help="of one audit (default 200; --ceiling wants 100000)")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--ceiling", action="store_true", help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8")
     options = parser.parse_args()
@@ -59,17 +66,23 @@ def main() -> int:
 
 def _never_above(options: argparse.Namespace) -> bool:
     missed = False
-    print(f"{'audits of':26} {'above the claim':>16} {'bound / claim: least mean most':>34} {'seconds':>8}")
+    print(
+        f"{'audits of':26} {'above the claim':>16} {'claim':>7} {'bound / claim: mean most':>26} "
+        f"{'ceiling':>8} {'its own':>8}"
+    )
     for name, case in CASES.items():
         if options.only not in name:
             continue
-        began = time.perf_counter()
         found = list(_audited(case, options.audits, options.runs))
-        shares = [bound / claim for bound, claim, _, _ in found]
+        shares = [each.lower_bound / each.claimed_epsilon for each in found]
         above = sum(share > 1 for share in shares)
         missed |= above > 0
-        line = f"{min(shares):.3f} {sum(shares) / len(shares):.3f} {max(shares):.3f}"
-        print(f"{name:26} {above:>10} of {len(found)} {line:>33} {time.perf_counter() - began:8.0f}", flush=True)
+        line = f"{sum(shares) / len(shares):.3f} {max(shares):.3f}"
+        one = found[0]
+        ceilings = " ".join(
+            "    null" if each is None else f"{each:8.3f}" for each in (one.ceiling, one.ceiling_of_attack)
+        )
+        print(f"{name:26} {above:>9} of {len(found)} {one.claimed_epsilon:7.3f} {line:>26} {ceilings}", flush=True)
     return missed
 
 
@@ -78,15 +91,20 @@ def _ceilings(runs: int) -> bool:
     print(f"{'epsilon':>8} {'bound':>8} {'ceiling':>8} {'of it':>7} {'estimate':>9} {'off by':>7}")
     for epsilon in (1.0, 2.0, 4.0, 8.0):
         keys = {"privacy.mechanism": "dp_sgd", **SAMPLED, "privacy.target_epsilon": epsilon}
-        bounds = list(_audited(("canary_gradient", "aggregator", keys), 2, runs))
-        bound, claim, ceiling, estimate = (sum(each) / len(bounds) for each in zip(*bounds, strict=True))
-        missed |= bound < 0.9 * ceiling or abs(estimate - claim) > 0.1 * claim
-        reached, off = bound / ceiling, estimate / claim - 1
+        found = list(_audited(("canary_gradient", "aggregator", keys), 2, runs))
+        claim = found[0].claimed_epsilon
+        bound, ceiling, estimate = (
+            sum(getattr(each, name) for each in found) / len(found)
+            for name in ("lower_bound", "ceiling", "point_estimate")
+        )
+        reached = min(each.lower_bound / (each.ceiling or math.nan) for each in found)
+        off = max((abs((each.point_estimate or 0.0) / claim - 1)) for each in found)
+        missed |= reached < 0.9 or off > 0.1
         print(f"{claim:8.3f} {bound:8.3f} {ceiling:8.3f} {reached:7.1%} {estimate:9.3f} {off:7.1%}", flush=True)
     return missed
 
 
-def _audited(case: tuple[str, str, Keys], audits: int, runs: int) -> Iterator[tuple[float, float, float, float]]:
+def _audited(case: tuple[str, str, Keys], audits: int, runs: int) -> Iterator[Outcome]:
     jobs = max(1, os.cpu_count() or 1)
     pieces = [(case, runs, audits // jobs + (part < audits % jobs)) for part in range(jobs)]
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
@@ -94,8 +112,8 @@ def _audited(case: tuple[str, str, Keys], audits: int, runs: int) -> Iterator[tu
             yield from found
 
 
-def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[tuple[float, float, float, float]]:
-    """(bound, claim, ceiling, point estimate) of some audits in this process."""
+def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[Outcome]:
+    """Some audits in this process."""
     import torch
 
     from homo_dp.config.load import load
@@ -107,9 +125,8 @@ def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[tuple[float, flo
     config = load(None, list(keys.items())).config
     attack, found = attack_on(config, name, observer), []
     for _ in range(audits):
-        outcome = judge(attack, Scores(*(attack.scores(side, runs // 2) for side in (True, False))), CONFIDENCE)
-        ceiling, estimate = outcome.ceiling or 0.0, outcome.point_estimate or 0.0
-        found.append((outcome.lower_bound, outcome.claimed_epsilon, ceiling, estimate))
+        scores = Scores(*(attack.scores(side, runs // 2) for side in (True, False)))
+        found.append(judge(attack, scores, CONFIDENCE))
     return found
 
 

@@ -88,14 +88,17 @@ def _log(outcome: Outcome, config: Config, folder: Path, run_id: str | None, scr
 
 def _show(found: Audited, folder: Path, screen: Screen) -> None:
     outcome = found.outcome
-    names = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "delta", "runs")
+    names = ["claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "delta", "runs"]
     values = outcome.to_json()
+    if outcome.ceiling_of_attack not in (None, outcome.ceiling):  # it looks at less than the observer sees
+        names.insert(3, "ceiling_of_attack")
     screen.table(
         f"{outcome.attack}, observer {outcome.observer}", ("figure", "value"), [(name, values[name]) for name in names]
     )
     screen.line(found.verdict)
+    more = "--runs" if outcome.estimator == "clopper_pearson" else "--canaries"
     if outcome.ceiling is not None and outcome.ceiling < 0.5 * outcome.claimed_epsilon:
-        screen.line("so few runs could not show half of the claim even by a perfect attack: give more --runs")
+        screen.line(f"so few could not show half of the claim even by a perfect attack: give more {more}")
     screen.line(f"point estimate: assumes normal scores. Bound: {outcome.assumes}")
     screen.line(f"plot: {folder / 'roc.png'}")
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from homo_dp.evidence.profile import Claim
+from homo_dp.evidence.profile import Claim, Profile
 
 Floats = NDArray[np.float64]
 
@@ -28,16 +28,18 @@ class Attack(ABC):
     name: ClassVar[str]
     observer: str
     claim: Claim
-    scores_are_losses: bool = (
-        False  # the score is the log likelihood ratio of the claim, so its law is known beforehand
-    )
+    scores_are_losses: bool = False  # the score is the log likelihood ratio of its law, which is known beforehand
+
+    def law(self) -> Profile | None:
+        """The best test of what this attack looks at, if the claim holds: of the whole claim, unless it sees less."""
+        return self.claim.profile()
 
     @abstractmethod
     def scores(self, present: bool, runs: int) -> Floats:
         """One score a run, larger where the canary seems to be in."""
 
 
-def sampled_losses(values: Floats, noise: float, rate: float, shift: float = 1.0) -> Floats:
+def sampled_losses(values: Floats, noise: float, rate: float, shift: float | Floats = 1.0) -> Floats:
     """Log likelihood ratio of noisy values: mean ``shift`` with probability ``rate`` if the canary is in, else 0.
 
     >>> sampled_losses(np.array([0.5, 1.0]), noise=1.0, rate=1.0).tolist()

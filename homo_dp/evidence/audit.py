@@ -59,6 +59,7 @@ class Outcome:
     false_positives: int
     absent: int
     mechanism: str | None = None
+    ceiling_of_attack: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """With null for what is infinite or unknown."""
@@ -123,17 +124,21 @@ def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
     """Bound, ceiling and point estimate from the scores of an attack."""
     threshold, kept = _threshold(attack, scores, confidence)
     guesses = guesses_at(kept.present, kept.absent, threshold)
-    claim, profile = attack.claim, attack.claim.profile()
+    claim, profile, law = attack.claim, attack.claim.profile(), attack.law()
     bound = claim.lower_bound(guesses, confidence)
-    ceiling = None
-    if profile is not None:
-        _, expected = profile.best_threshold(len(scores.present), len(scores.absent), confidence)
-        ceiling = claim.lower_bound(expected, confidence)
+
+    def perfect(test: Profile | None) -> float | None:
+        if test is None:
+            return None
+        _, expected = test.best_threshold(len(scores.present), len(scores.absent), confidence)
+        return claim.lower_bound(expected, confidence)
+
+    of_attack = perfect(law)
     return Outcome(
         claimed_epsilon=claim.epsilon,
         lower_bound=bound,
         confidence=confidence,
-        ceiling=ceiling,
+        ceiling=of_attack if profile is None else perfect(profile),
         point_estimate=claim.point_estimate(_separation(scores)),
         attack=attack.name,
         observer=attack.observer,
@@ -148,6 +153,7 @@ def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
         present=guesses.present,
         false_positives=int(guesses.false_positives),
         absent=guesses.absent,
+        ceiling_of_attack=of_attack,
     )
 
 
@@ -186,22 +192,26 @@ def judge_one_run(
 
 
 def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence: float) -> tuple[float, float]:
-    best = (-1.0, 0.0)
+    """The threshold from which most can be expected, and that; of equals the least one-sided.
+
+    Where the claim leaves nothing to show, that is 0: noise that is missing altogether is seen there, and nowhere else.
+    """
+    best = (0.0, -math.inf, 0.0)
     inside = np.flatnonzero((profile.in_rate > 1e-6) & (profile.in_rate < 1 - 1e-6))
     for at in inside[:: max(1, len(inside) // 25)]:
         right, wrong = (canaries / 2 * float(rate[at]) for rate in (profile.in_rate, profile.out_rate))
-        guessed = round(right + wrong)
+        guessed, loss = round(right + wrong), float(profile.losses[at])
         if guessed:
             bound = f_dp_one_run(canaries, guessed, min(guessed, round(right)), delta, confidence)
-            best = max(best, (bound, float(profile.losses[at])))
-    return best[1], max(0.0, best[0])
+            best = max(best, (bound, -abs(loss), loss))
+    return (best[2] if best[0] > 0 else 0.0), best[0]
 
 
 def _threshold(attack: Attack, scores: Scores, confidence: float) -> tuple[float, Scores]:
     """A threshold that the scores it is used on had no part in, and those scores."""
-    profile = attack.claim.profile()
-    if attack.scores_are_losses and profile is not None:
-        return profile.best_threshold(len(scores.present), len(scores.absent), confidence)[0], scores
+    law = attack.law() if attack.scores_are_losses else None
+    if law is not None:
+        return law.best_threshold(len(scores.present), len(scores.absent), confidence)[0], scores
     first, second = (max(FEWEST // 2, int(PILOT * len(each))) for each in (scores.present, scores.absent))
     pilot = Scores(scores.present[:first], scores.absent[:second])
     kept = Scores(scores.present[first:], scores.absent[second:])

@@ -95,6 +95,10 @@ class Claim:
         """The curve that this claim allows."""
         return None if self.steps is None else _profile(self.steps, self.delta, 30.0)
 
+    def with_noise(self, factor: float) -> Profile | None:
+        """The curve of the same with ``factor`` times the noise."""
+        return None if self.steps is None else _profile(_scaled(self.steps, factor), self.delta, 30.0)
+
     def epsilon_at(self, factor: float) -> float:
         """Epsilon if the noise of every step were ``factor`` times what is claimed."""
         return self.epsilon if self.steps is None else _epsilon(_scaled(self.steps, factor), self.delta)
@@ -155,6 +159,13 @@ def gaussian_profile(distance: float) -> Profile:
     standard = np.linspace(-9, 9 + distance, 8000)  # the noisy value in standard deviations
     losses = distance * (standard - distance / 2)
     return Profile(losses, stats.norm.sf(standard - distance), stats.norm.sf(standard))
+
+
+def drawn_profile(present: Floats, absent: Floats) -> Profile:
+    """The profile of scores that were drawn in both worlds."""
+    losses = np.unique(np.quantile(np.concatenate([present, absent]), np.linspace(0, 1, 2000)))
+    rates = (1 - np.searchsorted(np.sort(each), losses) / len(each) for each in (present, absent))
+    return Profile(losses, *rates)
 
 
 @functools.lru_cache(maxsize=64)

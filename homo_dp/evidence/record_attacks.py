@@ -20,7 +20,7 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.data.rows import Table
 from homo_dp.evidence.attack import Attack, repeated_losses, sampled_losses
-from homo_dp.evidence.profile import claim_of
+from homo_dp.evidence.profile import Profile, claim_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
@@ -185,6 +185,9 @@ class CanaryModel(CanaryUpdates):
         self._others = [self.party(name) for name in others]
         by_rows = recipe.config.train.weighting == "rows"
         self._weights = {name: float(count) if by_rows else 1.0 for name, count in recipe.rows.items()}
+
+    def law(self) -> Profile | None:
+        return self.claim.with_noise(self._noise() / self.plan.noise_multiplier)
 
     def _noise(self) -> float:
         """The noise of all parties on the mean, in units of this party's share of it."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from homo_dp.core.errors import InputError
 from homo_dp.data.rows import Table
 from homo_dp.evidence.attack import Attack, sampled_losses
+from homo_dp.evidence.profile import Profile
 from homo_dp.evidence.record_attacks import (
     LENGTH,
     MECHANISM,
@@ -164,6 +165,10 @@ class CanaryDifference(Attack):
         self.observer, self.claim = self.view.observer, self.view.claim
         self._second = self.view.party(others[0])
 
+    def law(self) -> Profile | None:
+        own, other = (party.plan.noise_multiplier for party in (self.view.attacked(False), self._second))
+        return self.claim.with_noise(math.hypot(own, other) / own)
+
     def scores(self, present: bool, runs: int) -> Floats:
         first, second = self.view.attacked(present), self._second
         values = self.view.values(first, runs) - self.view.values(second, runs)
@@ -215,6 +220,10 @@ class LowBits(CanaryGradient):
             raise InputError(
                 "privacy.secure_aggregation=true: totals are integers and have no low bits; use canary_sum"
             )
+
+    def law(self) -> Profile:
+        """Which multiples of the grid are released tells nothing."""
+        return Profile(np.zeros(1), np.ones(1), np.ones(1))
 
     def rows(self, clip_norm: float, *, canary: bool) -> Table:
         """Rows of zeros, and the canary, which points nowhere in particular."""

@@ -5,6 +5,8 @@ What training could do at worst stands in for training: an update of ten clip no
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,14 @@ from numpy.typing import NDArray
 
 from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack, sampled_losses
-from homo_dp.evidence.profile import claim_of
+from homo_dp.evidence.profile import Profile, claim_of, drawn_profile
 from homo_dp.evidence.record_attacks import Recipe
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Update
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.accounting.events import compose
+from homo_dp.privacy.gradients.adaptive_clipping import HALF
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 Floats = NDArray[np.float64]
@@ -31,7 +34,9 @@ USERS = "users"
 class CanaryUser(Attack):
     """A user whose update is clipped, seen in every published model and, where clipping adapts, in the clip norm.
 
-    With ``bits_only`` nothing but the noisy share of unclipped updates is looked at.
+    Where the claim is about one user replaced (cohorts of a fixed size), the other world has a user in its place whose
+    update points the other way. With ``bits_only`` nothing but the noisy share of unclipped updates is looked at; there
+    the user in its place is one that is not clipped.
     """
 
     name = "canary_user"
@@ -47,14 +52,21 @@ class CanaryUser(Attack):
             raise InputError(f"privacy.mechanism={made.name}: canary_user and clip_bits attack dp_fedavg")
         if bits_only and not made.adaptive:
             raise InputError("privacy.clipping=fixed: sends no clip bits; attack privacy.clipping: adaptive")
-        if made.numbers.sampler.relation == REPLACE_ONE:
-            raise InputError("privacy.sampling=fixed: no attack on cohorts of a fixed size is written; audit poisson")
         self.mechanism, self.bits_only = made, bits_only
         self.observer = "model_reader"
         plan = made.plan(facts)
         self.claim = claim_of(compose(*[plan.events["model_reader"]] * plan.rounds), plan.delta)
-        self.rounds = plan.rounds
-        self.scores_are_losses = not bits_only and not made.noise_at_parties
+        self.rounds, self.rate = plan.rounds, made.numbers.sampler.sample_rate
+        self.replaced = made.numbers.sampler.relation == REPLACE_ONE
+        self.scores_are_losses = not made.noise_at_parties
+
+    def law(self) -> Profile | None:
+        if self.claim.steps is None:
+            return self._drawn_law
+        if not self.bits_only:
+            return self.claim.profile()
+        bits = self.mechanism.numbers.sampler.event((self.mechanism.numbers.bit_noise or math.nan) / HALF, self.rounds)
+        return claim_of(bits, self.claim.delta).profile()
 
     def scores(self, present: bool, runs: int) -> Floats:
         return np.array([self._run(present) for _ in range(runs)])
@@ -62,26 +74,63 @@ class CanaryUser(Attack):
     def _run(self, present: bool) -> float:
         made, numbers = self.mechanism, self.mechanism.numbers
         made.clip_norm, score = made.first_clip_norm, 0.0
-        rate = numbers.sampler.sample_rate
         current = {"weight": torch.zeros(SIZE, dtype=torch.float64)}
         for number in range(1, self.rounds + 1):
             total, clip_norm = made.open_sum(current), made.clip_norm
             drawn = made.draw()
-            if present and bool((drawn == 0).any()):
+            if (present or self.replaced) and bool((drawn == 0).any()):
                 row = torch.zeros(1, SIZE, dtype=torch.float64)
-                row[0, 0] = FAR * clip_norm
+                row[0, 0] = self._update(present) * clip_norm
                 total.add(made.contributions(row, clip_norm, torch.tensor([True])))
             if made.noise_at_parties:  # everybody else who is drawn sends zeros and a share of the noise
                 quiet = torch.zeros(max(0, len(drawn) - total.replies), SIZE, dtype=torch.float64)
                 total.add(made.contributions(quiet, clip_norm, torch.ones(len(quiet), dtype=torch.bool)))
             combined = made.combine(total, current, number)
             seen = float(combined.weights["weight"][0]) * numbers.cohort_size / clip_norm
-            plain = 0.0 if self.bits_only else (seen - 0.5) / numbers.update_multiplier**2
-            if made.adaptive and numbers.bit_noise is not None:
-                bits = (combined.metrics["unclipped_share"] - 0.5) * numbers.cohort_size
-                plain += (-0.5 * bits - 0.125) / numbers.bit_noise**2
-            score += plain if rate == 1 else float(np.logaddexp(np.log1p(-rate), np.log(rate) + plain))
+            bits = (combined.metrics["unclipped_share"] - 0.5) * numbers.cohort_size if made.adaptive else 0.0
+            score += float(self._loss(np.array(seen), np.array(bits)))
         return score
+
+    def _update(self, present: bool) -> float:
+        """The user's update in clip norms; in the other world that of the user in its place."""
+        if present:
+            return FAR
+        return 0.0 if self.bits_only else -FAR
+
+    def _loss(self, seen: Floats, bits: Floats) -> Floats:
+        """Log likelihood ratio of one round's noisy sum of updates, in clip norms, and of bits."""
+        numbers, rate = self.mechanism.numbers, self.rate
+
+        def world(update: float, bit: float) -> Floats:
+            plain = np.zeros_like(seen)
+            if not self.bits_only:
+                plain = plain + (seen * update - update**2 / 2) / numbers.update_multiplier**2
+            if self.mechanism.adaptive and numbers.bit_noise is not None:
+                plain = plain + (bits * bit - bit**2 / 2) / numbers.bit_noise**2
+            return plain if rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + plain)
+
+        with_it = world(1.0, -HALF)
+        if not self.replaced:
+            return with_it
+        return with_it - (world(0.0, HALF) if self.bits_only else world(-1.0, -HALF))
+
+    @functools.cached_property
+    def _drawn_law(self) -> Profile:
+        """Of scores that are drawn as the claim has it: no closed form is known for cohorts of a fixed size."""
+        numbers, generator = self.mechanism.numbers, np.random.default_rng(0)
+        runs = max(10_000, min(200_000, 20_000_000 // self.rounds))
+
+        def drawn(update: float, bit: float) -> Floats:
+            found = np.zeros(runs)
+            for _ in range(self.rounds):
+                there = generator.random(runs) < self.rate
+                seen = update * there + numbers.update_multiplier * generator.standard_normal(runs)
+                bits = bit * there + (numbers.bit_noise or 0.0) * generator.standard_normal(runs)
+                found += self._loss(seen, bits)
+            return found
+
+        other = (0.0, HALF) if self.bits_only else (-1.0, -HALF)
+        return drawn_profile(drawn(1.0, -HALF), drawn(*other))
 
 
 class ClipBits(CanaryUser):
