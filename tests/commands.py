@@ -1,13 +1,17 @@
 """Run a command in this process as a shell would: its exit code and what it printed."""
 
+from __future__ import annotations
+
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from homo_dp import budget
 from homo_dp.console import options as cli
 
 
@@ -54,3 +58,16 @@ class CommandLine:
     def run(self, main: Callable[[Sequence[str] | None], int | None], arguments: Sequence[str]) -> Finished:
         """One command to its end."""
         return run_command(main, arguments, self.monkeypatch, self.capsys)
+
+
+TABLE = Path(__file__).parents[1] / "data" / "breast_cancer_party_1_train.csv"
+
+
+def budget_command(*arguments: str) -> int:
+    """As `python -m homo_dp.budget` does it, in this process."""
+    try:
+        return budget.main(arguments)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    except BaseException as error:
+        return cli.report(error)

@@ -2,44 +2,27 @@
 
 import json
 import math
-import sqlite3
 import struct
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
-from homo_dp import budget
-from homo_dp.console import options as cli
-from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import to_json
-from homo_dp.privacy.ledger import Budget, Charge, Ledger
-from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
 from homo_dp.runs.budget_plan import Plan, changes
+from tests.commands import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
 KEYS = ["epsilon_pld", "epsilon_rdp", "noise_multiplier", "steps", "sample_rate", "delta", "neighbouring_relation"]
-
-
-def command(*arguments: str) -> int:
-    """As `python -m homo_dp.budget` does it, in this process."""
-    try:
-        return budget.main(arguments)
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    except BaseException as error:
-        return cli.report(error)
 
 
 # --- plan -----------------------------------------------------------------------------------------------------------
 
 
 def test_golden_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(*GOLDEN, "--noise-multiplier", "1.1", "--json") == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert list(printed) == KEYS
     assert printed["epsilon_pld"] == pytest.approx(2.382, abs=5e-4)
@@ -50,17 +33,17 @@ def test_golden_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fixed_size_has_no_pld(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed", "--json") == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["epsilon_pld"] is None
     assert printed["epsilon_rdp"] == pytest.approx(24.08, abs=5e-3)
     assert printed["neighbouring_relation"] == "replace_one"
-    assert command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed") == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed") == 0
     assert "RDP, quote this)  24.08" in capsys.readouterr().out
 
 
 def test_noise_for_a_target(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(*GOLDEN, "--target-epsilon", "3", "--json") == 0
+    assert budget_command(*GOLDEN, "--target-epsilon", "3", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert list(printed) == KEYS
     assert 0.995 * 3 <= printed["epsilon_pld"] <= 3
@@ -68,7 +51,7 @@ def test_noise_for_a_target(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(*GOLDEN, "--noise-multiplier", "1.1") == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1") == 0
     out = capsys.readouterr().out
     rows = {line.split("  ")[0]: line.split() for line in out.splitlines()}
     assert "epsilon (PLD, quote this)   2.382" in out
@@ -81,7 +64,7 @@ def test_the_table_without_a_terminal_is_plain_lines(capsys: pytest.CaptureFixtu
 
 
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(*GOLDEN, "--noise-multiplier", "1.1", "--quiet") == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--quiet") == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -94,9 +77,9 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
         "poisson": ["--cohort", "90"],
         "fixed": ["--cohort", "90", "--sampling", "fixed"],
     }.items():
-        assert command(*users, *options) == 0
+        assert budget_command(*users, *options) == 0
         figures[name] = json.loads(capsys.readouterr().out)
-    assert command(*users, "--cohort", "90", "--sampling", "everyone") == 0
+    assert budget_command(*users, "--cohort", "90", "--sampling", "everyone") == 0
     out, err = capsys.readouterr()
     assert json.loads(out) == figures["everyone"]
     assert "--cohort=90 is not used" in err
@@ -135,7 +118,7 @@ def test_more_noise_and_fewer_steps_cost_less() -> None:
 
 def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "new" / "epsilon.png"
-    assert command(*GOLDEN, "--noise-multiplier", "1.1", "--json", "--plot", str(picture)) == 0
+    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--json", "--plot", str(picture)) == 0
     assert list(json.loads(capsys.readouterr().out)) == KEYS
     content = picture.read_bytes()
     assert content.startswith(b"\x89PNG")
@@ -184,7 +167,7 @@ NOISE = ["--noise-multiplier", "1"]
 def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(*arguments) == 2
+    assert budget_command(*arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert says in err
@@ -212,125 +195,3 @@ def test_help_teaches_and_is_light() -> None:
         assert run.stdout.splitlines()[-1] == "[]"
         assert "examples:" in run.stdout
         assert "exit codes:" in run.stdout
-
-
-# --- ledger ---------------------------------------------------------------------------------------------------------
-
-
-RELEASE = Charge(
-    *("run-1", "patients", "record", "add_or_remove_one", "hospital_a", 1, "update", GaussianDpEvent(5.0)),
-    *(1e-5, 5.0, "aggregator"),
-)
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    path = tmp_path / "ledger.sqlite"
-    with Ledger(path) as rows:
-        for number in (1, 2, 3):
-            rows.charge(replace(RELEASE, round=number), Budget())
-    return path
-
-
-def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("ledger", "show", str(ledger)) == 0
-    out = capsys.readouterr().out
-    assert "1 runs" in out
-    assert [line.split()[1:] for line in out.splitlines() if "run-1" in line] == [
-        ["run-1", "patients", "1.326", "1.326"]  # towards the aggregator, and whoever reads what it made of it
-    ]
-    assert command("ledger", "show", str(ledger), "--rows") == 0
-    out = capsys.readouterr().out
-    assert "3 releases" in out
-    assert out.count("Gaussian(5)") == 3
-    assert "hospital_a" in out
-    assert command("ledger", "show", str(ledger), "--json") == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["round"] for row in rows] == [1, 2, 3]
-    assert rows[0]["event"] == {"noise_multiplier": 5.0, "type": "GaussianDpEvent"}
-    assert rows[-1]["epsilon"] == pytest.approx(1.326, abs=1e-3)
-    assert command("ledger", "show", str(ledger), "--json", "--party", "another") == 0
-    assert json.loads(capsys.readouterr().out) == []
-
-
-def test_show_adds_up_all_runs(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Ledger(ledger) as rows:
-        for run in ("run-2", "run-3"):
-            rows.charge(replace(RELEASE, run=run), Budget())
-    assert command("ledger", "show", str(ledger)) == 0
-    total = capsys.readouterr().out.splitlines()[-1].split()
-    spent = epsilon(SelfComposedDpEvent(GaussianDpEvent(5.0), 5), 1e-5)
-    figures = [f"{spent.rdp:.4g}", f"{spent.pld:.4g}"]
-    assert total == ["patients", "record,", "add", "or", "remove", "3", "5", *figures, "1e-05"]
-    assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
-    assert "all runs" not in capsys.readouterr().out
-
-
-def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Ledger(ledger) as rows:
-        rows.charge(replace(RELEASE, run="run-2", noise=SeededNoise(1).label), Budget())
-    assert command("ledger", "show", str(ledger)) == 0
-    assert capsys.readouterr().out.splitlines()[-1].count("NOT PRIVATE") == 2
-    assert command("ledger", "show", str(ledger), "--run", "run-2") == 0
-    assert "NOT PRIVATE" in capsys.readouterr().out
-    assert command("ledger", "show", str(ledger), "--json", "--run", "run-2") == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert row["epsilon"] is None
-    assert "NOT PRIVATE" in row["noise"]
-
-
-def test_show_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    event = SelfComposedDpEvent(PoissonSampledDpEvent(0.012345, GaussianDpEvent(1.2345)), 100)
-    long = replace(RELEASE, run="run-20261118-003137-abcdef-and-more", dataset="a" * 60, party="p" * 60, event=event)
-    with Ledger(tmp_path / "l.sqlite") as rows:
-        rows.charge(replace(long, observer="model_reader"), Budget())
-        rows.charge(replace(long, run="run-2", party="b", relation="replace_one"), Budget())
-    for more in ([], ["--rows"]):
-        assert command("ledger", "show", str(tmp_path / "l.sqlite"), *more) == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if "sqlite" not in line]
-        assert max(map(len, lines)) <= 80
-
-
-def test_show_one_dataset_with_a_picture(ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Ledger(ledger) as rows:
-        rows.charge(replace(RELEASE, run="run-2", dataset="other"), Budget())
-        rows.charge(replace(RELEASE, run="run-3", kind="model", observer="model_reader"), Budget())
-    picture = tmp_path / "spent.png"
-    assert command("ledger", "show", str(ledger), "--dataset", "patients", "--plot", str(picture)) == 0
-    out = capsys.readouterr().out
-    assert "other" not in out
-    assert "reader" in out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert command("ledger", "show", str(ledger), "--dataset", "none") == 2
-    assert "--dataset=none: nothing was released" in capsys.readouterr().err
-
-
-def test_verify(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("ledger", "verify", str(ledger)) == 0
-    assert "3 releases" in capsys.readouterr().out
-    assert command("ledger", "verify", str(ledger), "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["ok"] is True
-    assert found["rows"] == 3
-
-
-@pytest.mark.parametrize(
-    ("damage", "row"),
-    [
-        ("UPDATE releases SET sigma = 9 WHERE row = 2", "row=2"),
-        ("DELETE FROM releases WHERE row = 2", "row=2"),
-        ("DELETE FROM releases WHERE row = 3", "row=3"),
-    ],
-)
-def test_verify_names_the_bad_row(ledger: Path, damage: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with sqlite3.connect(ledger) as database:
-        database.execute(damage)
-    database.close()
-    assert command("ledger", "verify", str(ledger)) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert row in err
-    assert err.count("\n") == 1
-    assert command("ledger", "verify", str(ledger), "--json") == 1
-    assert json.loads(capsys.readouterr().out)["ok"] is False
-    assert command("ledger", "show", str(ledger)) == 3

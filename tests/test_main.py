@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp import doctor, init, main
-from homo_dp.config.load import load_config
+from homo_dp import main
 from homo_dp.console.completion import SHELLS
-from homo_dp.core.errors import ConfigError
-
-TABLE = Path(__file__).parents[1] / "data" / "breast_cancer_party_1_train.csv"
+from tests.commands import TABLE
 
 
 def test_help_groups_the_commands_by_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,42 +49,6 @@ def test_bash_completes_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     code = capsys.readouterr().out + '\nCOMP_WORDS=(homo-dp inf) COMP_CWORD=1; _homo_dp; echo "${COMPREPLY[*]}"'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["infer"]
-
-
-def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert init.main(["bundled", "--yes", "--epsilon", "2", "--quiet"]) == 0
-    bundled = load_config("bundled/config.yaml")
-    assert bundled.privacy.target_epsilon == 2
-    assert bundled.train.auto is True
-    arguments = ["own", "--yes", "--table", f"a={TABLE}", "--table", f"b={TABLE}", "--label", "y", "--quiet"]
-    assert init.main(arguments) == 0
-    config = load_config("own/config.yaml")
-    assert set(config.data.files) == {"a", "b"}
-    assert "mean radius" in config.data.columns
-    assert "LEAK" in Path("own/config.yaml").read_text()
-    assert {path.name for path in Path("own/parties").iterdir()} == {"a", "b"}
-
-
-def test_init_refuses_what_is_there_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("full").mkdir()
-    Path("full/kept.txt").write_text("kept")
-    with pytest.raises(ConfigError, match="not empty"):
-        init.main(["full", "--yes"])
-    with pytest.raises(ConfigError, match="no such file"):
-        init.main(["new", "--yes", "--table", "a=missing.csv"])
-    with pytest.raises(ConfigError, match="above 0"):
-        init.main(["new", "--yes", "--epsilon", "0"])
-    assert not Path("new").exists()
-
-
-def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.main([]) == 0
-    assert "secure mode" in capsys.readouterr().out
-    monkeypatch.setattr(doctor, "NEEDED", ("no-such-package",))
-    assert doctor.main([]) == 2
-    assert "MISSING  no-such-package" in capsys.readouterr().out
 
 
 def test_help_has_no_markup_and_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:

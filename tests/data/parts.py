@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from homo_dp.config.schema import Config
+from homo_dp.data.columns import Categorical, Label, Numeric
+from homo_dp.data.encoding import Encoding
 
 COLUMNS: dict[str, Any] = {"age": {"bounds": [0, 100]}, "sex": {"levels": ["f", "m"]}}
 
@@ -34,3 +36,10 @@ def save(folder: Path, name: str, frame: pd.DataFrame) -> str:
 
 def config(model: dict[str, Any] | None = None, **data: Any) -> Config:
     return Config.model_validate({"model": model or {}, "data": data})
+
+
+BINARY = Label("y", (0, 1))
+
+
+def encoding(*columns: Numeric | Categorical, **more: Any) -> Encoding:
+    return Encoding(tuple(columns), BINARY, **more)

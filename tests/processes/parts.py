@@ -153,3 +153,7 @@ def ledger_rows(path: Path) -> list[LedgerRow]:
     """All rows of the ledger that a process has left."""
     with Ledger(path, read_only=True) as ledger:
         return ledger.rows()
+
+
+def served(**rules: Any) -> dict[str, Any]:
+    return {"party.name": "party_1", "party.serve": rules}

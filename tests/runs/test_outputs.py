@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
 from homo_dp.config.load import load_config
-from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.parties import load_federation
 from homo_dp.models.baselines import plain_fit
 from homo_dp.models.task import task_for
-from homo_dp.runs.dry_run import show_plan
 from homo_dp.runs.outputs import numbered, replaced, write_outputs
 from homo_dp.runs.simulation import Simulation
+from tests.runs.parts import private_table
 
 QUICK = {"train.rounds": 2, "train.local_steps": 1, "tracking.enabled": False}
 
@@ -77,13 +74,6 @@ def test_a_plain_fit_needs_no_noise_for_a_line() -> None:
     assert fit["test_r2"] > 0.99
 
 
-def private_table(folder: Path, **data: Any) -> dict[str, Any]:
-    frame = pd.DataFrame({"x": range(300), "y": [0, 1] * 150})
-    frame.to_csv(folder / "t.csv", index=False)
-    keys = {"data.files.all": str(folder / "t.csv"), "data.columns.x.bounds": [0, 300]}
-    return keys | {f"data.{key}": value for key, value in data.items()}
-
-
 def test_no_private_run_starts_on_a_draft(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bounds_source=draft"):
         run(tmp_path, **private_table(tmp_path, bounds_source="draft"))
@@ -102,16 +92,3 @@ def test_a_party_may_be_called_all(tmp_path: Path) -> None:
     assert list(load_federation(load_config(None, private_table(tmp_path))).parties) == ["all"]
     split = load_config(None, {"data.files": str(tmp_path / "t.csv"), "data.columns.x.bounds": [0, 300]})
     assert len(load_federation(split).parties) == 3, "one path alone is still one table to split"
-
-
-def test_a_dry_run_counts_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {**private_table(tmp_path), "privacy.ledger": str(tmp_path / "none.sqlite"), "train.batch_size": 5}
-    show_plan(load_config(None, given), Screen(as_json=True))
-    printed = capsys.readouterr()
-    rows = json.loads(printed.out)["parties"]["all"]["rows"]
-    assert 200 < rows < 280
-    assert "were counted in the files" in printed.err
-    assert "noise to signal per step is" not in printed.err
-    show_plan(load_config(None, {**given, "privacy.target_epsilon": 0.1}), Screen(as_json=True))
-    assert "warning: noise to signal per step is" in capsys.readouterr().err
-    assert not (tmp_path / "none.sqlite").exists()

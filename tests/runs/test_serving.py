@@ -4,15 +4,12 @@ import fcntl
 import json
 import signal
 import stat
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 import yaml
@@ -20,19 +17,16 @@ import yaml
 from homo_dp import status
 from homo_dp.config.load import load_config
 from homo_dp.console.options import Screen
-from homo_dp.core.errors import ConfigError, InputError
-from homo_dp.core.events import about, kept_events, read_events, told_errors
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import is_locked
 from homo_dp.federation.protocol.ids import AGGREGATOR
-from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.party import main as party_command
-from homo_dp.runs.approval import ROWS_TOLD, answer, check_rules, must_ask, wait_for_word
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer
 from homo_dp.transport.flower.courier import PartyPlace, carry
 from homo_dp.transport.flower.letters import Question
 from homo_dp.transport.keys import new_key_pair, write_key_pair
-from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows
+from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows, served
 from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
 
@@ -175,70 +169,6 @@ def test_the_server_shows_and_takes_nothing(tmp_path: Path) -> None:
         thread.join(10)
 
 
-def test_the_page_escapes_what_others_wrote_and_keeps_an_undeclared_row_count_out(tmp_path: Path) -> None:
-    event = {"time": "2027-01-01T00:00:00Z", "event": "<script>alert(1)</script>"}
-    asked = {"given_away": {ROWS_TOLD: "no", "rows": 98765, "releases": "<b>update</b>"}}
-    run = {"run": "loans", "state": "running", "round": 1, "rounds": 2, "replied": {}, "missing": [], "epsilon": None}
-    found: dict[str, Any] = {"side": "party", "name": "party_1", "asked": "now", "budget": None}
-    found |= {"runs": [run | {"waits_for_approval": asked, "last_event": event, "last_error": event}]}
-    text = status.page(found)
-    assert "98765" not in text
-    assert "<script>alert" not in text
-    assert "<b>update" not in text
-    asked["given_away"][ROWS_TOLD] = 98765
-    assert "98765" in status.page(found)
-
-
-def served(**rules: Any) -> dict[str, Any]:
-    return {"party.name": "party_1", "party.serve": rules}
-
-
-def test_rules_say_which_plans_wait_and_which_mechanisms_are_refused() -> None:
-    assert not must_ask(load_config(None, {"party.name": "party_1"}))
-    assert not must_ask(load_config(None, served(approve="always")))
-    assert must_ask(load_config(None, served(approve="within_caps")))  # no cap on epsilon: nothing to be within
-    assert not must_ask(load_config(None, {**served(approve="within_caps"), "party.caps.epsilon": 2.0}))
-    assert must_ask(load_config(None, {**served(approve="ask"), "party.caps.epsilon": 2.0}))
-    own = load_config(None, served(mechanisms=["dp_fedsgd"]))
-    with pytest.raises(PlanRefused) as refused:
-        check_rules(own, load_config(None, {"privacy.mechanism": "dp_sgd"}))
-    assert refused.value.reason == "mechanism"
-
-
-def test_an_approval_is_for_one_plan_and_a_refusal_ends_it(tmp_path: Path) -> None:
-    screen, plan = Screen(quiet=True), {"train": {"rounds": 2}}
-    with pytest.raises(InputError, match="no plan waits"):
-        answer(tmp_path, "loans", "approve", screen)
-    waiting = Thread(target=wait_for_word, args=(tmp_path, plan, {"rounds": 2}, "loans", screen), daemon=True)
-    waiting.start()
-    while not (tmp_path / "asked.json").exists():
-        time.sleep(0.01)
-    answer(tmp_path, "loans", "approve", screen)
-    waiting.join(30)
-    assert not waiting.is_alive()
-    wait_for_word(tmp_path, plan, {}, "loans", screen)  # started again: approved before
-    other = Thread(target=wait_for_word, args=(tmp_path, {"train": {"rounds": 9}}, {}, "loans", screen), daemon=True)
-    other.start()
-    other.join(1)
-    assert other.is_alive()  # another plan is another question
-    answer(tmp_path, "loans", "approve", screen)
-    other.join(30)
-    assert not other.is_alive()
-    (tmp_path / "refused.json").write_bytes((tmp_path / "approved.json").read_bytes())
-    with pytest.raises(PlanRefused, match="refused by this party's operator"):
-        wait_for_word(tmp_path, {"train": {"rounds": 9}}, {}, "loans", screen)
-
-
-def test_a_run_that_its_operator_refused_is_called_refused(tmp_path: Path) -> None:
-    own = load_config(None, {"party.name": "party_1", "party.state_dir": str(tmp_path)})
-    (tmp_path / "loans").mkdir()
-    (tmp_path / "loans" / "lock").touch()
-    for error, state in ((PlanRefused("operator", "no"), "refused"), (ValueError("no"), "ended with an error")):
-        with pytest.raises(ValueError, match="no"), kept_events(tmp_path / "loans"), told_errors(PlanRefused):
-            raise error
-        assert status_of(own)["runs"][0]["state"] == state
-
-
 def test_only_the_file_that_is_locked_is_called_so(tmp_path: Path) -> None:
     names = [tmp_path / str(number) for number in range(20)]
     for path in names:
@@ -321,22 +251,3 @@ def test_serving_needs_rules_and_a_transport_that_shows_runs() -> None:
         PartyServer(load_config(None, served(approve="ask")), [], Screen(quiet=True))
     with pytest.raises(ConfigError, match=r"transport\.flower\.socket: is not given"):
         PartyServer(load_config(None, {**served(approve="ask"), "transport.kind": "flower"}), [], Screen(quiet=True))
-
-
-def test_events_of_a_run_are_kept_small_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("homo_dp.core.events._MOST_BYTES", 2000)
-    with kept_events(tmp_path):
-        about(run="loans", round=1, party="party_1")
-        for number in range(100):
-            Screen(quiet=True).line(f"line {number}")
-    about(run=None, round=None, party=None)
-    events = read_events(tmp_path)
-    assert events[-1]["event"] == "line 99"
-    assert (events[-1]["run"], events[-1]["round"], events[-1]["party"]) == ("loans", 1, "party_1")
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 6000
-    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
-
-
-def test_status_is_quick_to_start() -> None:
-    code = "import sys; import homo_dp.runs.run_status, homo_dp.status; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

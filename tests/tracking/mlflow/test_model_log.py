@@ -13,47 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from homo_dp import infer
-from homo_dp.config.model import ModelConfig
-from homo_dp.core.errors import DataError, ModelFileError
-from homo_dp.data.columns import Categorical, Label, Numeric
+from homo_dp.core.errors import ModelFileError
+from homo_dp.data.columns import Label, Numeric
 from homo_dp.data.encoding import Encoding
-from homo_dp.models.files import ModelCard, save_model
-from homo_dp.models.registry import build_model
 from homo_dp.tracking.mlflow.model_log import model_file, save_pyfunc
-from homo_dp.tracking.mlflow.signature import describe, example_of
 from homo_dp.tracking.pyfunc import TRUST
 from tests.commands import run_command
 from tests.tracking.conftest import Trained
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+from tests.tracking.mlflow.parts import COLUMNS, loaded, saved
 
-COLUMNS = (Numeric("age", 0, 100, "middle"), Categorical("smokes", ("no", "yes")), Categorical("stage", (1, 2, 3)))
 PIXELS = Encoding((), Label("y", tuple(range(10))), shape=(1, 8, 8), pixel_bounds=(0.0, 16.0))
 ROWS = pd.DataFrame({"age": [50.0, None], "smokes": ["yes", "?"], "stage": [1.0, 3.0], "id": [1, 2]})
-
-
-def saved(folder: Path, encoding: Encoding, model: dict[str, Any], classes: list[Any] | None) -> Path:
-    """A model file with random weights."""
-    bounds = encoding.label.bounds
-    built = build_model(ModelConfig(**model), encoding.input_shape, classes, 0, bounds)
-    card = ModelCard(
-        built.architecture, tuple(classes or ()), "y", encoding.to_json(), threshold=0.3, target_bounds=bounds
-    )
-    torch.manual_seed(3)
-    weights = {name: torch.randn_like(value) for name, value in built.module.state_dict().items()}
-    save_model(folder / "model.bin", weights, card)
-    return folder / "model.bin"
-
-
-def loaded(path: Path, folder: Path) -> Any:
-    import mlflow.pyfunc
-
-    save_pyfunc(path, folder / "pyfunc")
-    return mlflow.pyfunc.load_model(str(folder / "pyfunc"))
 
 
 @pytest.mark.parametrize(
@@ -93,18 +68,6 @@ def test_a_model_of_images(tmp_path: Path) -> None:
     model = loaded(path, tmp_path)
     assert len(model.predict(np.zeros((5, 1, 8, 8)))) == 5
     assert model.input_example.shape == (1, 1, 8, 8)
-
-
-def test_signature_and_example_hold_public_bounds_and_no_row(tmp_path: Path) -> None:
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
-    example = example_of(describe(path))
-    assert example.to_dict("records") == [{"age": 50.0, "smokes": "no", "stage": 1.0}]
-    model = loaded(path, tmp_path)
-    assert {column.name: column.type.name for column in model.metadata.signature.inputs.inputs} == {
-        "age": "double",
-        "smokes": "string",
-        "stage": "double",
-    }
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
@@ -166,17 +129,6 @@ def test_a_model_of_the_users_own_module_is_trained_registered_and_served(tmp_pa
     assert inferred.returncode == 0, inferred.stderr
     again = pd.read_csv(tmp_path / "out" / "test_predict.csv")["pred_prob"]
     assert np.allclose(sorted(again), sorted(written), atol=1e-6)
-
-
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    from homo_dp.tracking.pyfunc import Scorer
-
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
-    with pytest.raises(DataError, match="DataFrame"):
-        Scorer(str(path)).predict(np.zeros((1, 3)))
-    (tmp_path / "bad").write_bytes(b"no model")
-    with pytest.raises(ModelFileError):
-        describe(tmp_path / "bad")
 
 
 def test_the_logged_model_scores_as_the_run_did(trained: Trained, client: MlflowClient) -> None:

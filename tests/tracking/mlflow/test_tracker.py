@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from homo_dp.config.load import load_config
-from homo_dp.core.errors import DataError
 from homo_dp.privacy.errors import BudgetExceeded
-from homo_dp.runs.run_facts import failure_tags
 from homo_dp.tracking.mlflow import run_log
 from homo_dp.tracking.mlflow.charts import chart_names
 from homo_dp.tracking.mlflow.sender import main as send
@@ -31,6 +28,7 @@ from tests.tracking.conftest import ROUNDS, Trained
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
+
 
 PARTIES = ("party_1", "party_2", "party_3")
 
@@ -280,11 +278,3 @@ def test_a_refused_run_says_why(
     assert parent.info.status == "FAILED"
     assert "lifetime_epsilon=1" in parent.data.tags["reason"]
     assert "lifetime_epsilon=1" in parent.data.tags["mlflow.note.content"]
-
-
-def test_why_a_run_failed_is_told_elsewhere_only_in_words_that_quote_no_row() -> None:
-    elsewhere = load_config(None, {"tracking.uri": "http://127.0.0.1:1"})
-    quoting = DataError("a.csv: row 7, column age: 'Alice' is no number")
-    assert failure_tags(elsewhere, quoting) == {"reason": "DataError"}
-    assert failure_tags(load_config(None), quoting)["reason"].endswith("is no number")
-    assert failure_tags(elsewhere, BudgetExceeded("epsilon=2"))["reason"] == "epsilon=2"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,61 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import homo_dp.train as train
-from homo_dp import report
-from homo_dp.core.errors import InputError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.tracking.report.contents import Checks, report_page
 from homo_dp.tracking.report.pictures import checked_by_the_run, plots_of
 from homo_dp.tracking.report.record import find_record
-from homo_dp.tracking.report.text import event_words, guarantee, limits, released_words, weakness
-from tests.commands import Finished, run_command
+from tests.commands import run_command
 from tests.tracking.conftest import ROUNDS, Trained
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-
-
-class Shell:
-    """Runs the command in a folder of the test's own."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        monkeypatch.chdir(folder)
-
-    def report(self, *arguments: str) -> Finished:
-        return run_command(report.main, [*arguments, "-o", "report.html"], self.monkeypatch, self.capsys)
-
-    @property
-    def text(self) -> str:
-        """What a reader sees."""
-        page = (self.folder / "report.html").read_text()
-        return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<style>.*</style>", "", page)))
-
-
-@pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
-def folder(trained: Trained, tmp_path: Path) -> Path:
-    """A copy of the outputs alone, without the ledger."""
-    copied = tmp_path / "archive"
-    shutil.copytree(trained.out, copied)
-    config = copied / "numbers_config.yaml"
-    config.write_text(config.read_text().replace(str(trained.folder / "ledger.sqlite"), "elsewhere.sqlite"))
-    return copied
-
-
-def change(path: Path, edit: Any) -> None:
-    value = json.loads(path.read_text())
-    edit(value)
-    path.write_text(json.dumps(value))
-
-
-def failed(folder: Path) -> str:
-    """What is found to be wrong, a line each; without the plots, which take a second."""
-    return "\n".join(text for good, text in report.findings(find_record(folder), None) if not good)
+from tests.tracking.report.parts import Shell, change
 
 
 def test_it_says_everything_from_the_folder_alone(shell: Shell, folder: Path) -> None:
@@ -135,26 +88,6 @@ def test_an_edited_row_is_found(shell: Shell, folder: Path) -> None:
     assert "Do not rely on this report" in first
 
 
-def test_an_edited_epsilon_so_far_is_found(folder: Path) -> None:
-    assert failed(folder) == ""
-    change(folder / "numbers_ledger.json", lambda rows: rows[4].update(epsilon=0.01))
-    assert "row 5 shows another epsilon" in failed(folder)
-
-
-def test_many_edited_rows_are_counted(folder: Path) -> None:
-    def edit(rows: list[dict[str, Any]]) -> None:
-        rows[:] = [{**row, "sigma": 9.0} for row in 4 * rows]
-
-    change(folder / "numbers_ledger.json", edit)
-    assert "more rows are not as they were written" in failed(folder)
-
-
-@pytest.mark.parametrize("edit", [{"epsilon": 0.5}, {"statement": "Nothing can be seen: epsilon 0.5 at delta 1e-05."}])
-def test_an_edited_headline_is_found(folder: Path, edit: dict[str, Any]) -> None:
-    change(folder / "numbers.dat", lambda value: value["privacy"].update(edit))
-    assert "epsilon" in failed(folder)
-
-
 def test_a_missing_extract_is_found(shell: Shell, folder: Path) -> None:
     (folder / "numbers_ledger.json").unlink()
     done = shell.report(str(folder))
@@ -193,36 +126,6 @@ def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(shell: Shell, f
 def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
     assert "is not a store" in shell.report("0" * 32).error_lines[0]
     assert not list(shell.folder.iterdir())
-
-
-def test_a_missing_row_is_found_by_its_epsilon(folder: Path) -> None:
-    change(folder / "numbers_ledger.json", lambda rows: rows.pop(4))
-    assert "was stated" in failed(folder)
-
-
-def test_a_party_without_any_row_is_found(folder: Path) -> None:
-    def edit(rows: list[dict[str, Any]]) -> None:
-        rows[:] = [row for row in rows if row["party"] != "party_3"]
-
-    change(folder / "numbers_ledger.json", edit)
-    assert "party_3: has no row" in failed(folder)
-
-
-def test_a_round_that_was_interrupted_counts_for_all_parties(folder: Path) -> None:
-    change(folder / "numbers_ledger.json", lambda rows: rows.pop())
-    change(folder / "numbers.dat", lambda value: value.update(interrupted=True))
-    assert failed(folder) == ""
-    found = [text for _, text in report.findings(find_record(folder), None)]
-    assert any("party_3: had not answered the round that was interrupted" in text for text in found)
-    change(folder / "numbers_ledger.json", lambda rows: rows.pop(2))
-    assert "party_3" in failed(folder)  # two of its rows are missing
-
-
-def test_swapped_and_replaced_rows_are_found(folder: Path) -> None:
-    change(folder / "numbers_ledger.json", lambda rows: rows.insert(0, rows.pop(1)))
-    assert "reordered" in failed(folder)
-    change(folder / "numbers_ledger.json", lambda rows: rows.reverse())
-    assert "reordered" in failed(folder)
 
 
 def test_an_epsilon_that_was_made_smaller_is_found(shell: Shell, folder: Path) -> None:
@@ -264,17 +167,6 @@ def test_a_run_in_mlflow(shell: Shell, trained: Trained, client: MlflowClient) -
     assert "what was released" in shell.text.lower()
     assert shell.report("0" * 32, "--uri", trained.uri).code == 2
     assert shell.report("no/such/folder").code == 2
-
-
-def test_a_folder_without_or_with_two_trainings(shell: Shell, folder: Path) -> None:
-    (shell.folder / "empty").mkdir()
-    assert "no indicators" in shell.report("empty").error_lines[0]
-    shutil.copy(folder / "numbers.dat", folder / "second.dat")
-    change(folder / "second.dat", lambda value: value.update(run="another"))
-    assert "several trainings" in shell.report(str(folder)).error_lines[0]
-    assert shell.report(str(folder / "numbers.dat")).code == 0
-    with pytest.raises(InputError):
-        find_record(folder)
 
 
 def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
@@ -340,30 +232,6 @@ def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shel
     assert "None" not in shell.text
     assert "nothing stops further runs" not in shell.text
     assert "Quality" not in shell.text
-
-
-def test_words() -> None:
-    private = {"private": True, "epsilon": 3.0, "delta": 1e-5, "quoted_observer": "aggregator", "secure_mode": True}
-    assert weakness(private) is None
-    assert "above 10" in (weakness({**private, "epsilon": 1e6}) or "")
-    assert "no finite epsilon" in (weakness({**private, "epsilon": None}) or "")
-    trusted = {**private, "quoted_observer": "model_reader"}
-    assert "NOT covered" in guarantee(trusted)
-    assert "NOT covered" not in guarantee(private)
-    assert "trusted" in released_words(trusted)
-    assert "trusted" in limits(trusted, None)[0]
-    shared = {**trusted, "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}}}
-    for said in (guarantee(shared), limits(shared, None)[0]):  # parties noised what they sent, if not enough
-        assert "towards it epsilon is 240" in said
-        assert "before noise" not in said
-        assert "no guarantee" not in said
-    assert "nominal" in limits({**private, "notes": ["a nominal figure"]}, 1.0)[1]
-    assert "Secure mode was off" in limits({**private, "secure_mode": False}, 1.0)[0]
-    assert not [text for text in limits(private, 1.0) if "lifetime" in text]
-    gaussian = {"type": "GaussianDpEvent", "noise_multiplier": 2.0}
-    drawn = {"type": "SampledWithoutReplacementDpEvent", "sample_size": 5, "source_dataset_size": 9, "event": gaussian}
-    both = event_words({"type": "ComposedDpEvent", "events": [drawn, {"type": "NoOpDpEvent"}]})
-    assert both == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
 
 
 def test_what_the_config_says_for_the_officer_is_on_the_page(folder: Path) -> None:

@@ -35,7 +35,7 @@ from tests.federation.small import (
 )
 
 RADIUS = 2.0  # rows are clipped to this norm, so X^T X has sensitivity RADIUS^2
-HERE = "tests.federation.test_round_sums:SecondMomentFirst"
+HERE = "tests.federation.mechanisms.test_round_sums:SecondMomentFirst"
 
 
 class SecondMomentFirst(DpFedSgd):

@@ -1,0 +1,26 @@
+"""A dry run: what a training would cost and release, without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.console.screen import Screen
+from homo_dp.runs.dry_run import show_plan
+from tests.runs.parts import private_table
+
+
+def test_a_dry_run_counts_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {**private_table(tmp_path), "privacy.ledger": str(tmp_path / "none.sqlite"), "train.batch_size": 5}
+    show_plan(load_config(None, given), Screen(as_json=True))
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)["parties"]["all"]["rows"]
+    assert 200 < rows < 280
+    assert "were counted in the files" in printed.err
+    assert "noise to signal per step is" not in printed.err
+    show_plan(load_config(None, {**given, "privacy.target_epsilon": 0.1}), Screen(as_json=True))
+    assert "warning: noise to signal per step is" in capsys.readouterr().err
+    assert not (tmp_path / "none.sqlite").exists()

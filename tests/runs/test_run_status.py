@@ -1,0 +1,20 @@
+"""What the folders of runs say about them."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.core.events import kept_events, told_errors
+from homo_dp.federation.sessions.plan import PlanRefused
+from homo_dp.runs.run_status import status as status_of
+
+
+def test_a_run_that_its_operator_refused_is_called_refused(tmp_path: Path) -> None:
+    own = load_config(None, {"party.name": "party_1", "party.state_dir": str(tmp_path)})
+    (tmp_path / "loans").mkdir()
+    (tmp_path / "loans" / "lock").touch()
+    for error, state in ((PlanRefused("operator", "no"), "refused"), (ValueError("no"), "ended with an error")):
+        with pytest.raises(ValueError, match="no"), kept_events(tmp_path / "loans"), told_errors(PlanRefused):
+            raise error
+        assert status_of(own)["runs"][0]["state"] == state
