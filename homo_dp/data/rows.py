@@ -123,7 +123,7 @@ def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     return named.to_numpy(dtype=object)
 
 
-def test_mask(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
+def held_out_mask(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     """Which rows the split column marks as test rows; it may say train or test and nothing else."""
     words = np.char.lower(texts(frame, column, source).astype(str))
     wrong = ~np.isin(words, ["train", "test"])

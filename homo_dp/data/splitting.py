@@ -12,7 +12,7 @@ import pandas as pd
 from homo_dp.core.errors import DataError
 from homo_dp.data import partition
 from homo_dp.data.hashed_places import name_places, row_places
-from homo_dp.data.rows import Rows, test_mask, texts
+from homo_dp.data.rows import Rows, held_out_mask, texts
 
 if TYPE_CHECKING:
     from homo_dp.config.data import DataConfig, PartitionConfig
@@ -36,7 +36,7 @@ def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> li
         names, train_parts, test_parts = _dealt(data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed)
         return _shares(names, train_parts, test_parts)
     if data.split_column is not None:
-        mask = test_mask(rows.frame, data.split_column, rows.source)
+        mask = held_out_mask(rows.frame, data.split_column, rows.source)
         kept, held = np.flatnonzero(~mask), np.flatnonzero(mask)
         names, train_parts, test_parts = _dealt(data, rows, kept, rows, held, seed)
         return _shares(names, train_parts, test_parts)

@@ -1,0 +1,43 @@
+"""Outer bounds of a draft come from names alone: no value of the table is in them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from homo_dp.data.outer_bounds import ANYTHING, outer_bounds, outer_draft
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("age", (0, 150)),
+        ("patientAge", (0, 150)),
+        ("AGE_AT_VISIT", (0, 150)),
+        ("birth_year", (1800, 2200)),
+        ("longitude", (-180, 180)),
+        ("page", ANYTHING),  # a word that only contains another says nothing
+        ("", ANYTHING),
+    ],
+)
+def test_a_word_of_the_name_decides(name: str, bounds: tuple[float, float]) -> None:
+    assert outer_bounds(name) == bounds
+
+
+def test_a_draft_loads_as_yaml_and_holds_no_value(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,age,'odd: name',y\n1,7654321,8765432,1\n2,7654322,8765433,0\n")
+    text = outer_draft(path, label="y")
+    data = yaml.safe_load(text)["data"]
+    assert set(data["columns"]) == {"age", "'odd: name'"}
+    assert data["columns"]["age"]["bounds"] == [0, 150]
+    assert (data["scaling"], data["bounds_source"], data["label"]) == ("private", "public", "y")
+    assert "765432" not in text
+
+
+def test_rows_do_not_change_the_draft(tmp_path: Path) -> None:
+    drafts = []
+    for rows in ("1,2\n", "900,-4\n" * 50):
+        (tmp_path / "t.csv").write_text("income,y\n" + rows)
+        drafts.append(outer_draft(tmp_path / "t.csv"))
+    assert drafts[0] == drafts[1]
