@@ -85,7 +85,7 @@ def send_letter(connection: socket.socket, letter: Question | Answer) -> None:
 
 
 def receive_letter(connection: socket.socket, most_bytes: int) -> dict[str, Any]:
-    """The fields of a letter from a socket, or MessageError; no more than `most_bytes` of messages are taken."""
+    """The fields of a letter from a socket, of at most `most_bytes` of messages; MessageError if it is none."""
     (length,) = struct.unpack(">I", _exactly(connection, 4))
     if length > _MOST_HEADER:
         raise MessageError(f"header of {length} bytes, allowed {_MOST_HEADER}: not a letter of homo_dp")
@@ -106,7 +106,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while len(pieces) < size:
         piece = connection.recv(min(size - len(pieces), 1 << 20))
         if not piece:
-            raise MessageError("the other side closed the socket in the middle of a letter")
+            raise ConnectionError("the other side closed the socket in the middle of a letter")
         pieces += piece
     return bytes(pieces)
 
