@@ -80,7 +80,7 @@ def _secure_mode() -> Finding:
         from homo_dp.privacy.noise.source import secure_noise
 
         noise = secure_noise()
-    except Exception as error:  # whatever is wrong with the packages it is made of
+    except Exception as error:  # a broken installation may raise any error
         return Finding("secure mode", False, f"does not work ({type(error).__name__}: {error}); install cryptography")
     return Finding("secure mode", noise.secure and noise.private, "noise and sampling by a cryptographic generator")
 

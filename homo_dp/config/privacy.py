@@ -377,7 +377,9 @@ SECTIONS: dict[str, type[PrivacyConfig]] = {
 }
 BUILT_IN = tuple(SECTIONS)
 HAVE_RULES = ("dp_sgd", "dp_fedsgd", "none")  # mechanisms that train.auto knows settings for
-CHOSEN = "dp_fedsgd"  # by train.auto, where nobody names one: a noisy sum a round, which parties can share
+CHOSEN = (
+    "dp_fedsgd"  # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can share
+)
 # Every key of every mechanism: a mechanism of one's own may read them all.
 EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
 

@@ -177,7 +177,7 @@ class TrainConfig(Section):
         if filled.get("batch_size") is None and filled.get("sample_rate") is None:
             filled["batch_size"] = 50
         found = check(filled)
-        # What was filled in here was set by nobody: train.auto goes by what was. Null is not set either.
+        # train.auto fills only what the user did not set. What is filled in here does not count as set, nor does null.
         found.model_fields_set.intersection_update(name for name, value in given.items() if value is not None)
         return found
 

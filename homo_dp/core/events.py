@@ -15,8 +15,8 @@ from homo_dp.core.errors import printable
 
 FORMATS: Final = ("text", "json")
 FILE: Final = "events.jsonl"
-REFUSED: Final = "refused: "  # how the last event of a run begins that this side turned down
-_MOST_BYTES: Final = 1 << 20  # of the file of events; then it starts anew, and the last one is kept beside it
+REFUSED: Final = "refused: "  # prefix of the last event of a run that this side refused
+_MOST_BYTES: Final = 1 << 20  # size at which the file of events is replaced; the one before is kept beside it
 _SUBJECTS: Final = ("run", "round", "party")
 _now: dict[str, Any] = dict.fromkeys(_SUBJECTS)
 log = logging.getLogger("homo_dp")

@@ -247,7 +247,7 @@ def _new_temporary(target: Path) -> tuple[Path, int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.open(temporary, flags, FILE_MODE)
         os.fchmod(lock, FILE_MODE)  # a umask may have taken the owner's own bits
-        with contextlib.suppress(OSError):  # a file system without locks: nobody can sweep there either
+        with contextlib.suppress(OSError):  # a file system without locks: sweeping is impossible there, too
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return temporary, lock

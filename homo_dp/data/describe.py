@@ -55,7 +55,7 @@ def round_out(low: float, high: float) -> tuple[float, float]:
     """
     if low == high:
         low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
-    if not 1e-300 < high - low < 1e300:  # no values at all, or numbers that nobody would round
+    if not 1e-300 < high - low < 1e300:  # no values at all, or a range too small or too large to round
         return (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
     step = 10.0 ** math.floor(math.log10(high - low)) / 2
     digits = max(0, 1 - math.floor(math.log10(step)))

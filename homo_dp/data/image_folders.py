@@ -96,7 +96,7 @@ def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarra
             image = _decoded(opened(name))
         except KeyError:
             raise DataError(f"{place}: {name!r} of the annotations is not there; correct the table") from None
-        except Exception as error:  # Pillow's decoders raise what they like on damaged files
+        except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
             raise DataError(f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line") from None
         if pixels is None:
             if (problem := too_large(image.size * len(frame))) is not None:

@@ -75,7 +75,9 @@ def read_images(path: str | PathLike[str], label: str = "y") -> Images:
         raise
     except MemoryError:
         raise DataError(f"{file}: the images do not fit into memory; split the file") from None
-    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for a damaged file, and more each year
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and numpy raise many kinds of errors for a damaged file, and the list changes
         raise DataError(f"{file}: not a readable image file ({reason(error)}); write it again") from None
     if len(images.frame) == 0:
         raise DataError(f"{file}: there are no images in the file")

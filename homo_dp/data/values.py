@@ -322,7 +322,9 @@ def parse_numbers(
         absent = parsed.isna().to_numpy()
     wrong: np.ndarray = absent & ~gaps & ~_is_nan_text(known)
     try:
-        return _to_float(_without(plain, absent)), wrong  # numbers beside a mistake are read as they are without it
+        return _to_float(
+            _without(plain, absent)
+        ), wrong  # a cell that is not a number does not change how the others are read
     except pa.ArrowInvalid:
         return parsed.to_numpy(dtype=np.float64), wrong
 

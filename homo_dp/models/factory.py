@@ -90,7 +90,7 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
         return _with_one_name_each(compatible_module(module.train(), fix=fix, public=public_tensors))
     except ValueError:
         raise
-    except Exception as error:  # whatever copying and replacing the layers of somebody's code may raise
+    except Exception as error:  # copying and replacing layers of foreign code may raise any error
         raise ConfigError(
             f"the layers cannot be copied and replaced ({type(error).__name__}: {_line(error)}); define classes at "
             "the top level of their file, or replace the layers yourself and leave model.fix out"

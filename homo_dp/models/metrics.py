@@ -108,7 +108,7 @@ def multiclass_metrics(labels: Ints, probabilities: Floats, classes: Sequence[An
     precision = [_ratio(int(hit), int(total)) for hit, total in zip(hits, guessed, strict=True)]
     recall = [_ratio(int(hit), int(total)) for hit, total in zip(hits, truth, strict=True)]
     f1 = [_f1(one, other) for one, other in zip(precision, recall, strict=True)]
-    # As in scikit-learn, a class that is neither present nor predicted has no say in the mean.
+    # As in scikit-learn, a class that is neither present nor predicted is left out of the mean.
     present = (truth + guessed > 0).astype(np.float64)
     areas = [auc((labels == index).astype(np.int64), probabilities[:, index]) for index in range(count)]
     defined = [area for area in areas if area is not None]

@@ -150,7 +150,7 @@ def by_gradient(facts: PublicFacts) -> Choice:
         "privacy.max_grad_norm": clip * residual(facts),
         "train.learning_rate": step / norm**2 / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task],
         "train.server_optimizer": momentum(0.5 if little else 0.9),
-        # Where noise is most of a gradient, the last model has heard all of them and a mean of models only some.
+        # Where noise dominates gradients, the last model averages over all of them, a mean of models over fewer.
         "train.averaging": {"kind": "none"} if rho < 1 else {"kind": "tail", "tail": 0.5},
         **FULL_BATCH,
     }

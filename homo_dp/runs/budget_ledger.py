@@ -111,7 +111,7 @@ class RunSpent:
     observer: str
     started: str
     parties: int
-    epsilon: float | None  # None: the noise could be repeated, so there is none to quote
+    epsilon: float | None  # None: the noise can be repeated from its seed, so no epsilon is quoted
     delta: float
 
 

@@ -188,7 +188,7 @@ class PartyServer:
         if again and self._starts[run] < _STARTS:
             self._say(run, f"ended with code {code}; it is started again")
             return
-        if not again and code != INTERRUPTED:  # one that its operator stopped goes on with the next server
+        if not again and code != INTERRUPTED:  # a run that its operator stopped is continued by the next server
             (self._folder(run) / SERVED).unlink(missing_ok=True)
         if code in (DONE, REFUSED, INTERRUPTED):
             self._settled.add(run)

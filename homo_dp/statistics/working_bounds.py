@@ -34,7 +34,7 @@ _BULK = 0.8  # share of values that the typical octave is above
 _MARGIN = 1.4  # octaves from the mean octave of a column to bounds that hold most of its values
 _DEVIATIONS = 2.0  # standard deviations from the mean to a bound
 _DOUBT = 1.3  # the spread of few columns may be large by chance
-_LEAST_WIDTH = 0.05  # of the bounds of before: spreads are not trusted to be smaller
+_LEAST_WIDTH = 0.05  # share of the bounds before: smaller spreads are not trusted
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,10 @@ class DirectoryTransport:
         try:
             message = self._open(file)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):  # those: superseded by its sender since we looked
+            if error.errno not in (
+                errno.ENOENT,
+                errno.ESTALE,
+            ):  # these were replaced by their sender since the last look
                 if file.path not in self._later:
                     self.refusals.note(file.sender, file.path, f"{error.strerror or error}; it is left alone")
                 self._later[file.path] = time.monotonic() + _AGAIN

@@ -209,7 +209,9 @@ class DpFedAvg(CohortMechanism):
         rows = (layout.flatten(fit.weights()) - layout.flatten(fit.start)).unsqueeze(0)
         sent = self.contributions(rows, self._fit_clip_norm, torch.tensor([self._within]))
         public = {name: torch.zeros_like(fit.start[name]) for name in self.privacy.public_tensors}
-        own = self.noise_at_parties and self.cohorts is None  # else this is a row of a sum, which has noise to come
+        own = (
+            self.noise_at_parties and self.cohorts is None
+        )  # otherwise the noise is added to the sum that this row is part of
         return Release(
             {**layout.unflatten(sent.rows[0]), **public},
             event=self.numbers.share_event if own else None,

@@ -148,7 +148,7 @@ class DpFedSgd(Mechanism):
                 f"each of {parties} parties adds all of its noise itself: sqrt({parties}) = {math.sqrt(parties):.3g} "
                 "times the noise of one pooled table in the total"
             )
-            if parties == 2:  # each must be hidden from the other, so there is nobody to share the noise with
+            if parties == 2:  # each party has to be hidden from the other, so each must add all of the noise
                 return alone
             shared = math.sqrt(parties / (parties - 1))
             return f"{alone}; privacy.secure_aggregation: true shares it, with {shared:.3g} times"
@@ -234,7 +234,7 @@ class DpFedSgd(Mechanism):
             raise ValueError("after_fit was called before a gradient was made")
         released, gradient.released = gradient.released, None
         parts = gradient.parts(released)
-        if self._share:  # in the order of the names, which no file or message changes
+        if self._share:  # sorted by name, so that the order depends on no file or message
             tensors = {SUM: torch.cat([parts[name].reshape(-1) for name in sorted(parts)])}
         else:
             tensors = {name: part.to(fit.start[name].dtype) for name, part in parts.items()}

@@ -180,7 +180,7 @@ class Nbafl(Mechanism):
         upload = f"weights clipped to norm {self.clip_norm:g}"
         how = "its part, under masks, of the parties' noisy mean of" if self._share else ""
         events: dict[Observer, DpEvent] = {"model_reader": reader}
-        if at_party or self._share:  # who sees masked uploads sees what a reader of the model sees
+        if at_party or self._share:  # under masks the aggregator sees only the total, as a reader of the model does
             events["aggregator"] = self.upload_event if at_party else reader
         return PartyPlan(
             noise_multiplier=sigma / self.clip_norm,
@@ -320,7 +320,9 @@ class Nbafl(Mechanism):
         """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
         what it saw, sees nothing without it."""
         updates = [replace(u, tensors={name: t.double() for name, t in u.tensors.items()}) for u in updates]
-        if self.ledger_keeper == "aggregator":  # the object that adds the noise bounds what it is added to
+        if (
+            self.ledger_keeper == "aggregator"
+        ):  # clipped here, where the noise is added, so that sensitivity and noise cannot differ
             updates = [replace(update, tensors=clip_vector(update.tensors, self.clip_norm)[0]) for update in updates]
         mean = weighted_mean(updates)
         sigma = self._sigma_for(updates, round_number)

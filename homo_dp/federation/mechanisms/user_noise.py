@@ -101,7 +101,7 @@ def user_noise(privacy: UserKeys, rounds: int, holders: int) -> UserNoise:
         raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
     check_delta(privacy.delta, privacy.population)
     try:
-        privacy.check_users()  # a population that was counted, or a mechanism of one's own, has not been asked yet
+        privacy.check_users()  # not checked before if the population was counted or the mechanism is the user's own
     except Conflict as error:
         raise ConfigError(str(error)) from None
     population = privacy.population

@@ -119,7 +119,7 @@ KINDS: Final[Kinds] = MappingProxyType(
         "sum_kept": Kind(True, False, {}),
         "signature": Kind(True, True, {}),
         "opening": Kind(True, True, {}),
-        # party -> aggregator; `rows` is a value declared public in the party's config, the rest is no function of a row
+        # party -> aggregator; `rows` is a value declared public in the party's config, the rest depends on no row
         "join": Kind(True, False, {"rows": COUNT_OR_NULL, "ledger_head": HEAD}, repeatable=True),
         "update": Kind(True, True, {"ledger_head": HEAD, "releases": RELEASES}),
         "refused": Kind(True, False, {"reason": CODE, "ledger_head": HEAD}),

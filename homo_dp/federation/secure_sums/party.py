@@ -19,7 +19,7 @@ from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.round_keys import RoundKeyShares, seed_list
 
 COMMITMENT_BYTES = 16
-_ALL_SUMS = "all"  # stands for a sum where shares of all of them are sealed
+_ALL_SUMS = "all"  # the name that is used instead of one sum's where shares of all sums are sealed together
 
 
 class Keep(Protocol):

@@ -60,7 +60,7 @@ def _lagrange(holders: Sequence[int]) -> list[int]:
 def _secret(weights: Sequence[int], shares: Sequence[bytes]) -> bytes:
     values = [int.from_bytes(share) for share in shares]
     if any(len(share) != SHARE_BYTES for share in shares) or any(value >= _PRIME for value in values):
-        raise MessageError("a share of a seed has the wrong size: whoever sent it cannot take part in this sum")
+        raise MessageError("a share of a seed has the wrong size; its sender is left out of this sum")
     secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % _PRIME
     if secret.bit_length() > 8 * SECRET_BYTES:
         raise MessageError("shares of a seed do not fit together: one of their senders altered its share")

@@ -213,7 +213,7 @@ class Aggregator:
         moved = self.weights
         moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
         if moves and self.asked is not None:
-            moved = combined.weights  # a place to start from, no step that momentum should repeat
+            moved = combined.weights  # starting weights are not a step, so momentum does not see them
         elif moves:
             moved = self.server_optimizer.step(self.weights, combined.weights)
             moved = self.mechanism.before_broadcast(moved, self.training_round)

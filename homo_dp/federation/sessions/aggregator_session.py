@@ -232,7 +232,7 @@ class AggregatorSession:
         self._settle()
         crash_point("aggregator.before_finished")
         for party in set(self.members.parties).difference(*(row["replied"] for row in self.rows)):
-            self._send_plan(party)  # it may have lost it, and the final weights are of no use without
+            self._send_plan(party)  # the party may have lost the plan, and cannot use the final weights without it
         for message in aggregator.finished():
             self.members.deliver(message)
             crash_point("aggregator.mid_finished")
@@ -290,7 +290,7 @@ class AggregatorSession:
         missing = set(self.aggregator.waiting_for)
         replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
         if missing and all(self._refused.get(party) == SKIPPED for party in missing):
-            return True  # what they charged for this round is that word: no update will follow it
+            return True  # they charged the round and refused it, so no update will follow
         if awaited and not replies:
             return False  # all parties may be late at once: do not end a round that costs budget before they had time
         return self._enough(replies) and not awaited - self._absent

@@ -26,7 +26,9 @@ def unpacked(question: Message, kept: Kept, kinds: Kinds) -> Message:
         return kept[1]
     mark = _mark(question, kinds)
     place = len(kept) - len(mark)
-    if kept[place:].startswith(_ASKED):  # an outbox of an earlier version has no mark, and one answer to any question
+    if kept[place:].startswith(
+        _ASKED
+    ):  # outboxes of earlier versions have no mark: their one answer fits every question
         if kept[place:] != mark:
             raise _another(question)
         kept = kept[:place]

@@ -31,7 +31,9 @@ class PartyLimits:
 
     max_weight: float = 1e6
     max_rate: float = 1e3
-    max_network_weight: float | None = None  # of the model's own weights; None where it rounds nothing by place
+    max_network_weight: float | None = (
+        None  # of the model's own weights; None where rounding does not depend on a row's place
+    )
 
     @property
     def model_weight(self) -> tuple[str, float]:

@@ -1,7 +1,7 @@
 """A party's side of a run: join, agree to the plan or refuse it, answer rounds, keep the result.
 
-``Party`` answers a round: check, fit, keep, charge. ``PartySession`` talks: a message comes in by ``take``, whoever
-brings it, a transport or a simulation.
+``Party`` answers a round: check, fit, keep, charge. ``PartySession`` talks: a transport or a simulation hands
+each message to ``take``.
 
 On disk (where the run has a folder), in this order: the plan that was agreed to; for each round the optimiser, the
 update in the outbox, the charge in the ledger, and only then the update on its way; at the end the final weights.
@@ -118,7 +118,7 @@ class Party:
                         self.fit.load(dict(message.tensors))
                         made = self.mechanism.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
-                except Exception as error:  # of any kind: which one it is may depend on rows
+                except Exception as error:  # of any kind, because the kind of an error may depend on rows
                     self.failure = error
                     answer = self.skipped(message)
                 if self.charges_itself or self.failure is None:
@@ -142,7 +142,7 @@ class Party:
         return broadcast
 
     def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
-        """``releasing`` where this party pays for the round; nothing of it where the aggregator pays, or nobody."""
+        """``releasing`` if this party is charged for the round; a context that does nothing if it is not."""
         if not self.charges_itself:
             return nullcontext(Releasing())
         if self.ledger is None:
@@ -182,7 +182,7 @@ class Party:
         self._go_back_to = FitState.of(self.fit, self.mechanism)
 
     def _keep(self, number: int) -> None:
-        """Hand the state after a round to whoever stores it: after a fit that failed, the one before it."""
+        """Store the state after a round; after a fit that failed, the state before it."""
         if self.keep is not None:
             before = self._go_back_to if self.failure is not None else None
             self.keep(number, before or FitState.of(self.fit, self.mechanism))
@@ -269,7 +269,7 @@ class PartySession:
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
         self._wondered = False
-        self._doubt: float | None = None  # since when the aggregator calls our ledger behind
+        self._doubt: float | None = None  # since when the aggregator says that this party's ledger has lost rows
 
     def run(self) -> Weights:
         """Take part until the final weights are here."""

@@ -220,7 +220,7 @@ def _check_protection(own: Config, plan: Plan) -> None:
             f"only if its own config says privacy.mechanism: {mechanism}",
         )
     tree = _merged(own, plan)
-    tree["privacy"]["trust_aggregator"] = True  # without it, a config that asks for trust is not even valid
+    tree["privacy"]["trust_aggregator"] = True  # a config that asks for trust is invalid without it
     if found.leaves_noise_to_aggregator(config_from(tree)) and not own.privacy.trust_aggregator:
         raise PlanRefused(
             "trust",

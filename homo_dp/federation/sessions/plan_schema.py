@@ -59,7 +59,9 @@ class PlanRefused(BudgetExceeded):
     """A plan that passes what the party's own config allows; ``reason`` is the word that the aggregator is told."""
 
     def __init__(self, reason: str, text: str) -> None:
-        super().__init__(one_line(text, _SHOWN))  # words of another machine on an operator's screen
+        super().__init__(
+            one_line(text, _SHOWN)
+        )  # text from another machine: shortened and on one line before an operator sees it
         self.reason = reason
 
 

@@ -23,7 +23,9 @@ COMMITMENTS: Final = "commitments"
 SIGNATURE: Final = "signature"
 LISTS: Final = "lists"
 TAG_BYTES: Final = 16  # that AES-GCM adds to a row of shares
-ABSENT: Final = bytes(shares.SHARE_BYTES)  # a share that its holder does not have; a true one is zero by 2**-256
+ABSENT: Final = bytes(
+    shares.SHARE_BYTES
+)  # stands for a share that its holder lacks; a real share is all zeros with probability 2**-256
 _MOST_KEY_BYTES = 4096
 _MOST_ROUND_KEYS = 1 << 25  # bytes that a party leaves at the meeting: they are one message
 

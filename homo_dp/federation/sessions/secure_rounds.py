@@ -216,7 +216,7 @@ class AggregatorSums:
                 with suppress(MessageError):
                     found[name] = text_of(message, SIGNATURE)
         for name, signature in found.items():
-            with suppress(MessageError):  # a bad answer costs its sender its part in this sum, and nobody else anything
+            with suppress(MessageError):  # a bad answer excludes its sender from this sum; the others go on
                 held.agreed(name, signature)
         if not held.has_quorum:
             raise SumDiscarded(

@@ -86,7 +86,9 @@ class ClientFit(LocalFit):
         asked |= {"learning_rate": self.train.learning_rate, "proximal_mu": self.proximal_mu}
         try:
             found = self._checked(self.client(arrays_of(self.start), asked))
-        except Exception as error:  # the client is somebody else's code, on rows that nobody else may hear about
+        except (
+            Exception
+        ) as error:  # the client is foreign code: the text of its error may quote rows, so only its type is logged
             log.warning("client %s: %s; its update counts as zero", self.facts.name, type(error).__name__)
             found = None
         if found is not None:

@@ -42,7 +42,9 @@ class UsersFit(LocalFit):
         idle = torch.ones(users, dtype=torch.bool)
         idle[drawn[drawn < users]] = False
         decoys = idle.nonzero().flatten()[: max(0, trained - len(drawn))]
-        self.training.run(mechanism, decoys, weights, round_number)  # for the time that it takes; the result is dropped
+        self.training.run(
+            mechanism, decoys, weights, round_number
+        )  # so that the time of a round does not depend on who was drawn; the result is dropped
         return mechanism.release(total, mechanism.plan(self.facts))
 
 

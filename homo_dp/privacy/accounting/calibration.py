@@ -72,7 +72,7 @@ def _root(excess: Callable[[float], float], one: tuple[float, float], other: tup
     if f_a == 0 or f_b == 0:
         return a if f_a == 0 else b
     for turn in range(200):
-        # Where the curve is no straight line at all, halving in between keeps the number of turns small.
+        # Where the curve is far from a straight line, bisection steps bound the number of iterations.
         c = (a + b) / 2 if turn % 8 == 7 else b - f_b * (b - a) / (f_b - f_a)
         f_c = excess(c)
         if f_c * f_b < 0:

@@ -36,7 +36,7 @@ class CheckedRows:
         """Read and check the rows since the last look, and the head against them; inside a transaction."""
         version = self._store.version()
         if version == self._counted and self.anchored:
-            return  # nobody else has written, and our own rows are known
+            return  # no other process has written, and our own rows are known
         if self.reached == GENESIS:
             self._from_checkpoint()
         reached = self.reached
@@ -96,7 +96,9 @@ class CheckedRows:
         try:
             self.totals = Totals.from_text(content)
         except ValueError as error:
-            raise LedgerError(f"ledger={self.path} row={number} has a checkpoint that is none ({error})") from None
+            raise LedgerError(
+                f"ledger={self.path} row={number} has a checkpoint that cannot be read ({error})"
+            ) from None
         self.reached = before
 
     def walk(self) -> Iterator[LedgerRow]:

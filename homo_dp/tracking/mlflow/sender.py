@@ -24,7 +24,7 @@ from homo_dp.tracking.mlflow.store import Store, one_line
 
 POLL_SECONDS = 0.02
 LONGEST_PAUSE = 5.0
-POLITENESS = 5  # of a sender beside its run: where cores are short, training goes first
+POLITENESS = 5  # niceness of a sender: training goes first where cores are short
 FOLLOW = "--follow"
 ANSWER = 1  # the file number on which a run hears from its sender
 # A tracking server that is down should be noticed in seconds, not in MLflow's four minutes of retries.

@@ -189,7 +189,7 @@ class Store:
         from mlflow.entities import Param
 
         named = {_name(key): str(value)[:PARAM_LENGTH] for key, value in line["params"].items()}
-        if line["key"] in self.state.shared:  # what was said at an earlier start stays: MLflow lets none change
+        if line["key"] in self.state.shared:  # parameters of an earlier start stay: MLflow does not let them change
             known = self.client.get_run(self._id(line)).data.params
             named = {key: value for key, value in named.items() if key not in known}
         params = [Param(key, value) for key, value in named.items()]

@@ -38,7 +38,7 @@ def _carried(message: Message, context: Context) -> Message:
     try:
         question = Question.of(dict(message.content.config_records[RECORD]))
         answer = carry(replace(question, job=str(context.run_id)), _place(context, question.run))
-    except Exception:  # its text would travel: paths and settings of this site are nobody's business
+    except Exception:  # the error's text would be sent: it may hold paths and settings of this site
         log.exception("homo_dp: the party could not be asked")
         answer = Answer("failed")
     return Message(RecordDict({RECORD: ConfigRecord(answer.fields())}), reply_to=message)

@@ -71,7 +71,7 @@ class GridTransport:
         - SuperLink, SuperNodes and ClientApps carry sealed bytes only, and an altered one is refused;
         - a message for a party goes to the node from which a message came that this party signed;
         - a message is sent again until the party has dealt with it, or a newer one of its kind is there;
-        - a node that is lost or says nonsense costs its own party the round, and nobody else anything.
+        - a node that is lost or says nonsense costs its own party the round; the others go on.
 
     After a crash of the aggregator nothing of this is there any more: it asks again, and parties say the same again.
     """

@@ -92,7 +92,7 @@ def receive_letter(connection: socket.socket, most_bytes: int) -> dict[str, Any]
     try:
         fields = json.loads(_exactly(connection, length))
     except (ValueError, RecursionError):
-        raise MessageError("header is no JSON: not a letter of homo_dp") from None
+        raise MessageError("the header is not JSON, so this is not a letter of homo_dp") from None
     sizes = fields.pop("sizes", None) if isinstance(fields, dict) else None
     if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
         raise MessageError("sizes: must be a list of sizes; not a letter of homo_dp")

@@ -224,7 +224,7 @@ class Link:
                         consumers = await make_stream(client, self._queue, separate=separate)
                 self._hear(consumers)
                 return client, closed
-            except Exception as error:  # nats-py raises anything at a server that answers nonsense
+            except Exception as error:  # nats-py raises any kind of error if a server breaks the protocol
                 failure = error
                 await _close(client)
         raise failure
