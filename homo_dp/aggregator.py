@@ -33,9 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen.notes(loaded.notes)
     check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
     with quick_imports():
-        from homo_dp.runs.aggregator_process import AggregatorProcess
+        from homo_dp.runs.learning_runs import aggregate
 
-    return AggregatorProcess(loaded.config, screen).run()
+    return aggregate(loaded.config, screen)
 
 
 make_callable(__name__, "homo_dp.api.processes:aggregator")

@@ -211,7 +211,7 @@ class DataConfig(Section):
     counts: Literal["public", "declared", "private"] | None = key(
         None,
         "Row counts that `rows` does not declare: `public`, the true ones may be known; `declared`, a private run is "
-        "refused; `private`, noisy ones are released first, under `privacy.statistics_share` (in one process). Null: "
+        "refused; `private`, noisy ones are released first, under `privacy.statistics_share`. Null: "
         "a party process refuses, a run in one process makes them public and says so.",
     )
     test_file: FilePath | dict[PartyName, FilePath] | None = key(None, "Test table, or one for each party.")

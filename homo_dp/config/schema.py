@@ -162,10 +162,6 @@ class Config(Section):
             )
         if self.privacy.target_epsilon is None:
             raise Conflict(f"data.{name}=private: shares privacy.target_epsilon with the training; give it")
-        if name == "counts" and isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation:
-            raise Conflict(
-                "data.counts=private: secure aggregation shows the total of all parties alone; declare data.rows"
-            )
         masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
         if name.endswith(".levels") and (masked or self.federation.parties or self.party.name):
             raise Conflict(

@@ -64,7 +64,7 @@ from homo_dp.runs.processes import (
 )
 from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
-from homo_dp.runs.statistics_outputs import publish, results_of
+from homo_dp.runs.statistics_outputs import Results, publish, results_of
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
 from homo_dp.tracking.tracker import open_tracker
@@ -101,6 +101,7 @@ class AggregatorProcess:
         self.sealer.limits = replace(self.sealer.limits, bytes=min(self.sealer.limits.bytes, needed))
         self.tracker = open_tracker(config)
         self.ledger: Ledger | None = None
+        self.found: Results | None = None  # of a run that asks, once it is over
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
@@ -236,8 +237,8 @@ class AggregatorProcess:
         config, output = self.config, self.config.output
         promised = promised_statement(config, aggregator, plan, aggregator.round)
         if not aggregator.mechanism.trains:
-            results = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)
-            publish(config, results, self.screen, self.tracker)
+            self.found = results_of(aggregator.mechanism, aggregator.weights, self.run_id, promised)
+            publish(config, self.found, self.screen, self.tracker)
             return
         statement = continued_statement(promised, self.earlier, config.data.dataset)
         files = {

@@ -17,13 +17,16 @@ from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Numeric
 from homo_dp.data.declared import is_pattern
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import encoding_of, load_federation
+from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.runs.learning_levels import released_levels
 from homo_dp.runs.statistics import ask_in_process
+from homo_dp.runs.statistics_outputs import Results
 from homo_dp.statistics.private_levels import TAIL, LevelsRelease
 
 # How what is learnt shares the statistics' budget.
@@ -33,7 +36,7 @@ LATER = "(learnt later)"  # stands for levels that are not known yet
 
 def learns(config: Config) -> bool:
     """Whether a config asks for bounds, counts or levels to be learnt, and they have not been yet."""
-    return bool(_parts(config)) and config.data.learnt is None and config.privacy.mechanism != "statistics"
+    return bool(parts_of(config)) and config.data.learnt is None and config.privacy.mechanism != "statistics"
 
 
 def with_what_is_learnt(config: Config) -> Config:
@@ -41,12 +44,12 @@ def with_what_is_learnt(config: Config) -> Config:
     if not learns(config):
         return config
     steps = {"levels": with_released_levels, "counts": with_noisy_counts, "bounds": with_working_bounds}
-    for name, part in _parts(config).items():
+    for name, part in parts_of(config).items():
         config = steps[name](config, part)
     return config
 
 
-def _parts(config: Config) -> dict[str, float]:
+def parts_of(config: Config) -> dict[str, float]:
     """What is to be learnt, in this order, and its part of the statistics' budget."""
     data = config.data
     asked = {
@@ -85,26 +88,39 @@ def _with_levels_later(config: Config) -> Config:
             )
         tree["data"]["columns"][name]["levels"] = [LATER]
     later = config_from(tree)
-    known = encoding_of(later).names
+    known = _known_encoding(later).names
     if unused := [name for name in config.data.private_levels if name not in known]:
         raise DataError(f"data.columns.{unused[0]}.levels=private: the column is not used; leave its description out")
     return later
 
 
 def with_noisy_counts(config: Config, part: float = 1.0) -> Config:
-    """The config with noisy row counts as the declared ones.
+    """The config with noisy row counts as the declared ones."""
+    names = list(load_federation(config).parties)
+    return with_counts(config, ask_in_process(counts_phase(config, names, part)), names)
+
+
+def counts_phase(config: Config, names: Sequence[str], part: float = 1.0) -> Config:
+    """The statistics that ask for row counts.
 
     Guarantees:
         - until they are released nothing depends on the true counts: every party stands with one row.
     """
-    names = list(load_federation(config).parties)
-    phase = phase_of(config, ["rows"], part)
-    tree = phase.model_dump(mode="json")
+    tree = phase_of(config, ["rows"], part).model_dump(mode="json")
     tree["data"] |= {"rows": dict.fromkeys(names, 1), "counts": None}
-    found = ask_in_process(config_from(tree))
+    return config_from(tree)
+
+
+def with_counts(config: Config, found: Results, names: Sequence[str]) -> Config:
+    """The config with the counts that statistics found; where only the total was seen, its equal parts.
+
+    Equal parts are all that masked sums need: parties sample with one rate, and only the total is divided by.
+    """
     answer = found["questions"]["rows"]
-    rows = {name: max(1, round(each["values"]["rows"])) for name, each in answer["parties"].items()}
-    tree = config.model_dump(mode="json")
+    equal = {name: {"values": {"rows": answer["values"]["rows"] / len(names)}} for name in names}
+    seen = answer.get("parties") or equal
+    rows = {name: max(1, round(each["values"]["rows"])) for name, each in seen.items()}
+    tree = _tree(config)
     tree["data"] |= {
         "rows": config.data.rows | {name: count for name, count in rows.items() if name not in config.data.rows},
         "learnt": _learnt(config, found["run"], [answer["noise_multiplier"]]),
@@ -115,7 +131,16 @@ def with_noisy_counts(config: Config, part: float = 1.0) -> Config:
 def with_working_bounds(config: Config, part: float = 1.0) -> Config:
     """The config with the bounds that a run of statistics found."""
     described = with_all_columns(config)
-    found = ask_in_process(phase_of(described, ["bounds"], part))
+    return with_bounds(described, ask_in_process(bounds_phase(described, part)))
+
+
+def bounds_phase(described: Config, part: float = 1.0) -> Config:
+    """The statistics that ask for working bounds."""
+    return phase_of(described, ["bounds"], part)
+
+
+def with_bounds(described: Config, found: Results) -> Config:
+    """The config, with all columns written out, and the bounds that statistics found."""
     answer = found["questions"]["bounds"]
     tree = _tree(described)
     for name, ends in answer["values"].items():
@@ -123,7 +148,7 @@ def with_working_bounds(config: Config, part: float = 1.0) -> Config:
         tree["data"]["columns"][name]["source"] = f"learnt under privacy in run {found['run']}"
     tree["data"] |= {
         "bounds_source": "private",
-        "learnt": _learnt(config, found["run"], answer["noise_multipliers"]),
+        "learnt": _learnt(described, found["run"], answer["noise_multipliers"]),
     }
     return config_from(tree)
 
@@ -138,7 +163,7 @@ def with_planned_learning(config: Config, planned: Callable[[Config], tuple[Mech
     """The config with the price that learning bounds will have, for a dry run; the bounds are still the outer ones."""
     if not learns(config):
         return config
-    parts, delta = _parts(config), 0.0
+    parts, delta = parts_of(config), 0.0
     noise = [_noise(config, part) for name, part in parts.items() if name != "bounds"]
     if "levels" in parts:
         delta = _levels_release(config, parts["levels"]).delta
@@ -153,7 +178,7 @@ def with_planned_learning(config: Config, planned: Callable[[Config], tuple[Mech
 
 def with_all_columns(config: Config) -> Config:
     """The config with every column written out, as both phases and whoever reads the resolved config need it."""
-    encoding = encoding_of(config)
+    encoding = _known_encoding(config)
     tree = _tree(config)
     known = tree["data"]["columns"]
     blocks = {}
@@ -172,6 +197,12 @@ def with_all_columns(config: Config) -> Config:
     if config.data.embedded is None or config.data.files:
         tree["data"]["use"] = list(blocks)
     return config_from(tree)
+
+
+def _known_encoding(config: Config) -> Encoding:
+    """By the names of a table's columns where one is here, else by those that are declared, as an aggregator does."""
+    data = config.data
+    return encoding_of(config) if data.files or data.embedded is not None else public_encoding(config)
 
 
 def _tree(config: Config) -> dict[str, Any]:

@@ -35,9 +35,9 @@ from homo_dp.federation.sessions.build import (
     noise_source,
     trained_model,
 )
-from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
+from homo_dp.federation.sessions.crash_state import FINAL, PartyFiles, RunFolder
 from homo_dp.federation.sessions.party import Mistrusted, PartyLimits, PartySettings
-from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
+from homo_dp.federation.sessions.party_session import LearningFirst, Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
     Plan,
     PlanRefused,
@@ -48,7 +48,9 @@ from homo_dp.federation.sessions.plan import (
     check_releases_cap,
     check_work,
     facts_for_party,
+    noisy_count,
     release_names,
+    with_count,
 )
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.federation.sessions.statement import epsilon_after, privacy_statement, quoted_observer
@@ -61,9 +63,10 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
 from homo_dp.runs.given_away import given_away, party_budget
+from homo_dp.runs.learning_paid import check_learnt
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
-from homo_dp.runs.processes import GO_ON, discreet, open_transport, party_sealer, run_name, start_tracker
+from homo_dp.runs.processes import GO_ON, discreet, learning_run, open_transport, party_sealer, run_name, start_tracker
 from homo_dp.runs.round_numbers import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.simulation import Outcome
@@ -105,10 +108,26 @@ class PartyProcess:
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
-        folder = RunFolder(self.own.party.folder, self.run_id)
-        with kept_events(folder.path), told_errors(BudgetExceeded):
-            about(run=self.run_id, party=self.name)
-            return self._run(folder)
+        while True:
+            folder = RunFolder(self.own.party.folder, self.run_id)
+            with kept_events(folder.path), told_errors(BudgetExceeded):
+                about(run=self.run_id, party=self.name)
+                try:
+                    return self._run(folder)
+                except LearningFirst as asked:
+                    step = asked.step
+            self._learn(step)
+
+    def _learn(self, step: str) -> None:
+        """Take part in what is learnt before this run, with the same table and ledger."""
+        from homo_dp.runs.learning_runs import take_part
+
+        self.ledger.close()
+        take_part(self.own, step, self.screen)
+        self.ledger = Ledger(self.own.privacy.ledger)
+
+    def _has_learnt(self, step: str) -> bool:
+        return (self.own.party.folder / learning_run(self.run_id, step) / FINAL).exists()
 
     def _run(self, folder: RunFolder) -> int:
         transport = open_transport(self.own, self.sealer, folder.path)
@@ -122,6 +141,7 @@ class PartyProcess:
             say=self.screen.line,
             patience=self.own.party.patience,
             max_refusals=self.own.party.caps.max_refusals,
+            has_learnt=self._has_learnt,
         )
         session = PartySession(duty, transport, PartyFiles(folder.path))
         try:
@@ -134,6 +154,8 @@ class PartyProcess:
             done = session.rounds_answered
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, after {done} rounds answered; {GO_ON}") from None
+        except LearningFirst:
+            raise  # nothing has begun that could have failed
         except BaseException as error:
             self.tracker.finish("FAILED", {}, failure_tags(self.own, error))
             raise
@@ -156,15 +178,16 @@ class PartyProcess:
         told, plan = plan, read_plan(plan)
         config = agree(self.own, plan)
         check_rules(self.own, config)
+        own = with_count(self.own, noisy_count(self.own, plan))
         with _refusing():
-            check_work(self.own, config, self.name)
-            check_count(self.own, config, self.name)
+            check_work(own, config, self.name)
+            check_count(own, config, self.name)
             encoding = party_encoding(config, self.name)
             check_encoding(plan, encoding.to_json())
             self._check_size(config, encoding)
         federation = load_federation(config, self.own.train.seed, only=self.name, leave_out=True)
         held = federation.parties[self.name]
-        rows = self._rows(config, held)
+        rows = self._rows(own, config, held)
         with _refusing():
             model = _model(config, federation)
             parameters = sum(parameter.numel() for parameter in model.module.parameters())
@@ -188,6 +211,7 @@ class PartyProcess:
                 raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
             check_releases_cap(self.own, mechanism, party.plan)
             check_price(self.own, party.plan)
+            check_learnt(self.own, config, party.plan, self.run_id, self.ledger)
         if party.charges_itself:
             planned = party.planned_charges()
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
@@ -206,9 +230,8 @@ class PartyProcess:
         start_tracker(self.tracker, config, who, folder, party.mechanism, private=self._is_private(party))
         return party
 
-    def _rows(self, config: Config, held: PartyData) -> int:
+    def _rows(self, own: Config, config: Config, held: PartyData) -> int:
         """The declared row count, else that of the table, with the rows that are left out; says which those are."""
-        own = self.own
         count = len(held.train) + held.left_out
         if held.misfit is not None:
             self.screen.line(
@@ -334,7 +357,7 @@ class PartyProcess:
             {self.name: rows[-1].sigma if rows else job.party.applied_sigma},
             private=self._is_private(job.party),
             secure_mode=self.noise.secure,
-            declared_rows=self.name in self.own.data.rows,
+            declared_rows=self.name in job.config.data.rows,
         )
         if not job.party.mechanism.trains:
             files = write_statement(job.config, self.run_id, statement, self.ledger)

@@ -48,6 +48,15 @@ def run_name(config: Config) -> str:
     return config.federation.run
 
 
+def learning_run(run: str, step: str) -> str:
+    """The run in which a step is learnt before ``run``.
+
+    >>> learning_run("hospitals-7", "bounds")
+    'hospitals-7-bounds'
+    """
+    return f"{run}-{step}"
+
+
 def aggregator_sealer(config: Config, kinds: Kinds) -> Sealer:
     """The aggregator's keys and those of the parties on its list."""
     federation = config.federation

@@ -216,7 +216,7 @@ class AggregatorSession:
         aggregator, sums = self.aggregator, self.aggregator.sums
         for party in self.members.parties:
             self._send_plan(party)
-        if sums is not None:
+        if sums is not None and aggregator.round < aggregator.settings.rounds:
             yield from sums.meeting(self._ask)
         self._began = time.perf_counter()
         while aggregator.round < aggregator.settings.rounds and not self._stops_early():

@@ -30,6 +30,7 @@ from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 
 log = logging.getLogger(__name__)
+FINAL = "final.safetensors"  # in a party's run folder once its run is over
 Facts = dict[str, Any]
 Row = dict[str, Any]
 
@@ -273,12 +274,12 @@ class PartyFiles:
 
     def final(self) -> Weights | None:
         """The final weights; None before the end."""
-        found = read_state(self._folder / "final.safetensors")
+        found = read_state(self._folder / FINAL)
         return None if found is None else found[0]
 
     def keep_final(self, weights: Mapping[str, Any]) -> None:
         """Keep the final weights."""
-        write_state(self._folder / "final.safetensors", weights, {}, point="party_final")
+        write_state(self._folder / FINAL, weights, {}, point="party_final")
 
     def count_refusal(self) -> int:
         """One more message was refused; how many by now."""

@@ -42,7 +42,17 @@ log = logging.getLogger(__name__)
 _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party joins again
 JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that this party's ledger has lost rows
+LEARNING = "learning"  # the state of a run before which something is learnt in a run of its own
+STEPS = ("levels", "counts", "bounds")
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
+
+
+class LearningFirst(Exception):
+    """The aggregator says that something is learnt before this run; its word stays unanswered until that is done."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__(step)
+        self.step = step
 
 
 class Party:
@@ -238,6 +248,7 @@ class PartyDuty:
     say: Callable[[str], None]
     patience: float = 3600.0
     max_refusals: int = 1000
+    has_learnt: Callable[[str], bool] = lambda step: True  # whether a step before this run is over at this party
     rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
 
 
@@ -475,6 +486,10 @@ class PartySession:
         state, reason = message.info.get("state"), message.info.get("reason")
         if state == "refused":
             self._doubted(str(reason))
+            return
+        if state == LEARNING:
+            if reason in STEPS and self.party is None and not self.duty.has_learnt(str(reason)):
+                raise LearningFirst(str(reason))
             return
         self._doubt = None
         rounds = message.info.get("rounds")

@@ -353,7 +353,10 @@ def _merged(own: Config, plan: Plan) -> dict[str, Any]:
         asked["target_epsilon"] = min(asked["target_epsilon"], cap)
     asked["delta"] = min(asked["delta"], own.privacy.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
-    tree["data"] = {**tree["data"], **_public_data(own.data, plan["data"])}
+    tree["data"] = {**tree["data"], **_public_data(own.data, plan)}
+    tree["data"]["scaling"] = "bounds"  # what is learnt first, the aggregator asks before this plan
+    if own.data.counts == "private":
+        tree["data"] |= {"counts": None, "rows": tree["data"]["rows"] | noisy_count(own, plan)}
     if "order" in plan:
         tree["data"]["columns"] = _in_order(tree["data"]["columns"], plan["order"])
     return tree
@@ -368,8 +371,31 @@ def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any
     return {name: columns[name] for name in dict.fromkeys((*order, *columns)) if name in columns}
 
 
-def _public_data(own: DataConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Column facts: the party's own where it states any, else the aggregator's."""
-    fields = DataConfig.model_fields
+def noisy_count(own: Config, plan: Plan) -> dict[str, int]:
+    """The count under which a party with ``data.counts: private`` stands: the noisy one, of the plan; before it is
+    released one row, so that nothing depends on the true one. Empty where it declares its rows, or none came."""
+    name = own.party.name
+    if own.data.counts != "private" or name is None or name in own.data.rows:
+        return {}
+    count = plan["rows"].get(name) or (1 if plan["privacy"]["mechanism"] == "statistics" else None)
+    return {} if count is None else {name: count}
+
+
+def with_count(own: Config, counts: Mapping[str, int]) -> Config:
+    """A party's config with counts as declared ones."""
+    data = own.data.model_copy(update={"rows": own.data.rows | dict(counts)})
+    return own.model_copy(update={"data": data}) if counts else own
+
+
+def _public_data(own: DataConfig, plan: Plan) -> dict[str, Any]:
+    """Column facts: the party's own where it states any, else the aggregator's; of what is learnt the aggregator's."""
+    fields, asked = DataConfig.model_fields, plan["data"]
     stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
-    return {name: asked.get(name) for name in DATA_KEYS if name not in stated}
+    found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
+    outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
+    if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == "statistics")):
+        return found
+    own_blocks = own.model_dump(mode="json")["columns"]
+    said = {name for name, block in own.columns.items() if block.bounds is None and block.levels != "private"}
+    kept = {name: own_blocks[name] for name in said}
+    return found | {"columns": {**asked["columns"], **kept}}

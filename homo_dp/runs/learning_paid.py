@@ -1,0 +1,54 @@
+"""What a party has paid for runs that learn something before a training, held against the plan that follows them.
+
+A plan tells what was learnt before it and at what price, and the noise of the training is solved together with that.
+An aggregator that leaves it out would get the training under a target of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from homo_dp.config.schema import Config
+from homo_dp.federation.mechanisms.base import PartyPlan
+from homo_dp.federation.sessions.party_session import STEPS
+from homo_dp.federation.sessions.plan import PlanRefused, check_price
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+from homo_dp.privacy.accounting.events import compose, from_json
+from homo_dp.privacy.ledger import Ledger, LedgerRow
+from homo_dp.runs.processes import learning_run
+
+_SLACK = 1e-6  # relative
+
+
+def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger) -> None:
+    """Refuse a plan that counts less than this party has paid before it, or a step that passes its cap with others.
+
+    Guarantees:
+        - all steps before a training, and the training, together stay within the party's cap of one run.
+    """
+    name = str(own.party.name)
+    base = next((run.removesuffix(f"-{step}") for step in STEPS if run.endswith(f"-{step}")), None)
+    others = [learning_run(base or run, step) for step in STEPS]
+    spent = [row for other in others if other != run for row in ledger.rows(other, name)]
+    if not spent:
+        return
+    if base is None:
+        learnt = agreed.data.learnt
+        _check_counted(spent, () if learnt is None else learnt.noise_multipliers)
+        return
+    before = [from_json(row.event) for row in spent] + ([] if plan.before is None else [plan.before])
+    check_price(own, replace(plan, before=compose(*before)))
+
+
+def _check_counted(spent: Sequence[LedgerRow], claimed: Sequence[float]) -> None:
+    """Every release that was paid for must be among those that the plan counts, with as much noise or less there."""
+    events = [from_json(row.event) for row in spent]
+    paid = sorted(event.noise_multiplier if isinstance(event, GaussianDpEvent) else 0.0 for event in events)
+    told = sorted(claimed)
+    if len(told) < len(paid) or any(one > other * (1 + _SLACK) for one, other in zip(told, paid, strict=False)):
+        raise PlanRefused(
+            "plan",
+            f"data.learnt: the plan does not count the {len(paid)} releases that this party made before it under the "
+            "same target (runs of its name with -levels, -counts or -bounds)",
+        )

@@ -1,0 +1,114 @@
+"""What is learnt before a training, between processes: under one target, on the same ledgers, over kills."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.data.columns import Numeric
+from homo_dp.data.embedded import shipped_columns
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.sessions.plan import PlanRefused
+from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+from homo_dp.privacy.accounting.events import compose, from_json, to_json
+from homo_dp.runs.learning_paid import _check_counted
+from tests.processes.parts import PARTIES, Cluster, ledger_rows
+from tests.processes.surviving import Victim, survive
+from tests.processes.zygote import Zygote
+from tests.transport.nats_server import NatsServer
+
+COUNTS = {"counts": "private"}
+
+
+def learning(folder: Path, zygote: Zygote, *, masked: bool, counts: bool, nats: NatsServer | None = None) -> Cluster:
+    """A federation whose columns have bounds that are 100 times too wide."""
+    cluster = Cluster(folder, nats, zygote=zygote, rounds=2)
+    columns: dict[str, Any] = {}
+    for column in shipped_columns("breast_cancer"):
+        assert isinstance(column, Numeric)
+        middle, half = (column.low + column.high) / 2, (column.high - column.low) * 50
+        columns[column.name] = {"bounds": [middle - half, middle + half]}
+    data = {"columns_from": None, "columns": columns, "scaling": "private", **(COUNTS if counts else {})}
+    cluster.change(AGGREGATOR, "data", **data)
+    if masked:
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=True, target_epsilon=4.0)
+        cluster.configs[AGGREGATOR]["train"] = {"rounds": 2, "batch_size": 50}
+    else:
+        cluster.change(AGGREGATOR, "privacy", target_epsilon=4.0)
+    for party in PARTIES:
+        cluster.change(party, "privacy", target_epsilon=4.0)
+        cluster.change(party, "data", **(COUNTS if counts else {"rows": {party: 150}, "counts": None}))
+        if masked:
+            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+    return cluster
+
+
+def check(folder: Path, *, masked: bool, counts: bool) -> None:
+    """One ledger a party, whose rows of all runs together cost no more than the target; bounds and counts are used."""
+    indicators = json.loads((folder / AGGREGATOR / "out" / "indicator.json").read_text())
+    assert any("before the first round" in text for text in indicators["privacy"]["releases"])
+    assert 3.8 <= indicators["privacy"]["epsilon"] <= 4.0
+    used = load_config([str(folder / AGGREGATOR / "out" / "indicator_config.yaml")])
+    assert used.data.bounds_source == "private"
+    outer = json.loads((folder / AGGREGATOR / "out" / "indicator_bounds_statistics.json").read_text())
+    found = outer["questions"]["bounds"]["values"]["mean radius"]
+    assert used.data.columns["mean radius"].bounds == (found["low"], found["high"])
+    assert 6 < found["high"] - found["low"] < 500  # of 2,100; good ones are 21 wide
+    first = ["rows", "octaves", "magnitudes"] if counts else ["octaves", "magnitudes"]
+    for party in PARTIES:
+        rows = ledger_rows(folder / party / "ledger.sqlite")
+        assert [row.kind for row in rows] == [*first, "update", "update"]
+        assert len({row.run for row in rows}) == (3 if counts else 2)
+        whole = compose(*(from_json(row.event) for row in rows))
+        assert epsilon(whole, 1e-5).quoted <= 4.0
+        own = json.loads((folder / party / "out" / "indicator.json").read_text())
+        assert own["privacy"]["epsilon"] == pytest.approx(epsilon(whole, 1e-5).quoted, rel=1e-3)
+        if counts:
+            stands = own["privacy"]["parties"][party]["rows"]
+            assert stands == used.data.rows[party]
+            assert own["privacy"]["rows"] == "declared in the config"
+    if masked and counts:
+        assert len(set(used.data.rows.values())) == 1  # equal parts of the total, which alone was seen
+
+
+@pytest.mark.parametrize(("masked", "counts"), [(False, False), (False, True), (True, True)])
+def test_bounds_and_counts_are_learnt_first(tmp_path: Path, zygote: Zygote, masked: bool, counts: bool) -> None:
+    with learning(tmp_path, zygote, masked=masked, counts=counts) as cluster:
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
+    check(tmp_path, masked=masked, counts=counts)
+
+
+def test_killed_processes_learn_once(tmp_path: Path, zygote: Zygote) -> None:
+    victims = [
+        Victim("party_1", ["outbox.after_charge", "party.before_final", "party.after_plan"]),
+        Victim(AGGREGATOR, ["aggregator.learning_announced", "aggregator.before_learnt", "aggregator.after_learnt"]),
+    ]
+    with learning(tmp_path, zygote, masked=False, counts=False) as cluster:
+        survive(cluster, victims, 100)
+    assert [victim.unused for victim in victims] == [[], []]
+    check(tmp_path, masked=False, counts=False)
+
+
+def test_they_learn_over_nats(tmp_path: Path, zygote: Zygote) -> None:
+    server = NatsServer(tmp_path / "nats", PARTIES)
+    with server, learning(tmp_path, zygote, masked=False, counts=True, nats=server) as cluster:
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
+    check(tmp_path, masked=False, counts=True)
+
+
+def test_a_plan_that_hides_what_was_paid_is_refused(tmp_path: Path) -> None:
+    """Releases of the ledger must be among those that a plan counts, with no more noise there than was added."""
+
+    def row(noise: float) -> Any:
+        return SimpleNamespace(event=to_json(GaussianDpEvent(noise)))
+
+    _check_counted([row(10.0), row(12.0)], [12.0, 10.0, 8.0])
+    for claimed in ((), (10.0,), (10.0, 13.0)):
+        with pytest.raises(PlanRefused, match="does not count"):
+            _check_counted([row(10.0), row(12.0)], claimed)
