@@ -142,7 +142,9 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
     """All lines, in the order of docs/results.md."""
     if folder is not None:
         keys = heart(folder)
-        for epsilon, bar in ((None, 0.815), (5.0, 0.805), (1.0, 0.785), (0.1, 0.75)):
+        # What is measured counts hospitals the same; without privacy nothing speaks against training on that.
+        yield Row("heart", None, False, (0.815,), keys | {"train.auto": True, "train.weighting": "uniform"})
+        for epsilon, bar in ((5.0, 0.805), (1.0, 0.785), (0.1, 0.75)):
             yield Row("heart", epsilon, False, (bar,), keys)
         for epsilon, bar in ((1.0, 0.795), (0.1, 0.765)):
             yield Row("heart", epsilon, True, (bar,), keys)
@@ -150,6 +152,8 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
         yield Row("adult", 1.0, False, (0.851, 0.904), keys)
         yield Row("adult", 0.1, False, (0.846, 0.893), keys)
         yield Row("adult", 0.1, True, (0.850, 0.900), keys)
+        for epsilon in (1.0, 0.1):
+            yield Row("adult", epsilon, False, (), adult(folder, parties=5))
         yield Row("breast_cancer", 4.5, False, (0.98,), primihub(folder))
         yield Row("breast_cancer", 1.0, False, (0.965,), primihub(folder))
     for epsilon, bar in ((8.0, 0.94), (3.0, 0.91), (1.0, 0.85)):

@@ -18,19 +18,20 @@ from homo_dp.config.privacy import CHOSEN
 Settings = Mapping[str, Any]
 LARGEST_SAMPLE = 4000  # rows of a network's step
 SMALL_CLIP = 0.1
-LEAST_DETAIL = 3.0  # below it a second moment is mostly noise
+LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
+MUCH_DETAIL = 300.0  # from here on more rounds cost no more than their messages
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
 # What to expect of linear classifiers by these rules, as benchmarks/auto_rules.py prints it: up to this rho, the AUC
 # lost against the same model without privacy (points; mean and the worst of ten), and the log loss gained (percent).
 EXPECTED: tuple[tuple[float, float, float, float], ...] = (
-    (1.0, 20.0, 27.0, 35.0),
-    (3.0, 26.0, 34.0, 52.0),
-    (10.0, 14.0, 20.0, 23.0),
-    (30.0, 6.6, 12.0, 15.0),
-    (100.0, 1.9, 4.2, 5.7),
-    (300.0, 0.15, 0.37, 0.7),
-    (math.inf, 0.05, 0.3, 1.0),
+    (1.0, 21.0, 30.0, 36.0),
+    (3.0, 21.0, 33.0, 51.0),
+    (10.0, 17.0, 27.0, 28.0),
+    (30.0, 7.3, 12.0, 13.0),
+    (100.0, 3.2, 5.8, 6.9),
+    (300.0, 0.21, 0.5, 0.9),
+    (math.inf, 0.14, 0.31, 0.5),
 )
 
 
@@ -100,19 +101,17 @@ def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
 def by_second_moment(facts: PublicFacts) -> Choice:
     """One noisy second moment, then 16 gradients in coordinates in which rows are alike."""
     rho = facts.detail
-    clip = min(1.5, 0.35 * max(1.0, rho / 4) ** 0.3)
     regression = facts.task == "regression"
-    much = rho > 60 or facts.fixed_features
-    rate = 3.0 if much else 2.0
+    clip = min(1.5, 0.35 * max(1.0, rho / 3) ** 0.3)
     settings: dict[str, Any] = {
         "train.solver": "second_moment",
         "train.rounds": _rounds_of(facts),
         "train.row_norm": facts.row_norm,
         "train.moment_share": 0.5 if regression else 0.2,
         "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
-        "train.learning_rate": 0.5 if regression else rate,
+        "train.learning_rate": 0.5 if regression else _rate_of(facts),
         "train.server_optimizer": "fedavg" if regression else momentum(_momentum_of(facts)),
-        "train.averaging": {"kind": "tail", "tail": 0.5},
+        "train.averaging": {"kind": "tail", "tail": 0.3 if rho > MUCH_DETAIL else 0.5},
         **FULL_BATCH,
     }
     why = (
@@ -124,17 +123,30 @@ def by_second_moment(facts: PublicFacts) -> Choice:
 
 
 def _rounds_of(facts: PublicFacts) -> int:
-    """Features of images are many and say little each: they take longer."""
+    """Features of images are many and say little each: they take longer. So do rare classes, to the last percent."""
     if facts.task == "regression":
         return 4
-    return 64 if facts.fixed_features else 16
+    if facts.fixed_features:
+        return 64
+    if facts.task == "multiclass":
+        return 16
+    return 39 if facts.detail > MUCH_DETAIL else 19 if facts.detail > 25 else 16
+
+
+def _rate_of(facts: PublicFacts) -> float:
+    """Short steps where noise is much of them: they end closer to zero, where a model knows how little it knows."""
+    if facts.task == "multiclass":
+        return 3.0 if facts.detail > 60 or facts.fixed_features else 2.0
+    if facts.detail > MUCH_DETAIL:
+        return 4.0
+    return min(3.0, max(1.0, math.pow(facts.detail / 3, 0.33)))
 
 
 def _momentum_of(facts: PublicFacts) -> float:
     """Probabilities of many classes are far from one half, where the loss is flatter: more momentum makes up for it."""
     if facts.task == "multiclass":
         return 0.85 if facts.fixed_features else 0.75
-    return 0.5 if facts.detail > 60 else 0.6
+    return 0.6
 
 
 def by_gradient(facts: PublicFacts) -> Choice:
