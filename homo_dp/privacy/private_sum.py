@@ -19,8 +19,7 @@ from torch import Tensor
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_rows
-from homo_dp.privacy.noise.discrete_gaussian import WIDTH
-from homo_dp.privacy.noise.grid import Grid, neglected_delta, summed_with_noise
+from homo_dp.privacy.noise.grid import Grid, summed_with_noise
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
@@ -162,11 +161,3 @@ class PrivateSum:
         """The values behind a sum of words: the one number nearest to zero, as no sum wraps."""
         signed = total.astype(self.word()).view(np.int32 if self.bits == 32 else np.int64)
         return torch.from_numpy(signed.astype(np.float64)).mul_(self.grid.step)
-
-    def neglected_delta(self, releases: int, epsilon: float) -> float:
-        """What delta grows by for all that the argument neglects: normals that are not ideal, and the convolution."""
-        parties = 1 if self.share is None else self.share.parties
-        numbers = float(self.dimension) * releases * parties
-        rounding = 2.0 * math.exp(-2.0 * (math.pi * WIDTH) ** 2) * numbers  # relative, per number (Peikert 2010)
-        shared = 0.0 if self.share is None else (1.0 + math.exp(min(epsilon, 700.0))) * rounding
-        return min(1.0, neglected_delta(numbers, epsilon) + shared)

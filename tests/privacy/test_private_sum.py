@@ -37,7 +37,7 @@ def test_the_honest_survivors_noise_is_the_noise_of_the_event(wrong: float, pass
     assert (variance >= 0.95 * found.sigma**2) is passes
 
 
-@pytest.mark.parametrize("rows", [100, 10**11])
+@pytest.mark.parametrize("rows", [100, 10**10])
 def test_words_add_up_modulo_and_come_back(rows: int) -> None:
     found = PrivateSum(4, 1.0, 2.0, rows, share=SHARE)
     assert found.bits == (32 if rows == 100 else 64)
@@ -48,13 +48,8 @@ def test_words_add_up_modulo_and_come_back(rows: int) -> None:
 
 
 def test_sums_that_could_wrap_are_refused() -> None:
-    with pytest.raises(PrivacyError, match="64 bits"):
+    with pytest.raises(PrivacyError, match="steps of their grid"):
         PrivateSum(4, 1.0, 1e-9, 10**10, share=SHARE)
-
-
-def test_what_is_neglected_is_small_and_grows_with_the_numbers() -> None:
-    few, many = (PrivateSum(d, 1.0, 2.0, 100, share=SHARE).neglected_delta(100, 4.0) for d in (10, 100_000))
-    assert 0 < few < many < 1e-6
 
 
 @pytest.mark.parametrize("share", [(2, 1, 1), (1, 0, 1)])

@@ -212,6 +212,12 @@ class Mechanism(ABC):
         return self.noise.label
 
     @property
+    def noises_in_a_number(self) -> int:
+        """How many draws of noise, of different parties, are accounted as the noise of one released number, at most."""
+        found = self.masked_sum
+        return 1 if found is None or found.share is None else found.share.parties
+
+    @property
     def ledger_keeper(self) -> Literal["party", "aggregator"]:
         """Who charges: the party, or the aggregator where it is trusted with the noise."""
         return "party"

@@ -40,7 +40,6 @@ from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.mechanisms.user_noise import UserNoise, user_noise
 from homo_dp.federation.protocol.messages import NUMBER, Field
-from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.adaptive_clipping import HALF, QuantileTracker, centred_bits
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, row_norms
@@ -119,6 +118,10 @@ class DpFedAvg(CohortMechanism):
         return noise_label(self.noise.label, self.numbers.masked)
 
     @property
+    def noises_in_a_number(self) -> int:
+        return max(len(self.facts.parties), self.numbers.sampler.population)
+
+    @property
     def hides_cohort(self) -> bool:
         """Under masks everybody replies in every round, and only a holder itself knows which of its users are in."""
         return self.privacy.sampling != "everyone" and self.masked_sum is None
@@ -164,9 +167,7 @@ class DpFedAvg(CohortMechanism):
     def _shared_figures(self) -> Mapping[str, float | str | None]:
         if self.cohorts is None:
             return {}
-        rounds, delta = self.facts.rounds, self.privacy.delta
-        spent = epsilon(self.numbers.sampler.event(self.numbers.noise_multiplier, rounds), delta).quoted
-        return shared_figures(self.cohorts.private_sum, delta, rounds, spent, unit=self.first_clip_norm)
+        return shared_figures(self.cohorts.private_sum, unit=self.first_clip_norm)
 
     def _notes(self) -> tuple[str, ...]:
         if self.numbers.masked is not None:

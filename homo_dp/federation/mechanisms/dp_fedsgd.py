@@ -36,7 +36,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
-from homo_dp.privacy.accounting.accountants import check_delta, epsilon
+from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
@@ -114,7 +114,6 @@ class DpFedSgd(Mechanism):
         check_delta(privacy.delta, party.rows)
         found = self._sum(party)
         event = found.event()
-        spent = epsilon(found.event(party.rounds), privacy.delta).quoted
         share = self._share
         return PartyPlan(
             noise_multiplier=found.noise_multiplier,
@@ -134,7 +133,7 @@ class DpFedSgd(Mechanism):
             / (self._clip_norm * self._expected),
             notes=(self._note(),),
             extra={
-                **shared_figures(found, privacy.delta, party.rounds, spent),
+                **shared_figures(found),
                 "noise_of_total_sigma": self._noise_of_total(found),
             },
         )

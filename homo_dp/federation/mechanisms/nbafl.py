@@ -38,8 +38,8 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
-from homo_dp.privacy.accounting.accountants import check_delta, epsilon
-from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent
+from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_vector
 from homo_dp.privacy.noise.grid import noised_share
@@ -167,6 +167,10 @@ class Nbafl(Mechanism):
         return noise_label(self.noise.label, self._share)
 
     @property
+    def noises_in_a_number(self) -> int:
+        return len(self.facts.parties) + 1  # of the uploads, and of the download
+
+    @property
     def proximal_mu(self) -> float:
         return self.config.nbafl.mu
 
@@ -206,9 +210,7 @@ class Nbafl(Mechanism):
     def _shared_figures(self) -> Mapping[str, float | str | None]:
         if self.masked_sum is None:
             return {}
-        delta = self.config.privacy.delta
-        spent = epsilon(SelfComposedDpEvent(GaussianDpEvent(self.reader_multiplier), self.exposures), delta).quoted
-        return shared_figures(self.masked_sum, delta, self.facts.rounds, spent)
+        return shared_figures(self.masked_sum)
 
     @property
     def upload_event(self) -> GaussianDpEvent:

@@ -35,15 +35,12 @@ parties, and with up to 0 missing'
     )
 
 
-def shared_figures(
-    found: PrivateSum, delta: float, releases: int, epsilon: float, unit: float = 1.0
-) -> dict[str, float | str | None]:
-    """What the indicators add: who shares the noise, how much of it there is, and what the argument neglects.
+def shared_figures(found: PrivateSum, unit: float = 1.0) -> dict[str, float | str | None]:
+    """What the indicators add: who shares the noise, and how much of it there is.
 
     ``unit`` is what one unit of the sum stands for, such as the clip norm that updates were divided by.
     """
     share = found.share
-    neglected = found.neglected_delta(releases, epsilon)
     return {
         "secure_aggregation": "on" if share else "off",
         "noise_shared_by": share.parties if share else None,
@@ -51,6 +48,4 @@ def shared_figures(
         "tolerated_colluders": share.colluders if share else None,
         "noise_share_sigma": found.party_sigma * unit,
         "noise_of_total_sigma": found.total_sigma * unit,
-        "neglected_delta": neglected,
-        "delta_with_neglected": delta + neglected,
     }

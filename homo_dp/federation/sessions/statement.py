@@ -9,9 +9,11 @@ from typing import Any
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
 from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
 from homo_dp.privacy.accounting.dp_event import DpEvent
-from homo_dp.privacy.noise.grid import neglected_delta
+from homo_dp.privacy.accounting.events import parts
+from homo_dp.privacy.noise.grid import neglected
 
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
+_LEARNT = 1 << 20  # numbers of a statistic that was released before the run: more than any of them asks
 ONE_PARTY_NOTE = (
     "The largest epsilon over the parties is the federation's epsilon only if every person is in one party; "
     "a person in several parties adds those parties' epsilons."
@@ -89,17 +91,24 @@ def privacy_statement(
 def _neglected(
     mechanism: Mechanism, plans: Mapping[str, PartyPlan], rounds_done: int, epsilon: float | None, delta: float
 ) -> dict[str, float | None]:
-    """What delta grows by because the noise is not ideal (docs/guarantees.md): of the party that released most."""
+    """What epsilon and delta grow by because the noise is not ideal (docs/guarantees.md): all that the run released."""
     if epsilon is None:
-        return {"neglected_delta": None, "delta_with_neglected": None}
+        return {"neglected_epsilon": None, "neglected_delta": None, "delta_with_neglected": None}
+    found = neglected(max(_draws(mechanism, name, plan, rounds_done) for name, plan in plans.items()), epsilon, delta)
+    return {
+        "neglected_epsilon": found.epsilon,
+        "neglected_delta": found.delta,
+        "delta_with_neglected": delta + found.delta,
+    }
+
+
+def _draws(mechanism: Mechanism, name: str, plan: PartyPlan, rounds_done: int) -> int:
+    """How many normals stand behind what was released of a party, at most; a clip bit is one number more."""
     facts = mechanism.facts
-    numbers = max(
-        facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * facts.parameters
-        + sum(asked.dimension for number, asked in plan.sums.items() if number <= rounds_done)
-        for name, plan in plans.items()
-    )
-    neglected = neglected_delta(numbers, epsilon)
-    return {"neglected_delta": neglected, "delta_with_neglected": delta + neglected}
+    trained = facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * (facts.parameters + 1)
+    others = sum(asked.dimension for number, asked in plan.sums.items() if number <= rounds_done)
+    learnt = 0 if plan.before is None else sum(parts(plan.before).values())
+    return (trained + others + learnt * _LEARNT) * mechanism.noises_in_a_number
 
 
 def _party(

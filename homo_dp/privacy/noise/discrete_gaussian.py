@@ -30,6 +30,7 @@ _SLOTS = 64  # integers in a table: nearly 16 widths to each side of the centre
 _SLOT_BITS = 6
 _BITS = 26  # of a 32-bit word, 6 choose a slot and the others decide between it and its alias
 _LARGEST = 2.0**50  # of centres in units of 1 / FRACTIONS
+LARGEST_CENTRE = _LARGEST / FRACTIONS
 # A float64 of this size has units in the last place: added to another, its low bits are the nearest integer.
 _SHIFT = 1.5 * 2.0**52
 _SHIFTED = int(np.float64(_SHIFT).view(np.int64)) // FRACTIONS + _SLOTS // 2 - 1

@@ -6,32 +6,39 @@ Rounding, that of the addition included, is a function of t + x and of nothing e
 mechanism. So neither the sensitivity nor the event changes, and what is left is how far x is from an ideal normal.
 
 How far: x is within ``e = 2**-50 max(sigma, |x|)`` of a number whose density is that of the normal law times 1 +-
-2**-47 (gaussian.py), so that the probability of a grid point is off by a factor of at most 1 + 2 e / step + 2**-47, to
-which the rounding of t + x adds less than a tenth; the chi-squared divergence of one number is then below 2**-81 (the
-mean of max(1, x**2) is 1.52), and so is the
-Kullback-Leibler divergence, which adds up over numbers, steps and rounds, also where one is chosen after seeing others.
-By Pinsker's inequality q numbers together are within ``sqrt(q) * 2**-41`` of the ideal mechanism in total variation.
+2**-47 (gaussian.py), so that the probability of a grid point is off by a factor of 1 + r with |r| at most 2 e / step +
+2**-47, to which the rounding of t + x (an eighth of a step at most) and the slope of the density within a step add less
+than a half. So |r| < 2**-37 up to the 14 standard deviations that x never passes, and r**2 has a mean below 2**-81
+(that of max(1, x**2) is 1.52), as the Kullback-Leibler divergence then has.
+
+The logarithm of what q numbers together are off by is a sum of such r, each with a mean below 2**-81 given those before
+it, also where one is chosen after seeing others. By Bernstein's inequality for martingales (Freedman 1975) it passes
+``eta = q 2**-81 + sqrt(2 q 2**-81 L) + 2/3 2**-37 L`` with a probability below exp(-L). So if the ideal mechanism is
+(epsilon, delta)-private, ours is (epsilon + 2 eta, e**eta delta + (1 + e**(epsilon + eta)) exp(-L))-private: once for
+each of the two neighbours. ``neglected`` takes the L for which the last term is a millionth of delta.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.noise.discrete_gaussian import WIDTH, draw_around
+from homo_dp.privacy.noise.discrete_gaussian import LARGEST_CENTRE, WIDTH, draw_around
 
 if TYPE_CHECKING:
     from homo_dp.privacy.noise.source import NoiseSource
 
 CELLS = 64  # steps in one standard deviation, at least; fewer than twice as many
 _EXACT = 2.0**50  # steps up to which float64 has at least 8 values in each
-_DIVERGENCE = 2.0**-41
+_MEAN_SQUARE, _LARGEST_ERROR = 2.0**-81, 2.0**-37  # of r
+_NEVER_DRAWN = 2.0**-140  # what an ideal normal has beyond the largest that is drawn, 13.8 standard deviations
+_RARELY = 1e-6  # of delta: how often the sum of all r may pass eta
 _BEYOND = 40.0  # standard deviations that no noise passes: 1e-349 per number
 
 
@@ -105,12 +112,13 @@ class Grid:
         64
         """
         most = (summands * clip_norm + _BEYOND * parties * self.share_std(sigma)) * self.scale + parties
-        for bits in (32, 64):
-            if most < 2.0 ** (bits - 1):
-                return bits
+        if most < 2.0**31:
+            return 32
+        if most < LARGEST_CENTRE:  # past it no integer is drawn; far below what 64 bits hold
+            return 64
         raise PrivacyError(
-            f"summands={summands} of clip_norm={clip_norm:g} with sigma={sigma:g} do not fit integers of 64 bits; "
-            "raise the noise multiplier"
+            f"summands={summands} of clip_norm={clip_norm:g} with sigma={sigma:g} are {most:.3g} steps of their grid, "
+            f"and {LARGEST_CENTRE:.3g} is the most; raise the noise multiplier"
         )
 
 
@@ -141,24 +149,30 @@ def summed_with_noise(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor
     return drawn.add_(total.detach())
 
 
-def neglected(numbers: float) -> float:
-    """The total variation between releases of this many numbers and those of ideal normals; see the module.
+class Neglected(NamedTuple):
+    """What an accounted epsilon and delta grow by because noise on a computer is not ideal."""
 
-    A delta grows by (1 + exp(epsilon)) times it.
+    epsilon: float
+    delta: float
 
-    >>> f"{neglected(1e6):.1e}"
-    '4.5e-10'
+
+def neglected(numbers: float, epsilon: float, delta: float) -> Neglected:
+    """What the guarantee of this many released numbers grows by; see the module.
+
+    >>> found = neglected(1e9, epsilon=8.0, delta=1e-5)
+    >>> f"{found.epsilon:.1e} {found.delta:.1e}"
+    '3.3e-07 1.2e-11'
     """
-    return _DIVERGENCE * math.sqrt(numbers)
+    found = grown_by(numbers, epsilon, delta, _MEAN_SQUARE, _LARGEST_ERROR)
+    beyond = (1.0 + math.exp(min(epsilon, 600.0))) * numbers * _NEVER_DRAWN
+    return Neglected(found.epsilon, min(1.0, found.delta + beyond))
 
 
-def neglected_delta(numbers: float, epsilon: float) -> float:
-    """What delta grows by for ``numbers`` released numbers; negligible beside any delta that is accounted.
-
-    >>> neglected_delta(1e6, 1.0) < 1e-8
-    True
-    """
-    return min(1.0, (1.0 + math.exp(min(epsilon, 700.0))) * neglected(numbers))
+def grown_by(numbers: float, epsilon: float, delta: float, mean_square: float, largest: float) -> Neglected:
+    """The same for probabilities that are off by factors 1 + r, by the mean square of r and the largest |r|."""
+    chances = math.log((2.0 + math.exp(min(epsilon, 600.0))) / (_RARELY * delta))  # L
+    eta = numbers * mean_square + math.sqrt(2 * numbers * mean_square * chances) + 2 / 3 * largest * chances
+    return Neglected(2 * eta, delta * (math.exp(min(eta, 700.0)) * (1.0 + _RARELY) - 1.0))
 
 
 def _check_double(values: Tensor) -> None:

@@ -1,0 +1,39 @@
+"""What a privacy statement adds for noise that is not ideal: over all that the run released, and all who drew noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from homo_dp.federation.sessions.statement import _LEARNT, _draws, privacy_statement
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
+from homo_dp.privacy.noise.grid import neglected
+from tests.federation.small import FEATURES, small_config, small_mechanism
+
+PARTIES = dict.fromkeys("abc", 20)
+MOMENT = (FEATURES + 1) * (FEATURES + 2) // 2
+
+
+@pytest.mark.parametrize(("secure", "draw"), [(False, 1), (True, 3)])
+def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(secure: bool, draw: int) -> None:
+    config = small_config(
+        privacy__mechanism="dp_fedsgd",
+        privacy__secure_aggregation=secure,
+        train__local_steps=None,
+        train__solver="second_moment",
+        train__row_norm=1.0,
+    )
+    mechanism = small_mechanism(config, PARTIES)
+    plan = mechanism.planned(mechanism.facts.parties["a"])
+    assert plan.all_rounds == 3
+    rounds = 2 * (FEATURES + 2)  # weights, bias, and one for clip bits
+    assert _draws(mechanism, "a", plan, 3) == (rounds + MOMENT) * draw
+    assert _draws(mechanism, "a", plan, 1) == MOMENT * draw
+    learnt = replace(plan, before=SelfComposedDpEvent(GaussianDpEvent(9.0), 2))
+    assert _draws(mechanism, "a", learnt, 1) == (MOMENT + 2 * _LEARNT) * draw
+    said = privacy_statement(mechanism, {"a": plan}, 3, {"a": 1.0}, private=True, secure_mode=True, declared_rows=True)
+    found = neglected((rounds + MOMENT) * draw, said["epsilon"], said["delta"])
+    assert said["neglected_epsilon"] == found.epsilon
+    assert said["neglected_delta"] == found.delta
+    assert said["delta_with_neglected"] == said["delta"] + found.delta
