@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipped_gradients import out_of_place
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
+from homo_dp.privacy.gradients.fast.chain import ROWS, filled
+from homo_dp.privacy.gradients.fast.wide_products import WideProducts
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers, clip_in_second_pass
 from homo_dp.privacy.gradients.losses import Loss, per_sample
 from homo_dp.privacy.gradients.row_sums import BELOW, ghost_rows
@@ -59,21 +61,29 @@ class MaterialisedGradients:
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
     ) -> Callable[[], Tensor]:
-        self._clear()
-        with torch.enable_grad():
-            inputs = features if self._batch_first else features.transpose(0, 1)
-            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
-            torch.autograd.backward([losses.sum()])
-        rows = [_grad_sample(parameter, len(features)) for parameter in self._parameters]
-        norms = joint_norms(rows, len(features))
+        counted = len(features) - filling
+        found = self.gradients(features, labels)
+        rows = [None if each is None else each[:counted] for each in found]
+        norms = joint_norms(rows, counted)
         self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
         factors = clip_factors(norms, self._max_grad_norm * BELOW)  # as all modes of a training
         for total, gradient in zip(sums, rows, strict=True):
             _store(total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate)
         self._clear()
         return norms.clone
+
+    def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor | None]:
+        """The gradient of each row, for each trainable parameter."""
+        self._clear()
+        with torch.enable_grad():
+            inputs = features if self._batch_first else features.transpose(0, 1)
+            with WideProducts():
+                outputs = self._wrapped(inputs)
+            losses = per_sample(self._loss(outputs, labels), len(features))
+            torch.autograd.backward([losses.sum()])
+        return [_grad_sample(parameter, len(features)) for parameter in self._parameters]
 
     def _clear(self) -> None:
         for parameter in self._parameters:
@@ -108,36 +118,45 @@ class GhostGradients:
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
     ) -> Callable[[], Tensor]:
         if not accumulate:
             for total in sums:
                 total.zero_()
-        rows = ghost_rows(max(self.batch_rows, len(features)))
-        pieces = zip(torch.split(features, rows), torch.split(labels, rows), strict=True)
-        norms = torch.cat([self._add(piece, answers, sums) for piece, answers in pieces])
+        counted = len(features) - filling
+        rows = ghost_rows(max(self.batch_rows, counted))
+        if counted <= rows:
+            return self._add(features, labels, sums, counted).clone
+        pieces = zip(torch.split(features[:counted], rows), torch.split(labels[:counted], rows), strict=True)
+        norms = torch.cat([self._add(piece, answers, sums, len(piece)) for piece, answers in pieces])
         return norms.clone
 
-    def _add(self, features: Tensor, labels: Tensor, sums: list[Tensor]) -> Tensor:
+    def _add(self, features: Tensor, labels: Tensor, sums: list[Tensor], counted: int) -> Tensor:
         gradients: list[Tensor | None] | None
-        norms, gradients = self._weighted(features, labels)
+        norms, gradients = self._weighted(features, labels, counted)
         if not bool(norms.isfinite().all()):
             # A zero factor does not silence NaN in a backward pass, so the row has to leave the batch.
             finite = norms.isfinite()
             self.rows_not_finite += int((~finite).sum())
-            gradients = self._weighted(features[finite], labels[finite])[1] if bool(finite.any()) else None
+            good = finite.nonzero().squeeze(1)
+            gradients = self._weighted(features[good], labels[good], len(good))[1] if len(good) else None
         for total, gradient in zip(sums, gradients or (), strict=gradients is not None):
             if gradient is not None:
                 total.add_(gradient)
         return norms
 
-    def _weighted(self, features: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+    def _weighted(self, features: Tensor, labels: Tensor, counted: int) -> tuple[Tensor, list[Tensor | None]]:
+        features, labels = filled(features, ROWS), filled(labels, ROWS)
         with torch.enable_grad():
             inputs = features if self._batch_first else features.transpose(0, 1)
-            losses = per_sample(self._loss(self._wrapped(inputs), labels), len(features))
+            with WideProducts():
+                outputs = self._wrapped(inputs)
+            losses = per_sample(self._loss(outputs, labels), len(features))
+            if counted < len(losses):  # rows that fill up the batch get a gradient of zero
+                losses = losses * (torch.arange(len(losses), device=losses.device) < counted)
             norms = clip_in_second_pass(
                 self._wrapped, losses, self._parameters, self._max_grad_norm * BELOW, mean=False
-            )
+            )[:counted]
         gradients = [parameter.grad for parameter in self._parameters]
         self._clear()
         return norms, gradients
@@ -151,6 +170,19 @@ class GhostGradients:
     def close(self) -> None:
         self._clear()
         self._wrapped.to_standard_module()
+
+
+def opacus_numbers(loss: Loss, mode: str) -> Callable[[nn.Module, Tensor, Tensor], list[Tensor]]:
+    """The gradients of the rows of a batch, for ``places.py``; ghost mode makes none, so those of the same passes."""
+
+    def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
+        made = MaterialisedGradients(module, loss, 1.0, "hooks" if mode == "ghost" else mode)
+        try:
+            return [rows.detach().clone() for rows in made.gradients(features, labels) if rows is not None]
+        finally:
+            made.close()
+
+    return numbers
 
 
 class _RowsFirst:

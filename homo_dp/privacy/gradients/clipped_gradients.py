@@ -22,9 +22,12 @@ class ClippedGradients(Protocol):
         """Rows left out so far because their gradient was not finite."""
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
     ) -> Callable[[], Tensor]:
-        """Write (or add) the clipped sum of these rows to the float64 ``sums``; return what gives their norms."""
+        """Write (or add) the clipped sum of these rows to the float64 ``sums``; return what gives their norms.
+
+        The last ``filling`` rows are copies that only fill up the batch: they count for nothing.
+        """
 
     def close(self) -> None:
         """Take every hook off the module."""

@@ -1,5 +1,6 @@
 """Which ``grad_sample_mode`` computes the clipped gradients of a model, and the reason, for the log."""
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -9,9 +10,11 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of_place
 from homo_dp.privacy.gradients.fast.called_layers import called_layers_of
 from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
-from homo_dp.privacy.gradients.fast.gradients import FastGradients
+from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer
-from homo_dp.privacy.gradients.losses import Loss
+from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss
+from homo_dp.privacy.gradients.places import SameEverywhere, places_of
+from homo_dp.privacy.gradients.row_sums import ghost_rows
 from homo_dp.privacy.gradients.validation import (
     RowsSecond,
     awake,
@@ -45,7 +48,19 @@ def choose_gradients(
             raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
         mode, reason = "hooks", why
     probe_mode(module, features, mode)
-    return _by_opacus(module, loss, max_grad_norm, mode), mode, reason
+    return _same_everywhere(module, loss, max_grad_norm, mode), mode, reason
+
+
+def _same_everywhere(module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> ClippedGradients:
+    from homo_dp.privacy.gradients.by_opacus import opacus_numbers
+
+    try:
+        twin = copy.deepcopy(module)  # before there are hooks on it
+    except Exception:  # whatever copying somebody's code raises: places.py will say so
+        twin = module
+    places = places_of(twin, opacus_numbers(loss, mode), None)
+    made = _by_opacus(module, loss, max_grad_norm, mode)
+    return SameEverywhere(made, places, ghost_rows) if mode == "ghost" else SameEverywhere(made, places)
 
 
 def _by_opacus(
@@ -71,6 +86,7 @@ def probed_chain(module: nn.Module, features: Tensor) -> tuple[FastChain | None,
     in_place = [layer for layer in module.modules() if getattr(layer, "inplace", False) is True]
     out_of_place(module)
     made = FastGradients(chain, size_of_outputs, 1.0)
+    multiple, chain.multiple = chain.multiple, 1  # as many rows as the probe has, since more may do something else
     try:
         probe_norms(module, features, lambda: made, "fast")
     except PrivacyError as error:
@@ -78,12 +94,16 @@ def probed_chain(module: nn.Module, features: Tensor) -> tuple[FastChain | None,
             layer.inplace = True  # type: ignore[assignment]
         unseen = isinstance(error, UnseenGradient)
         return None, "a weight is used outside of its layer" if unseen else _reason(error)
+    finally:
+        chain.multiple = multiple
     return chain, why
 
 
 def _fast(module: nn.Module, chain: FastChain, loss: Loss, max_grad_norm: float) -> ClippedGradients:
-    general = FastGradients(chain, loss, max_grad_norm)
-    layer = None if chain.has_foreign_code else one_output_layer(module)
+    known = loss in KNOWN_LOSSES and not chain.has_foreign_code
+    places = places_of(module, fast_numbers(loss), (loss,) if known else None)
+    general = SameEverywhere(FastGradients(chain, loss, max_grad_norm), places)
+    layer = one_output_layer(module) if known else None
     return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
 
 

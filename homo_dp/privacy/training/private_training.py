@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, has_opacus_layers
 from homo_dp.privacy.gradients.clipping import check_clip_norm
-from homo_dp.privacy.gradients.fast.chain import all_finite
+from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
 from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
 from homo_dp.privacy.gradients.rows_alone import RowsAlone, keeps_rows_alone
@@ -86,6 +86,7 @@ class PrivateTraining:
         self._batch: Tensor | None = None
         self._last_norms: list[Callable[[], Tensor]] = []
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._multiple = rows_multiple(self._parameters)
         first = self._parameters[0]
         size = sum(parameter.numel() for parameter in self._parameters)
         self._sum = torch.zeros(size, dtype=torch.float64, device=first.device)
@@ -240,8 +241,9 @@ class PrivateTraining:
             return
         pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
         for index, piece in enumerate(pieces):
+            piece, filling = filled(piece, self._multiple), -piece.shape[0] % self._multiple
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
-            self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, accumulate=index > 0))
+            self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, index > 0, filling))
         if not all_finite(self._sum):
             # This depends on rows, so an error would tell of them: a step of noise alone tells less.
             self._sum.zero_()

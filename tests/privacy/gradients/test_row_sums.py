@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.gradients.by_opacus import MaterialisedGradients, joint_norms
 from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.fast.gradients import FastGradients
+from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
 from homo_dp.privacy.gradients.losses import softmax_cross_entropy
+from homo_dp.privacy.gradients.places import SameEverywhere, places_of
 from homo_dp.privacy.gradients.row_sums import ROUNDING, row_squares, rows_in_piece, write_product
 
 
@@ -35,7 +36,8 @@ def made(kind: str, layer: nn.Linear, clip_norm: float = 1.0) -> Any:
     chain, _ = chain_of(layer)
     assert chain is not None
     general = FastGradients(chain, Slope(), clip_norm)
-    return general if kind == "fast" else OneOutputGradients(layer, Slope(), clip_norm, general)
+    same = SameEverywhere(general, places_of(layer, fast_numbers(Slope()), None))
+    return general if kind == "fast" else OneOutputGradients(layer, Slope(), clip_norm, same)
 
 
 def clipped(kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0) -> Tensor:

@@ -438,10 +438,10 @@ def test_a_sum_that_is_not_finite_is_a_step_of_noise_alone_and_says_nothing(monk
         rows, labels = torch.ones(4, 2), torch.zeros(4)
         made = training(nn.Linear(2, 1), squared_error, rows, labels, noise_multiplier=1.0, noise=SeededNoise(0))
 
-        def fill(features: Tensor, labels: Tensor, sums: list[Tensor], *, accumulate: bool, v: float = value) -> Tensor:
+        def fill(features: Tensor, _: Tensor, sums: list[Tensor], more: bool, filling: int, v: float = value) -> Tensor:
             for part in sums:
                 part.fill_(v)
-            return torch.ones(len(features))
+            return torch.ones(len(features) - filling)
 
         monkeypatch.setattr(made._gradients, "clipped_sum", fill)
         made.run(2)

@@ -34,7 +34,7 @@ class CalledLayers(FastChain):
     def has_foreign_code(self) -> bool:
         return True
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward_rows(self, inputs: Tensor) -> Tensor:
         self._kept, version = {}, inputs._version
         for number, (module, layer) in enumerate(self._called_layers):
             module.__dict__["forward"] = self._noting(number, layer, len(inputs))
@@ -51,9 +51,9 @@ class CalledLayers(FastChain):
         if self._copies or inputs._version != version:
             raise PrivacyError("the inputs are changed in place; use grad_sample_mode=hooks")
         self._copies = True  # what a layer gave is written over: from now on it gives a copy
-        return self.forward(inputs)
+        return self.forward_rows(inputs)
 
-    def backward(self, gradient: Tensor) -> Tensor:
+    def backward_rows(self, gradient: Tensor) -> Tensor:
         wanted = {number: outputs for number, (outputs, _) in self._kept.items() if outputs.requires_grad}
         found: tuple[Tensor | None, ...] = ()
         if wanted and self._outputs.requires_grad:
@@ -77,6 +77,9 @@ class CalledLayers(FastChain):
                 for total in sums[start:stop]:
                     total.zero_()
             start = stop
+
+    def kept(self) -> list[Tensor]:
+        return [rows for layer in self._used if layer is not None for rows in layer.kept()]
 
     def forget(self) -> None:
         for layer in self._used:

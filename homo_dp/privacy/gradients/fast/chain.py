@@ -5,7 +5,10 @@ are scaled by the clip factors before they are multiplied with the inputs, so th
 """
 
 import math
+from collections.abc import Iterable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
@@ -24,6 +27,9 @@ from homo_dp.privacy.gradients.fast.recurrent import FastLSTM, is_fast_lstm
 from homo_dp.privacy.gradients.row_sums import BELOW
 
 FAST = "every trainable layer is supported"
+ROWS = 8
+"""What batches are filled up to a multiple of: products over the last few of an odd number of rows round otherwise."""
+_LANES = 32  # floats that two vector registers hold: torch takes what is left of a tensor by other instructions
 
 
 class FastChain:
@@ -39,6 +45,8 @@ class FastChain:
         self._layers = layers
         self._first = next(index for index, layer in enumerate(layers) if layer.parameters)
         self._trained = [layer for layer in layers if layer.parameters]
+        self.multiple = rows_multiple(self.parameters)
+        self._given = self._filled = 0  # rows of the last batch, without and with those that fill it up
 
     @property
     def has_foreign_code(self) -> bool:
@@ -57,7 +65,22 @@ class FastChain:
         return last if isinstance(last, FastLinear) and all(isinstance(one, FastFlatten) for one in before) else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of a batch."""
+        """Outputs of a batch, which is filled up inside to a multiple of ``multiple`` rows: see ``places.py``."""
+        self._given = inputs.shape[0]
+        inputs = filled(inputs, self.multiple)
+        self._filled = inputs.shape[0]
+        outputs = self.forward_rows(inputs)
+        return outputs if self._filled == self._given else outputs[: self._given]
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Pass the gradient at the outputs back to every layer; return the squared norm of each row's gradient."""
+        if self._filled == self._given:
+            return self.backward_rows(gradient)
+        more = gradient.new_zeros((self._filled - self._given, *gradient.shape[1:]))
+        return self.backward_rows(torch.cat([gradient, more]))[: self._given]
+
+    def forward_rows(self, inputs: Tensor) -> Tensor:
+        """Outputs of these rows and no others."""
         rows = len(inputs)
         for index, layer in enumerate(self._layers):
             if layer.parameters and len(inputs) != rows:  # each part of a record would be clipped by itself
@@ -65,8 +88,8 @@ class FastChain:
             inputs = layer.forward(inputs, index > self._first)
         return inputs
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Pass the gradient at the outputs back to every layer; return the squared norm of each row's gradient."""
+    def backward_rows(self, gradient: Tensor) -> Tensor:
+        """Backward of what ``forward_rows`` was given."""
         flowing: Tensor | None = gradient
         for index in range(len(self._layers) - 1, self._first - 1, -1):
             if flowing is None:
@@ -78,8 +101,11 @@ class FastChain:
         return squares
 
     def write_clipped_sum(self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool) -> None:
-        """Write (or add) the clipped sum of the last pass; all norms must be finite."""
-        self.write_layers(squares.rsqrt().mul_(clip_norm * BELOW).clamp_(max=1.0), sums, accumulate)
+        """Write (or add) the clipped sum of the last pass; all norms must be finite, rows behind them add nothing."""
+        factors = squares.rsqrt().mul_(clip_norm * BELOW).clamp_(max=1.0)
+        if factors.shape[0] < self._filled:
+            factors = F.pad(factors, (0, self._filled - factors.shape[0]))
+        self.write_layers(factors, sums, accumulate)
 
     def write_layers(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
         """Write (or add) the sum over rows of factor times gradient."""
@@ -89,10 +115,34 @@ class FastChain:
             layer.write_sums(factors, sums[start:stop], accumulate)
             start = stop
 
+    def kept(self) -> list[Tensor]:
+        """What the sums of the last pass are made of, rows first."""
+        return [rows for layer in self._trained for rows in layer.kept()]
+
     def forget(self) -> None:
         """Drop what the layers kept of the last pass."""
         for layer in self._layers:
             layer.forget()
+
+
+def rows_multiple(parameters: Iterable[Tensor]) -> int:
+    """What the batches of a model are filled up to a multiple of: the outputs of each layer then fill registers.
+
+    >>> [rows_multiple([torch.zeros(outputs, 4)]) for outputs in (1, 2, 10, 32)]
+    [32, 16, 16, 8]
+    """
+    widths = [parameter.shape[0] for parameter in parameters if parameter.dim() > 1]
+    return max([ROWS, *(_LANES // math.gcd(_LANES, width) for width in widths)])
+
+
+def filled(rows: Tensor, multiple: int) -> Tensor:
+    """The rows and, behind them, copies of the first one up to a multiple; a copy brings nothing new to fail on.
+
+    >>> filled(torch.tensor([[1.0], [2.0], [3.0]]), 4).flatten().tolist()
+    [1.0, 2.0, 3.0, 1.0]
+    """
+    more = -rows.shape[0] % multiple
+    return torch.cat([rows, rows[:1].expand(more, *rows.shape[1:])]) if more else rows
 
 
 def all_finite(squares: Tensor) -> bool:

@@ -73,6 +73,10 @@ class FastConvolution(FastLayer):
         if self._bias:
             write_product(sums[-1].view(1, -1), factors.unsqueeze(1), self._shifts, accumulate)
 
+    def kept(self) -> list[Tensor]:
+        shifts = [self._shifts] if self._bias else []
+        return [self._inputs, self._gradient, *shifts, *([] if self._rows is None else [self._rows])]
+
     def forget(self) -> None:
         del self._inputs, self._gradient
         self._rows = None

@@ -39,6 +39,9 @@ class FastEmbedding(FastLayer):
         rows = scale_rows(self._gradient, factors).flatten(0, 1)
         sums[0].index_add_(0, self._indices.flatten(), rows.to(sums[0].dtype))
 
+    def kept(self) -> list[Tensor]:
+        return [self._gradient]
+
     def forget(self) -> None:
         del self._indices, self._gradient
 
@@ -83,6 +86,9 @@ class FastEmbeddingBag(FastLayer):
         if self._module.padding_idx is not None:
             counts = (self._indices != self._module.padding_idx).to(self._gradient.dtype)
         return counts / counts.sum(1, keepdim=True).clamp_(min=1.0) if self._module.mode == "mean" else counts
+
+    def kept(self) -> list[Tensor]:
+        return [self._gradient]
 
     def forget(self) -> None:
         del self._indices, self._gradient

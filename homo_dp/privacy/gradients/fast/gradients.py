@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.fast.chain import FastChain, all_finite
+from homo_dp.privacy.gradients.fast.called_layers import called_layers_of
+from homo_dp.privacy.gradients.fast.chain import FastChain, all_finite, chain_of, filled
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, output_gradient
 
 
@@ -27,10 +28,12 @@ class FastGradients:
             linear.exact = True
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool
+        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
     ) -> Callable[[], Tensor]:
+        size = features.shape[0]
+        counted = size - filling
         with torch.no_grad():
-            squares = kept = self._pass(features, labels)
+            squares = kept = self._pass(features, labels)[:counted]
             if not all_finite(squares):
                 # A factor of zero does not silence NaN, so the row has to leave the batch.
                 finite = squares.isfinite()
@@ -40,7 +43,8 @@ class FastGradients:
                     for total in () if accumulate else sums:
                         total.zero_()
                     return squares.sqrt
-                kept = self._pass(features[finite], labels[finite])
+                good = filled(finite.nonzero().squeeze(1), size)
+                kept = self._pass(features[good], labels[good])[: int(finite.sum())]
             self._chain.write_clipped_sum(kept, self._max_grad_norm, sums, accumulate)
             self._chain.forget()
         return squares.sqrt
@@ -57,3 +61,18 @@ class FastGradients:
 
     def close(self) -> None:
         """Nothing to take off."""
+
+
+def fast_numbers(loss: Loss) -> Callable[[nn.Module, Tensor, Tensor], list[Tensor]]:
+    """What the sums of a batch are made of, rows first: for ``places.py``."""
+
+    def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
+        chain = chain_of(module)[0] or called_layers_of(module)[0]
+        if chain is None:
+            raise ValueError("the copy of a model is another model")
+        chain.multiple = 1
+        with torch.no_grad():
+            squares = FastGradients(chain, loss, 1.0)._pass(features, labels)
+            return [squares, *(values.clone() for values in chain.kept())]
+
+    return numbers

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from homo_dp.privacy.gradients.fast.wide_products import exact_linear, wide_linear, wide_product
 from homo_dp.privacy.gradients.gram_norms import LEAST_LENGTH, outer_squares, total_squares
 from homo_dp.privacy.gradients.row_sums import row_squares, write_product, write_total
 
@@ -45,6 +45,10 @@ class FastLayer(ABC):
         """Write (or add) the sum over rows of factor times gradient, one float64 tensor a trainable parameter."""
         raise NotImplementedError
 
+    def kept(self) -> list[Tensor]:
+        """What sums are made of, rows first: numbers of the last pass, which must not depend on a row's place."""
+        return []
+
     def forget(self) -> None:
         """Drop what was kept of the last pass."""
         return
@@ -67,12 +71,12 @@ class FastLinear(FastLayer):
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         self._inputs = inputs
-        linear = exact_linear if self.exact else F.linear
+        linear = exact_linear if self.exact else wide_linear
         return linear(inputs, self._module.weight, self._module.bias)
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
         self._gradient = gradient
-        return gradient.matmul(self._module.weight) if inputs_needed else None
+        return wide_product(gradient, self._module.weight) if inputs_needed else None
 
     def squared_norms(self) -> Tensor:
         if self._inputs.dim() > 2:
@@ -96,13 +100,11 @@ class FastLinear(FastLayer):
         if self._bias:
             write_total(sums[-1], gradient, accumulate)
 
+    def kept(self) -> list[Tensor]:
+        return [self._inputs, self._gradient]
+
     def forget(self) -> None:
         del self._inputs, self._gradient
-
-
-def exact_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``F.linear`` in float64."""
-    return F.linear(inputs.double(), weight.double(), None if bias is None else bias.double())
 
 
 class FastActivation(FastLayer):

@@ -32,6 +32,9 @@ class _HeldRows(FastLayer):
         for total, rows in zip(sums, self._rows, strict=True):
             write_product(total, factors.unsqueeze(1), rows.flatten(1), accumulate)
 
+    def kept(self) -> list[Tensor]:
+        return self._rows
+
     def forget(self) -> None:
         self._inputs = None
         self._rows = []

@@ -79,6 +79,9 @@ class FastLSTM(FastLayer):
             for bias in own[2:]:
                 write_product(bias.view(1, -1), factors.unsqueeze(1), one.shifts, accumulate)
 
+    def kept(self) -> list[Tensor]:
+        return [rows for one in self._passes for rows in one.kept(self._module.bias)]
+
     def forget(self) -> None:
         self._passes = []
 
@@ -210,6 +213,10 @@ class _Pass:
             scaled = (gradient * factors.view(1, -1, 1)).flatten(0, 1)
             write_product(total, scaled, inputs.flatten(0, 1), accumulate=False, terms=inputs.shape[0] + 1)
         return total
+
+    def kept(self, bias: bool) -> list[Tensor]:
+        held = [] if self.held is None else [self.held]
+        return [self.inputs.transpose(0, 1), self.gates_gradient().transpose(0, 1), *held, *([self.shifts] * bias)]
 
     def gates_gradient(self) -> Tensor:
         if self.gradient is None:
