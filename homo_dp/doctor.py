@@ -15,7 +15,12 @@ from homo_dp import __version__
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 
 NEEDED = ("torch", "opacus", "dp-accounting", "pandas", "scikit-learn", "mlflow", "safetensors", "cryptography")
-EXTRAS = {"nats": ("nats-py", "nats"), "notebooks": ("ipykernel", "ipykernel")}
+EXTRAS = {  # name in pyproject.toml: what it installs, and the module that is then there
+    "nats": ("nats-py", "nats"),
+    "flower": ("flwr", "flwr"),
+    "notebooks": ("ipykernel", "ipykernel"),
+    "sql": ("psycopg", "psycopg"),
+}
 PROGRAMS = {"nats-server": "a NATS server of one's own", "chromium": "make test-ui", "chromedriver": "make test-ui"}
 
 

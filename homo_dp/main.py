@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from homo_dp import __version__
 from homo_dp.console.completion import SHELLS, completion_script
 from homo_dp.console.options import BAD_INPUT, run
+from homo_dp.core.command_name import use_script_name
 
 # Who uses a command, the command, its module, what it is for.
 GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
@@ -108,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def script() -> None:
     """The console script."""
+    use_script_name()
     run(main)
 
 

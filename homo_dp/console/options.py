@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from homo_dp import __version__
 from homo_dp.config.addresses import masked
 from homo_dp.console.screen import Progress, Screen, hush, say, silence
+from homo_dp.core.command_name import as_typed
 from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
 from homo_dp.core.events import FORMATS, is_shown, log, use_format
 from homo_dp.core.files import check_writable
@@ -67,8 +68,14 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         if kwargs.get("description"):  # a module's docstring, whose double backticks are markup for the docs
-            kwargs["description"] = kwargs["description"].replace("``", "")
+            kwargs["description"] = as_typed(kwargs["description"].replace("``", ""))
+        if kwargs.get("prog"):
+            kwargs["prog"] = as_typed(kwargs["prog"])
         super().__init__(*args, **kwargs)
+
+    def format_help(self) -> str:
+        """The help, with commands as this user types them."""
+        return as_typed(super().format_help())
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2 and one line on stderr."""
@@ -203,6 +210,7 @@ def _flush(code: int) -> int:
 def report(error: BaseException) -> int:
     """Print an error as one line (with HOMO_DP_DEBUG=1, or if it is a bug, after its traceback); the exit code."""
     code, text = explain(error)
+    text = as_typed(text)
     if is_shown():
         lines = traceback.format_exception(error) if code == BUG else []
         log.log(logging.WARNING if code == INTERRUPTED else logging.ERROR, "%s", masked(" ".join([text, *lines])))

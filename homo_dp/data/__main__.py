@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from homo_dp.core.command_name import as_typed
 from homo_dp.core.errors import InputError, printable
 
 _EXAMPLES = """examples:
@@ -30,11 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = _Parser(prog="python -m homo_dp.data", description="Tools for tables.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="describe", parser_class=_Parser)
+    name = as_typed("python -m homo_dp.data describe")
     describe = commands.add_parser(
         "describe",
+        prog=name,
         help="draft the column descriptions of a table",
         description="Draft a `data` block from a table (CSV, .csv.gz, Parquet, .npz, IDX) for you to edit.",
-        epilog=_EXAMPLES,
+        epilog=as_typed(_EXAMPLES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(drafted.text)
         sys.stdout.flush()
     except InputError as error:
-        print(printable(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
+        print(printable(as_typed(f"error: {' '.join(str(error).split())}")), file=sys.stderr)
         return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

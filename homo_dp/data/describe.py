@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import MISSING_VALUES
 from homo_dp.data.images import is_image_file, read_images
@@ -75,7 +76,7 @@ def draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = No
     else:
         found = _look_at_table(path, {role: name for role, name in (given or {}).items() if name}, guesses)
     cut = WARNING[:100].rsplit(" ", 1)[0]
-    lines = [f"# {cut}", f"# {WARNING[len(cut) + 1 :]}", f"# drafted from {printable(str(path))}", "data:"]
+    lines = [f"# {cut}", f"# {WARNING[len(cut) + 1 :]}", f"# drafted from {printable(masked(str(path)))}", "data:"]
     source = "  bounds_source: draft  # then say codebook, public or private; a private run on a draft is refused"
     person = "  one_row_per_person: unknown  # say true if each person has one row: epsilon is that of a row"
     return Draft("\n".join([*lines, source, person, *found]) + "\n", tuple(guesses))

@@ -11,6 +11,7 @@ from os import PathLike
 
 import yaml
 
+from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
 from homo_dp.data.readers import header
 from homo_dp.data.sniffing import sniff
@@ -52,8 +53,9 @@ def outer_draft(path: str | PathLike[str], label: str | None = None) -> str:
     form, _ = sniff(path)
     names = [str(name) for name in header(path, form)]
     aside = {label or "y", "id"}
+    shown = printable(masked(str(path)))
     lines = [
-        f"# outer bounds by the names of the columns of {printable(str(path))}; no row was read. Check each one: give",
+        f"# outer bounds by the names of the columns of {shown}; no row was read. Check each one: give",
         "# levels: [...] to a column of words, and list free text in drop",
         "data:",
         "  scaling: private",

@@ -8,6 +8,7 @@ import re
 from os import PathLike
 from pathlib import Path
 
+from homo_dp.data.databases import is_database
 from homo_dp.data.readers import CsvForm, checked, is_parquet
 from homo_dp.data.values import NumberForm
 
@@ -20,7 +21,9 @@ _GROUPED = {".": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ",": re.compile(r
 
 
 def sniff(path: str | PathLike[str]) -> tuple[CsvForm, NumberForm]:
-    """The form of a CSV file and of its numbers; the plain forms for Parquet."""
+    """The form of a CSV file and of its numbers; the plain forms for Parquet and databases."""
+    if is_database(path):
+        return CsvForm(), NumberForm()
     file = checked(path)
     if is_parquet(file):
         return CsvForm(), NumberForm()

@@ -15,7 +15,10 @@ import pytest
 import sqlalchemy
 
 from homo_dp.core.errors import DataError
+from homo_dp.data import describe
 from homo_dp.data.databases import is_database
+from homo_dp.data.describe import draft
+from homo_dp.data.outer_bounds import outer_draft
 from homo_dp.data.readers import header, read_chunks, read_table
 from homo_dp.train import main as train
 
@@ -110,6 +113,20 @@ def test_a_federation_trains_on_postgresql_and_says_no_password(
     assert train(["--config", "c.yaml"]) == 0
     assert "secret" not in "".join(capsys.readouterr())
     assert "secret" not in (tmp_path / "out" / "indicator_config.yaml").read_text()
+
+
+def test_a_table_of_a_database_is_described(sqlite: str) -> None:
+    drafted = draft(f"{sqlite}#patients").text
+    assert "age: {bounds: [20, 70]}" in drafted
+    assert "label: y" in drafted
+    assert "age" in outer_draft(f"{sqlite}#patients")
+
+
+def test_a_draft_says_no_password(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "_look_at_table", lambda *_: [])
+    drafted = draft("mysql+pymysql://ann:secret@127.0.0.1/clinic#patients").text
+    assert "ann:***@127.0.0.1" in drafted
+    assert "secret" not in drafted
 
 
 @pytest.mark.parametrize(
