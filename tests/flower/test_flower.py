@@ -16,8 +16,8 @@ from pipelines.demo_federation import PARTIES, ROOT
 from pipelines.demo_flower import FlowerFederation, wait_for_outputs
 from tests.flower.certificates import write_certificates, write_node_key
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(400)]
-ALL_EVERY_ROUND = "federation.min_parties=3,federation.round_timeout=150"
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
+ALL_EVERY_ROUND = "federation.min_parties=3,federation.round_timeout=450"
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def conf(name: str) -> str:
     return str(ROOT / "conf" / f"{name}.yaml")
 
 
-def until(condition: Callable[[], bool], federation: FlowerFederation, seconds: float = 150.0) -> None:
+def until(condition: Callable[[], bool], federation: FlowerFederation, seconds: float = 450.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, {name: federation.said(name)[-1500:] for name in federation.running}
@@ -87,7 +87,7 @@ def test_kills_of_node_party_and_superlink_charge_every_round_once(federation: F
     federation.kill("flwr")
     federation.start_superlink()
     until(lambda: is_free(folder / "state" / "aggregator" / run), federation)  # its ServerApp ends once it hears of it
-    assert federation.run(conf("federation"), params).wait(200) == 0, federation.said("flwr")[-3000:]
+    assert federation.run(conf("federation"), params).wait(600) == 0, federation.said("flwr")[-3000:]
     wait_for_outputs(folder, PARTIES)
 
     assert "continues after round" in federation.said("flwr")
@@ -119,7 +119,7 @@ def test_tls_authenticated_nodes_and_masked_sums(tmp_path: Path) -> None:
             recipe = "party_a" if name == "stranger" else name
             federation.start_node(name, conf(recipe.replace("party_", "party_secure_")), options)
         params = f"train.rounds=1,{ALL_EVERY_ROUND}"
-        assert federation.run(conf("federation_secure"), params).wait(200) == 0, federation.said("flwr")[-3000:]
+        assert federation.run(conf("federation_secure"), params).wait(600) == 0, federation.said("flwr")[-3000:]
         wait_for_outputs(tmp_path, PARTIES)
     finally:
         federation.stop()
