@@ -88,14 +88,14 @@ def seeds() -> dict[str, bytes]:
         state, model = Path(folder) / "state", Path(folder) / "model"
         write_state(state, {"weights.w": torch.ones(2)}, facts, point="fuzz")
         card = ModelCard(Architecture("logistic_regression", (2,), 1), (0, 1), "y")
-        save_model(model, {"output.weight": torch.zeros(1, 2), "output.bias": torch.zeros(1)}, card)
+        save_model(model, {"linear.weight": torch.zeros(1, 2), "linear.bias": torch.zeros(1)}, card)
         kept, saved = state.read_bytes(), model.read_bytes()
     return {
         "yaml": _YAML,
         "json": json.dumps(_TASK).encode(),
         "params": _PARAMS,
         "indicators": indicators,
-        "heads": b'{"a": {"count": 1, "hash": "bb"}}',
+        "heads": json.dumps({"a": {"count": 1, "hash": "b" * 64}}).encode(),
         "state": kept,
         "run_state": kept,
         "model": saved,

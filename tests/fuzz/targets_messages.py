@@ -20,7 +20,7 @@ HEAD = {"count": 0, "hash": "0" * 64}
 JOIN = Message("demo", 0, "bank_a", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": HEAD})
 FRAME = encode(UPDATE)
 BODY = b"".join(write_body(TENSORS))
-INFO = json.dumps({"releases": ["update"], "rows": 3, "ledger_head": {"count": 1, "hash": "a" * 64}}).encode()
+INFO = json.dumps({"releases": ["update"], "ledger_head": {"count": 1, "hash": "a" * 64}}).encode()
 
 SEEDS = {
     "fuzz_message": [encode(UPDATE), encode(JOIN)],
