@@ -1,9 +1,10 @@
-"""What a training learns first, between processes: bounds, counts and levels, each in a run of its own before it.
+"""What a training learns first, between processes: counts and bounds, each in a run of its own before it.
 
 The aggregator of run ``r`` tells every party of ``r`` by a status (``learning``, and what), and holds a run of
-statistics named ``r-bounds`` (``r-counts``, ``r-levels``) with them: the same sessions, masks, ledgers and crash states
-as any run. What it found goes into the config, with its price, and the run ``r`` begins. A party that is told takes
-part in that run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there.
+statistics named ``r-counts`` or ``r-bounds`` with them: the same sessions, masks, ledgers and crash states as any run.
+What it found goes into the config, with its price, and the run ``r`` begins. A party that is told takes part in that
+run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there. Levels are not learnt here:
+a list of texts is no sum, and the config of a federation that asks for them is refused.
 """
 
 from __future__ import annotations
