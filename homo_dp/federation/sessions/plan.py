@@ -16,6 +16,7 @@ from homo_dp.config.load import config_from
 from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
+from homo_dp.config.statistics import MECHANISM as STATISTICS
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
 from homo_dp.federation.mechanisms.round_sums import RoundSum
@@ -377,7 +378,7 @@ def noisy_count(own: Config, plan: Plan) -> dict[str, int]:
     name = own.party.name
     if own.data.counts != "private" or name is None or name in own.data.rows:
         return {}
-    count = plan["rows"].get(name) or (1 if plan["privacy"]["mechanism"] == "statistics" else None)
+    count = plan["rows"].get(name) or (1 if plan["privacy"]["mechanism"] == STATISTICS else None)
     return {} if count is None else {name: count}
 
 
@@ -393,7 +394,7 @@ def _public_data(own: DataConfig, plan: Plan) -> dict[str, Any]:
     stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
     found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
     outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
-    if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == "statistics")):
+    if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == STATISTICS)):
         return found
     own_blocks = own.model_dump(mode="json")["columns"]
     said = {name for name, block in own.columns.items() if block.bounds is None and block.levels != "private"}
