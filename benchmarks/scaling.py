@@ -21,7 +21,7 @@ import pandas as pd
 
 from homo_dp.config.load import load_config
 from homo_dp.data.embedded import shipped_columns
-from homo_dp.runs.learning import with_what_is_learnt
+from homo_dp.runs.learned_bounds import with_what_is_learnt
 from homo_dp.runs.simulation import Simulation
 
 Bounds = dict[str, tuple[float, float]]

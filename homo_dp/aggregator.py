@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen.notes(loaded.notes)
     check_outputs(loaded.config, ("indicatorFileName", "modelFileName"))
     with quick_imports():
-        from homo_dp.runs.learning_runs import aggregate
+        from homo_dp.runs.preparatory_runs import aggregate
 
     return aggregate(loaded.config, screen)
 

@@ -66,7 +66,7 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         from homo_dp.data.encoding import Encoding
         from homo_dp.data.parties import Scored
         from homo_dp.data.readers import csv_form, number_form
-        from homo_dp.data.strays import Strays
+        from homo_dp.data.unexpected_values import Strays
         from homo_dp.models.device import torch_device
         from homo_dp.models.files import load_model
         from homo_dp.models.metrics import evaluate
@@ -158,7 +158,7 @@ def _looked_up(config: Config, table: str | None) -> str | None:
     """The table of ``--data``, by its name in the registry where it is no file."""
     if table is None or not config.data.registry or os.path.exists(table):
         return table
-    from homo_dp.config.registry import read_registry
+    from homo_dp.config.primihub_registry import read_registry
 
     return read_registry(config.data.registry).get(table, table)
 

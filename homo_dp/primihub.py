@@ -17,7 +17,7 @@ from homo_dp.config.params import format_item
 from homo_dp.config.primihub import IGNORED, OLD_NAMES
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 
 EXAMPLES = """examples:
   python -m homo_dp.primihub primihub-cli --task_type=0 --task_lang=python \\

@@ -14,7 +14,7 @@ from homo_dp.core.files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from homo_dp.tracking.report.contents import Checks
-    from homo_dp.tracking.report.record import Record
+    from homo_dp.tracking.report.run_files import Record
 
 EXAMPLES = """examples:
   python -m homo_dp.report out -o report.html
@@ -76,7 +76,7 @@ def _check(report: str, key: str | None, screen: Screen) -> int:
 
 def write_registry(record: Record, output: str, screen: Screen) -> None:
     """Write the record for the registry of deployments; a run without a guarantee has nothing to register."""
-    from homo_dp.evidence.registry import registry_yaml
+    from homo_dp.evidence.opendp_registry import registry_yaml
 
     if not record.privacy.get("private"):
         raise InputError(f"--registry {output}: the run is NOT PRIVATE, so there is no deployment to register")
@@ -89,7 +89,7 @@ def write_report(
 ) -> int:
     """Verify, draw and write; 1 if something about the ledger is wrong."""
     from homo_dp.tracking.report.contents import Checks, report_page
-    from homo_dp.tracking.report.pictures import plots_of
+    from homo_dp.tracking.report.report_files import plots_of
 
     checks = Checks(findings(record, ledger), plots_of(record))
     pair = None
@@ -152,7 +152,7 @@ def _whole_ledger(record: Record, given: str | None) -> Path | None:
 
 @contextlib.contextmanager
 def _record(source: str, uri: str) -> Iterator[Record]:
-    from homo_dp.tracking.report.record import fetched, find_record
+    from homo_dp.tracking.report.run_files import fetched, find_record
 
     if os.path.exists(source):
         yield find_record(Path(source))

@@ -87,8 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -> int:
     """Run a secret number of trials and publish the best; no line of the screen tells of any other."""
-    from homo_dp.runs.sweep import finished, run_cells
-    from homo_dp.runs.winner import (
+    from homo_dp.runs.private_search import (
         LOCAL,
         Search,
         best_of,
@@ -98,6 +97,7 @@ def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -
         search_cost,
         secret_trials,
     )
+    from homo_dp.runs.sweep import finished, run_cells
 
     if options.seed is not None:
         raise ConfigError("--seed: trials of --publish winner are drawn in secret; leave it out")

@@ -20,7 +20,7 @@ from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
-from homo_dp.runs.learning import with_what_is_learnt
+from homo_dp.runs.learned_bounds import with_what_is_learnt
 from homo_dp.runs.outputs import released_line
 from homo_dp.runs.simulation import Simulation
 from homo_dp.runs.statistics import StatisticsSimulation

@@ -32,7 +32,7 @@ def party(settings: Settings, *, transport: str | type | None = None, progress: 
 
 def aggregator(settings: Settings, *, transport: str | type | None = None, progress: bool = True) -> Model:
     """Run the aggregator of a federation to its end; the final model. Arguments as for ``homo_dp.party``."""
-    from homo_dp.runs.learning_runs import aggregate
+    from homo_dp.runs.preparatory_runs import aggregate
 
     config = _config(settings, transport)
     aggregate(config, screen_for(progress))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from homo_dp.config.schema import Config
-    from homo_dp.tracking.report.record import Record
+    from homo_dp.tracking.report.run_files import Record
 
 _SHOWN = ("loss", "acc", "auc", "f1", "r2", "mse")
 
@@ -95,7 +95,7 @@ class Result:
 
     def plot(self) -> Figures:
         """Learning, epsilon by party, what epsilon bought, gradient norms, budget left: as far as there are numbers."""
-        from homo_dp.tracking.report.pictures import plots_of
+        from homo_dp.tracking.report.report_files import plots_of
 
         if not self._drawn:
             self._drawn.update(plots_of(self._record()))
@@ -138,6 +138,6 @@ class Result:
 
     def _record(self) -> Record:
         from homo_dp.config.load import dump_yaml
-        from homo_dp.tracking.report.record import Record
+        from homo_dp.tracking.report.run_files import Record
 
         return Record(self.indicators, self._rows, dump_yaml(self.config), self._norms)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from homo_dp.config.addresses import address
-from homo_dp.core.foreign import LARGEST_WHOLE_NUMBER
+from homo_dp.core.untrusted_text import LARGEST_WHOLE_NUMBER
 
 Scalar = str | int | float | bool
 

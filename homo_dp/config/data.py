@@ -28,7 +28,7 @@ from homo_dp.config.base import (
     mapping,
     shorthand,
 )
-from homo_dp.config.text import parse_scalar
+from homo_dp.config.yaml_text import parse_scalar
 
 ONE_TABLE = "all"  # the name under which a single table that is split later stands in data.files
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}

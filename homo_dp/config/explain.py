@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from homo_dp.config.addresses import masked
 from homo_dp.config.base import Conflict, Section
 from homo_dp.config.privacy import never_set
-from homo_dp.config.text import parse_scalar
+from homo_dp.config.yaml_text import parse_scalar
 from homo_dp.core.errors import printable
 
 SHORT_NAMES = ("predictFileName", "indicatorFileName", "modelFileName")

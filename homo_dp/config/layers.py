@@ -5,7 +5,7 @@ from typing import Any
 
 from homo_dp.config.privacy import idle_keys
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.foreign import DEEPEST
+from homo_dp.core.untrusted_text import DEEPEST
 
 # Keys of which only one can be given: setting one in a later layer drops the others of the earlier layer.
 EXCLUSIVE: tuple[tuple[str, ...], ...] = (

@@ -25,13 +25,13 @@ from homo_dp.config.federatedscope import (
 )
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import Task, check_files, is_task, translate
+from homo_dp.config.primihub_registry import read_registry
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.recipes import recipe_path
-from homo_dp.config.registry import read_registry
 from homo_dp.config.schema import Config
-from homo_dp.config.text import LARGEST_YAML, parse_yaml, to_yaml
+from homo_dp.config.yaml_text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 
 # Files that are given without a config and without a description are taken to have the default recipe's columns.
 _OF_THE_DEFAULT_RECIPE = {"data": {"columns_from": "breast_cancer"}}

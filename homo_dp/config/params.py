@@ -14,9 +14,9 @@ from homo_dp.config.explain import takes_text
 from homo_dp.config.layers import split_key
 from homo_dp.config.primihub import IGNORED, NEEDS_FILES, OLD_NAMES
 from homo_dp.config.schema import Config
-from homo_dp.config.text import parse_scalar, parse_yaml
+from homo_dp.config.yaml_text import parse_scalar, parse_yaml
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.foreign import DEEPEST
+from homo_dp.core.untrusted_text import DEEPEST
 
 _OLD_SIGN = re.compile(r":(?:STRING|INT32|BYTE):[01]:")
 _OLD = re.compile(r"(?P<name>[^:=\s,]+):(?P<type>STRING|INT32|BYTE):(?P<array>[01]):(?P<value>.*)\Z", re.DOTALL)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from homo_dp.config.layers import get, put
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.foreign import Foreign, Schema
+from homo_dp.core.untrusted_text import Foreign, Schema
 
 # Parameters of old task commands and common_params of task files that have a counterpart.
 OLD_NAMES = {

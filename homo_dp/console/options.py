@@ -21,7 +21,7 @@ from homo_dp.config.addresses import masked
 from homo_dp.console.screen import Progress, Screen, hush, say, silence
 from homo_dp.core.command_name import as_typed
 from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
-from homo_dp.core.events import FORMATS, is_shown, log, use_format
+from homo_dp.core.event_log import FORMATS, is_shown, log, use_format
 from homo_dp.core.files import check_writable
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 

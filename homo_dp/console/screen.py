@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from homo_dp.core.errors import InputError, printable
-from homo_dp.core.events import log, note_event
+from homo_dp.core.event_log import log, note_event
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

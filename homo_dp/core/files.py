@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import InputError
 
 __all__ = [

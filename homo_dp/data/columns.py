@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.strays import ColumnStrays
+from homo_dp.data.unexpected_values import ColumnStrays
 from homo_dp.data.values import (
     PLAIN,
     NumberForm,

@@ -19,9 +19,9 @@ import pandas as pd
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import MISSING_VALUES
+from homo_dp.data.csv_dialect import sniff
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import CsvForm, header, read_chunks
-from homo_dp.data.sniffing import sniff
 from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, as_texts
 
 WARNING = (

@@ -26,7 +26,7 @@ from homo_dp.data.columns import (
     Numeric,
     check_bounds,
 )
-from homo_dp.data.strays import Strays
+from homo_dp.data.unexpected_values import Strays
 from homo_dp.data.values import PLAIN, NumberForm, first_row
 
 if TYPE_CHECKING:

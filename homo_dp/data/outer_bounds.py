@@ -13,8 +13,8 @@ import yaml
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
+from homo_dp.data.csv_dialect import sniff
 from homo_dp.data.readers import header
-from homo_dp.data.sniffing import sniff
 
 ANYTHING = (-1e6, 1e6)
 # What a word in a column's name says about its values; the first that matches counts.

@@ -20,7 +20,7 @@ from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import COMMAS, CsvForm, csv_form, give_back_memory, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
-from homo_dp.data.strays import Strays
+from homo_dp.data.unexpected_values import Strays
 from homo_dp.data.values import PLAIN, NumberForm
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import torch
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Column, Date, Numeric
 from homo_dp.data.encoding import Encoding, missing_columns, short
-from homo_dp.data.strays import Strays
+from homo_dp.data.unexpected_values import Strays
 from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, level_codes
 
 if TYPE_CHECKING:

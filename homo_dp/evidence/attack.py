@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from homo_dp.evidence.profile import Claim, Profile
+from homo_dp.evidence.tradeoff import Claim, Profile
 
 Floats = NDArray[np.float64]
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from homo_dp import __version__
 from homo_dp.core.errors import InputError
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.estimators import clopper_pearson, f_dp_one_run, guesses_at, one_run
-from homo_dp.evidence.profile import Claim, Profile, gaussian_profile
+from homo_dp.evidence.tradeoff import Claim, Profile, gaussian_profile
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.999  # so that hundreds of audits of sound mechanisms raise no false alarm
@@ -100,7 +100,7 @@ class Audited:
 
     def roc(self) -> bytes:
         """The attack's ROC against the curve that the claim allows, as a PNG."""
-        from homo_dp.evidence.plot import roc_picture
+        from homo_dp.evidence.roc_plot import roc_picture
 
         return roc_picture(self.outcome, self.scores, self.claim)
 
@@ -297,7 +297,7 @@ def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, cou
     import torch
 
     from homo_dp.config.load import config_from
-    from homo_dp.evidence.attacks import attack_on
+    from homo_dp.evidence.audit_config import attack_on
 
     torch.set_num_threads(1)
     key = json.dumps([tree, name, observer], sort_keys=True)

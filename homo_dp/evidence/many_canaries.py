@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from homo_dp.core.errors import InputError
 from homo_dp.data.rows import Table
 from homo_dp.evidence.attack import sampled_losses
-from homo_dp.evidence.profile import Claim, claim_of
 from homo_dp.evidence.record_attacks import Recipe
+from homo_dp.evidence.tradeoff import Claim, claim_of
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source

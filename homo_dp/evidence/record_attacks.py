@@ -20,7 +20,7 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.data.rows import Table
 from homo_dp.evidence.attack import Attack, repeated_losses, sampled_losses
-from homo_dp.evidence.profile import Profile, claim_of
+from homo_dp.evidence.tradeoff import Profile, claim_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source

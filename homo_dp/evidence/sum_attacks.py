@@ -19,7 +19,6 @@ from torch import Tensor
 from homo_dp.core.errors import InputError
 from homo_dp.data.rows import Table
 from homo_dp.evidence.attack import Attack, sampled_losses
-from homo_dp.evidence.profile import Profile
 from homo_dp.evidence.record_attacks import (
     LENGTH,
     MECHANISM,
@@ -31,6 +30,7 @@ from homo_dp.evidence.record_attacks import (
     first_weight,
     made_up_rows,
 )
+from homo_dp.evidence.tradeoff import Profile
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack, sampled_losses
-from homo_dp.evidence.profile import Profile, claim_of, drawn_profile
 from homo_dp.evidence.record_attacks import Recipe
+from homo_dp.evidence.tradeoff import Profile, claim_of, drawn_profile
 from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Update
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.nbafl import Nbafl

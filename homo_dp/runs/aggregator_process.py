@@ -13,9 +13,9 @@ from homo_dp.config.addresses import masked
 from homo_dp.config.load import dump_yaml
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.events import about, kept_events, told_errors
+from homo_dp.core.event_log import about, kept_events, told_errors
 from homo_dp.core.files import write_whole
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
@@ -62,7 +62,7 @@ from homo_dp.runs.processes import (
     run_name,
     start_tracker,
 )
-from homo_dp.runs.round_numbers import payload_bytes, promised_numbers
+from homo_dp.runs.round_metrics import payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.statistics_outputs import Results, publish, results_of
 from homo_dp.tracking.files import write_json

@@ -10,8 +10,8 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
-from homo_dp.federation.mechanisms.account import Account
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
+from homo_dp.federation.mechanisms.charges import Account
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
@@ -45,7 +45,7 @@ class Planned:
 def plan_of(config: Config) -> Planned:
     """Each party's releases, sigma, epsilon, remaining budget and noise-to-signal; a private table is only counted."""
     if "private" in (config.data.scaling, config.data.counts) or config.data.private_levels:
-        from homo_dp.runs.learning import with_planned_learning
+        from homo_dp.runs.learned_bounds import with_planned_learning
 
         config = with_planned_learning(config, planned_mechanism)
     config, found = settled_by_plan(config)

@@ -13,7 +13,7 @@ from homo_dp.console.options import check_outputs, explain, use_threads
 from homo_dp.console.screen import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.runs.aggregator_process import AggregatorProcess
-from homo_dp.runs.learning import learns
+from homo_dp.runs.learned_bounds import learns
 from homo_dp.runs.processes import run_name
 from homo_dp.transport.flower.grid import Fleet, GridTransport
 from homo_dp.transport.flower.server_app import server_app

@@ -28,7 +28,7 @@ from homo_dp.models.metrics import evaluate
 from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.code_version import commit_tags
-from homo_dp.runs.round_numbers import GradientNorms
+from homo_dp.runs.round_metrics import GradientNorms
 from homo_dp.runs.simulation import Outcome
 from homo_dp.tracking.files import write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators

@@ -14,15 +14,15 @@ from homo_dp.config.privacy import RecordKeys
 from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.console.screen import Progress
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import ConfigError, DataError, MessageError
-from homo_dp.core.events import about, kept_events, told_errors
+from homo_dp.core.event_log import about, kept_events, told_errors
 from homo_dp.data.databases import is_database
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.image_folders import is_image_folder
 from homo_dp.data.in_memory import table_in_memory
-from homo_dp.data.own_rows import check_own_rows
 from homo_dp.data.parties import Federation, PartyData, load_federation, party_encoding
+from homo_dp.data.party_row_checks import check_own_rows
 from homo_dp.data.readers import checked
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism
@@ -67,7 +67,7 @@ from homo_dp.runs.learning_paid import check_learnt
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
 from homo_dp.runs.processes import GO_ON, discreet, learning_run, open_transport, party_sealer, run_name, start_tracker
-from homo_dp.runs.round_numbers import GradientNorms, payload_bytes, promised_numbers
+from homo_dp.runs.round_metrics import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.simulation import Outcome
 from homo_dp.runs.statistics_outputs import show_statement, write_statement
@@ -120,7 +120,7 @@ class PartyProcess:
 
     def _learn(self, step: str) -> None:
         """Take part in what is learnt before this run, with the same table and ledger."""
-        from homo_dp.runs.learning_runs import take_part
+        from homo_dp.runs.preparatory_runs import take_part
 
         self.ledger.close()
         take_part(self.own, step, self.screen)

@@ -27,7 +27,7 @@ from homo_dp.transport.keys import (
     read_key_pair,
     read_public_key,
 )
-from homo_dp.transport.reading import ReadingNote
+from homo_dp.transport.poison_messages import ReadingNote
 from homo_dp.transport.revocation import RevokedKeys
 from homo_dp.transport.sealing import Sealer
 
@@ -120,8 +120,8 @@ def open_transport(config: Config, sealer: Sealer, state: Path) -> Transport:
             raise ConfigError(
                 "transport.kind=flower: the aggregator runs inside Flower: `flwr run pipelines/flower` (docs/flower.md)"
             )
-        from homo_dp.transport.flower.courier import socket_of
         from homo_dp.transport.flower.node import NodeTransport
+        from homo_dp.transport.flower.relay import socket_of
 
         flower = transport.flower
         return NodeTransport(socket_of(flower.socket, state.parent, run), run, sealer, flower.group)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from homo_dp.config.schema import Config
-from homo_dp.core.events import REFUSED, read_events
+from homo_dp.core.event_log import REFUSED, read_events
 from homo_dp.core.files import is_locked
 from homo_dp.runs.approval import read_question
 

@@ -1,8 +1,8 @@
 """A party that stays up and takes runs as they come: `homo-dp party --serve`.
 
-It looks for runs that call this party (transport/calls.py; on Flower, ClientApps call it) and gives each a process of
-its own, the ordinary party process with that run's name. So a run that fails, or takes all memory it can get, takes no
-other run with it, and what survives a crash is what survives it everywhere: the run's folder and the ledger.
+It looks for runs that call this party (transport/waiting_runs.py; on Flower, ClientApps call it) and gives each a
+process of its own: the ordinary party process with that run's name. So a run that fails, or that takes all memory it
+can get, stops no other run. After a crash a run goes on from its folder and the ledger, as it does without serving.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 import yaml
 
 from homo_dp.config.schema import Config
-from homo_dp.config.served import SERVED, served_layer
+from homo_dp.config.served_run import SERVED, served_layer
 from homo_dp.console.options import BUG, DONE, INTERRUPTED, REFUSED, Screen
 from homo_dp.core.errors import ConfigError, TransportError
-from homo_dp.core.events import about
+from homo_dp.core.event_log import about
 from homo_dp.core.files import is_locked, make_folder, write_whole
 from homo_dp.runs.processes import asker_sealers
-from homo_dp.transport.calls import Call, asker_of, directory_calls
+from homo_dp.transport.waiting_runs import Call, asker_of, directory_calls
 
 LOOK: Final = 1.0  # seconds between looks for new runs, and for runs that ended
 FINAL: Final = "final.safetensors"
@@ -123,7 +123,7 @@ class PartyServer:
             if transport.kind == "flower":
                 called, self._called = self._called, {}
                 return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]
-            from homo_dp.transport.nats.calls import nats_calls
+            from homo_dp.transport.nats.waiting_runs import nats_calls
 
             found = nats_calls(transport.nats, self.name, self.sealers, self._is_known)
         except TransportError as error:
@@ -140,8 +140,8 @@ class PartyServer:
         if self.config.transport.kind != "flower" or flower.socket is None:
             yield
             return
-        from homo_dp.transport.flower.courier import socket_of
-        from homo_dp.transport.flower.door import Door
+        from homo_dp.transport.flower.relay import socket_of
+        from homo_dp.transport.flower.serving_socket import Door
         from homo_dp.transport.sealing import largest_sealed
 
         most = 4 * max(largest_sealed(sealer.limits) for _, sealer in self.sealers.values())

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 
 from homo_dp.core.errors import InputError
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.tracking.report.ledger_extract import Finding, verify_extract
 from homo_dp.transport.keys import KeyPair, PublicKey, parse_public_line

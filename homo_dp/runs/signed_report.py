@@ -12,7 +12,7 @@ from cryptography.exceptions import InvalidSignature
 
 from homo_dp.core.errors import InputError
 from homo_dp.core.files import write_whole
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 from homo_dp.transport.keys import KeyPair, PublicKey, parse_public_line
 
 FORMAT = "homo_dp-report-signature-v1"

@@ -50,7 +50,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.auto import settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
-from homo_dp.runs.round_numbers import GradientNorms, party_numbers, summed_up
+from homo_dp.runs.round_metrics import GradientNorms, party_numbers, summed_up
 from homo_dp.tracking.predictions import prediction_columns
 from homo_dp.transport.memory import MemoryEnd, MemoryHub
 

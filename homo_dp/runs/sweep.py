@@ -20,7 +20,7 @@ from typing import Any
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, InputError
-from homo_dp.core.foreign import Foreign, Schema
+from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.tracking.files import write_json
 
 RESULT = "result.json"
@@ -168,7 +168,7 @@ def run_cell(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train(config: Config) -> dict[str, Any]:
     from homo_dp.federation.sessions.build import mechanism_class
-    from homo_dp.runs.learning import learns
+    from homo_dp.runs.learned_bounds import learns
     from homo_dp.runs.outputs import write_outputs
     from homo_dp.runs.user_simulation import build_simulation
     from homo_dp.tracking.indicators import numbers_of

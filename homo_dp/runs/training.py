@@ -28,7 +28,7 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
         from homo_dp.privacy.errors import PrivacyError
         from homo_dp.runs.auto import by_linear_solver, chosen_mechanism
         from homo_dp.runs.dry_run import continuation_note
-        from homo_dp.runs.learning import with_what_is_learnt
+        from homo_dp.runs.learned_bounds import with_what_is_learnt
         from homo_dp.runs.run_facts import public_dataset, refused_tags, run_params, run_tags, short_name
         from homo_dp.runs.user_simulation import build_simulation
         from homo_dp.tracking.indicators import numbers_of

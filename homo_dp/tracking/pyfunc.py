@@ -17,7 +17,7 @@ import torch
 
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.encoding import Encoding
-from homo_dp.data.strays import Strays
+from homo_dp.data.unexpected_values import Strays
 from homo_dp.models.files import load_model
 from homo_dp.models.scoring import outputs_of
 from homo_dp.tracking.mlflow.signature import output_columns

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError, TransportError, Undeliverable, UnreadableMessage
 from homo_dp.core.files import sync_directory
 from homo_dp.federation.protocol.messages import Message, check_id

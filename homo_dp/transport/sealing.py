@@ -29,7 +29,7 @@ from homo_dp.core.errors import MessageError, Undeliverable, UnreadableMessage, 
 from homo_dp.federation.protocol.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
 from homo_dp.federation.protocol.tensors import parse_json
 from homo_dp.transport.keys import KeyPair, PublicKey
-from homo_dp.transport.reading import ReadingNote
+from homo_dp.transport.poison_messages import ReadingNote
 from homo_dp.transport.revocation import RevokedKeys
 
 _MAGIC: Final = b"HDS"

@@ -13,7 +13,7 @@ from homo_dp.config.privacy import (
     every_key,
     keys_of,
 )
-from homo_dp.config.text import parse_yaml
+from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from homo_dp.config.schema import Config
-from homo_dp.config.text import parse_yaml
+from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import DataError
 from homo_dp.data.__main__ import main
 from homo_dp.data.describe import draft, round_out

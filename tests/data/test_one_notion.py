@@ -18,7 +18,7 @@ from homo_dp.data.columns import Categorical, Date, Label, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import Scored, iter_tables
 from homo_dp.data.readers import CsvForm, header, read_table
-from homo_dp.data.strays import Strays
+from homo_dp.data.unexpected_values import Strays
 from homo_dp.data.values import NumberForm, as_numbers
 
 TABLE = Encoding(

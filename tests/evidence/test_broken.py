@@ -12,10 +12,10 @@ from homo_dp.config.load import load
 from homo_dp.core.errors import MessageError
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.audit import Scores, judge
-from homo_dp.evidence.hostile import UnchargedFits
-from homo_dp.evidence.profile import claim_of
+from homo_dp.evidence.failing_fits_attack import UnchargedFits
 from homo_dp.evidence.record_attacks import CanaryGradient, PartyOfAttack, Recipe
 from homo_dp.evidence.sum_attacks import CanaryCount, CanaryDifference, CanarySum, LowBits
+from homo_dp.evidence.tradeoff import claim_of
 from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd

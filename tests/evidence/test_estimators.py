@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from scipy import stats
 
 from homo_dp.evidence.estimators import Guesses, clopper_pearson, f_dp_one_run, one_run, one_run_p_value
-from homo_dp.evidence.profile import claim_of
+from homo_dp.evidence.tradeoff import claim_of
 
 
 def test_all_right_guesses_have_a_closed_form() -> None:

@@ -414,7 +414,7 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 # words, and the job that asks statistics, which is one mechanism with files of its own.
 NAMED = (
     *("federation/mechanisms/", "config/", "federation/sessions/build.py", "evidence/", "audit.py", "api/"),
-    *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learning.py"),
+    *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
 )
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from homo_dp.config.schema import Config
-from homo_dp.core import crash
+from homo_dp.core import crash_points
 from homo_dp.federation.mechanisms.base import FederationFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -155,8 +155,8 @@ def crashing(point: str | None) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         if point is not None:
-            patch.setattr(crash, "_planned", (point, 1))
-            patch.setattr(crash, "_count", kill)
+            patch.setattr(crash_points, "_planned", (point, 1))
+            patch.setattr(crash_points, "_count", kill)
         yield
 
 

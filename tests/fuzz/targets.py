@@ -17,7 +17,7 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.models.files import load_model
 from homo_dp.report import findings
 from homo_dp.tracking.report.contents import Checks, report_page
-from homo_dp.tracking.report.record import find_record
+from homo_dp.tracking.report.run_files import find_record
 from tests.fuzz.seeds import seeds
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from dp_accounting.dp_event import GaussianDpEvent
 
-from homo_dp.core import crash
-from homo_dp.core.crash import crash_point
+from homo_dp.core import crash_points
+from homo_dp.core.crash_points import crash_point
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import LedgerError
@@ -66,7 +66,7 @@ def start(target: Callable[..., None], *arguments: object) -> Any:
 
 def party(folder: Path, rounds: int, crash_at: str | None = None, style: str = "release_once") -> None:
     """Release this many rounds, continuing where the last process stopped."""
-    crash._planned = crash._plan(crash_at)
+    crash_points._planned = crash_points._plan(crash_at)
     with Ledger(folder / "ledger.sqlite") as ledger:
         outbox = Outbox(folder / "outbox")
         budget = budget_for(rounds)
@@ -248,7 +248,7 @@ def old_ledger(folder: Path, rounds: int = 3) -> Path:
 
 def charge_together(folder: Path, crash_at: str | None = None) -> None:
     """One round of three parties in one process, killed at a point; then it is written that the round was used."""
-    crash._planned = crash._plan(crash_at)
+    crash_points._planned = crash_points._plan(crash_at)
     with Ledger(folder / "ledger.sqlite") as ledger:
         with ledger.together():
             for name in "abc":

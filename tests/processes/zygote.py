@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from homo_dp.core import crash_points
 from tests.processes.permissions import bound_by_permissions
 
 MODULES = (
@@ -21,7 +22,7 @@ MODULES = (
     "homo_dp.runs.party_process",
     "homo_dp.privacy.opacus.engine",
     "homo_dp.transport.directory",
-    "homo_dp.transport.nats.link",
+    "homo_dp.transport.nats.connection",
 )
 
 
@@ -129,14 +130,13 @@ def _child(order: dict[str, Any]) -> int:
     import importlib
 
     from homo_dp.console import options as cli
-    from homo_dp.core import crash
 
     descriptor = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    crash._planned = crash._plan(order["crash_at"])
+    crash_points._planned = crash_points._plan(order["crash_at"])
     if order["largest"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
     if order["bound"] and not bound_by_permissions():

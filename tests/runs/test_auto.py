@@ -9,7 +9,7 @@ import pytest
 
 from homo_dp.config.load import config_from, dump_yaml, load_config
 from homo_dp.config.schema import Config
-from homo_dp.config.text import parse_yaml
+from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.public_facts import declared_encoding, planned_rows
 from homo_dp.models.scoring import round_metrics

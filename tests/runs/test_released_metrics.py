@@ -14,7 +14,7 @@ from homo_dp.federation.sessions.plan import agree, make_plan
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.outputs import best_round, indicators_of
 from homo_dp.runs.simulation import Simulation
-from homo_dp.tracking.report.record_schema import ReleasedCurves
+from homo_dp.tracking.report.run_files_schema import ReleasedCurves
 
 
 def _config(folder: Path, **keys: Any) -> Config:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from homo_dp.config.load import load_config
-from homo_dp.core.events import kept_events, told_errors
+from homo_dp.core.event_log import kept_events, told_errors
 from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.runs.run_status import status as status_of
 

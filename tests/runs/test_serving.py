@@ -23,8 +23,8 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.party import main as party_command
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer
-from homo_dp.transport.flower.courier import PartyPlace, carry
-from homo_dp.transport.flower.letters import Question
+from homo_dp.transport.flower.envelopes import Question
+from homo_dp.transport.flower.relay import PartyPlace, carry
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows, served
 from tests.processes.zygote import Zygote

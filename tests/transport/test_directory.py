@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from homo_dp.core import crash
+from homo_dp.core import crash_points
 from homo_dp.core.errors import MessageError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message
 from homo_dp.federation.protocol.transport import Transport
@@ -266,7 +266,7 @@ def send_and_die(root: Path, message: Message, point: str | None) -> int:
     child = os.fork()
     if child == 0:
         os.environ["HOMO_DP_CRASH_AT"] = f"directory.{point}" if point else ""
-        importlib.reload(crash)
+        importlib.reload(crash_points)
         end(root, message.sender).send(message)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -11,7 +11,7 @@ import pytest
 from homo_dp.config.federation import NatsConfig
 from homo_dp.core.errors import InputError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR
-from homo_dp.transport.nats import link as nats_link
+from homo_dp.transport.nats import connection as nats_link
 from homo_dp.transport.nats.queue import NatsTransport
 from tests.transport.nats.test_queue import Ends, eventually, stored
 from tests.transport.nats_server import NatsServer

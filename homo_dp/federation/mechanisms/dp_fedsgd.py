@@ -6,7 +6,7 @@ noised is itself added up, parties whose updates are masked share the noise of o
 
 ``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row. ``second_moment`` asks
 one noisy second moment of the rows first, and takes gradients in the coordinates that follow from it
-(``linear_solvers.py``).
+(``second_moment_round.py``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,16 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
-from homo_dp.federation.mechanisms.linear_solvers import FIRST, MOMENT, TRANSFORM, MomentRound, as_table, as_weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
+from homo_dp.federation.mechanisms.second_moment_round import (
+    FIRST,
+    MOMENT,
+    TRANSFORM,
+    MomentRound,
+    as_table,
+    as_weights,
+)
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.accounting.accountants import check_delta

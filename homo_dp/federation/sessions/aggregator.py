@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.mechanisms.account import Account, check_within_plan
 from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Update, Weights
+from homo_dp.federation.mechanisms.charges import Account, check_within_plan
 from homo_dp.federation.mechanisms.round_sums import METRICS, SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks

@@ -19,10 +19,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError, TransportError, one_line
-from homo_dp.core.events import about
-from homo_dp.core.foreign import Schema
+from homo_dp.core.event_log import about
+from homo_dp.core.untrusted_text import Schema
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.mechanisms.round_sums import UPDATE
 from homo_dp.federation.protocol.messages import Message

@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 from pydantic import Field, Strict
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import InputError, printable
 from homo_dp.core.files import make_folder, open_private, shared_with_writers, sweep, sync_directory, write_file
-from homo_dp.core.foreign import Foreign, Schema
+from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.tensors import write_body

@@ -16,7 +16,7 @@ from pydantic import Field, Strict, TypeAdapter
 
 from homo_dp.core.errors import InputError, MessageError
 from homo_dp.core.files import make_folder, shared_with_writers, write_file
-from homo_dp.core.foreign import Foreign, Schema
+from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.federation.protocol.messages import Json
 from homo_dp.federation.sessions.crash_state import explained
 

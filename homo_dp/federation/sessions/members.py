@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError, TransportError, Undeliverable
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol.transport import Transport, Waiting, drive

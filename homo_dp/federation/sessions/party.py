@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.mechanisms.account import Account, check_within_plan
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release
+from homo_dp.federation.mechanisms.charges import Account, check_within_plan
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import Message, check_tensors, signature
 from homo_dp.privacy.accounting.accountants import check_delta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Json, Message
 from homo_dp.federation.protocol.transport import Transport

@@ -18,9 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import InputError, MessageError, TransportError
-from homo_dp.core.events import about
+from homo_dp.core.event_log import about
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import UPDATE
@@ -28,7 +28,7 @@ from homo_dp.federation.protocol.messages import Json, Message, check, check_ten
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
-from homo_dp.federation.sessions.kept_answers import packed, unpacked
+from homo_dp.federation.sessions.outbox_answers import packed, unpacked
 from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
 from homo_dp.federation.sessions.plan import change, release_names

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.batch_invariance import SameEverywhere, places_of
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of_place
 from homo_dp.privacy.gradients.fast.called_layers import called_layers_of
 from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss
-from homo_dp.privacy.gradients.places import SameEverywhere, places_of
 from homo_dp.privacy.gradients.row_sums import ghost_rows
 from homo_dp.privacy.gradients.validation import (
     RowsSecond,
@@ -52,11 +52,11 @@ def choose_gradients(
 
 
 def _same_everywhere(module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> ClippedGradients:
-    from homo_dp.privacy.gradients.by_opacus import opacus_numbers
+    from homo_dp.privacy.gradients.opacus_gradients import opacus_numbers
 
     try:
         twin = copy.deepcopy(module)  # before there are hooks on it
-    except Exception:  # whatever copying somebody's code raises: places.py will say so
+    except Exception:  # whatever copying somebody's code raises: batch_invariance.py will say so
         twin = module
     places = places_of(twin, opacus_numbers(loss, mode), None)
     made = _by_opacus(module, loss, max_grad_norm, mode)
@@ -66,7 +66,10 @@ def _same_everywhere(module: nn.Module, loss: Loss, max_grad_norm: float, mode: 
 def _by_opacus(
     module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
 ) -> ClippedGradients:
-    from homo_dp.privacy.gradients.by_opacus import GhostGradients, MaterialisedGradients  # the fast path needs none
+    from homo_dp.privacy.gradients.opacus_gradients import (  # the fast path needs none
+        GhostGradients,
+        MaterialisedGradients,
+    )
 
     if mode == "ghost":
         return GhostGradients(module, loss, max_grad_norm, batch_first=batch_first)

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Iterator
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger.chain import GENESIS, Head, check_head, follow, read_head, write_head
+from homo_dp.privacy.ledger.hash_chain import GENESIS, Head, check_head, follow, read_head, write_head
 from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
 from homo_dp.privacy.ledger.store import Store
 from homo_dp.privacy.ledger.totals import Totals

@@ -9,10 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.files import make_folder, shared_with_writers, sync_directory
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger.chain import GENESIS, head_path
+from homo_dp.privacy.ledger.hash_chain import GENESIS, head_path
 from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
 __all__ = ["Store"]

@@ -12,12 +12,12 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import joint_norms, scaled_sum
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.ghost import clip_in_second_pass
 from homo_dp.privacy.gradients.losses import per_sample
+from homo_dp.privacy.gradients.opacus_gradients import joint_norms, scaled_sum
+from homo_dp.privacy.gradients.row_independence import FIRST_STEPS, compare_losses
 from homo_dp.privacy.gradients.row_sums import BELOW, GHOST_ROWS
-from homo_dp.privacy.gradients.rows_alone import FIRST_STEPS, compare_losses
 from homo_dp.privacy.noise.grid import noised
 from homo_dp.privacy.noise.source import NoiseSource
 

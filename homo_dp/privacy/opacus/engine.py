@@ -19,13 +19,13 @@ from torch.utils.data import DataLoader
 
 from homo_dp.privacy.accounting.checks import check_delta
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import ExpandedWeights, rows_first
 from homo_dp.privacy.gradients.clipped_gradients import out_of_place
 from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers
 from homo_dp.privacy.gradients.grad_sample_mode import MODES, probe_mode, probed_chain
-from homo_dp.privacy.gradients.rows_alone import FirstBatches
+from homo_dp.privacy.gradients.opacus_gradients import ExpandedWeights, rows_first
+from homo_dp.privacy.gradients.row_independence import FirstBatches
 from homo_dp.privacy.gradients.validation import (
     RowsSecond,
     check_module,

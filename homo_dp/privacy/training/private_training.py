@@ -18,7 +18,7 @@ from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
 from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
-from homo_dp.privacy.gradients.rows_alone import RowsAlone, keeps_rows_alone
+from homo_dp.privacy.gradients.row_independence import RowsAlone, keeps_rows_alone
 from homo_dp.privacy.gradients.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.noise.source import NoiseSource, secure_noise
@@ -71,7 +71,7 @@ class PrivateTraining:
         check_optimizer(module, optimizer)
         module.train()
         if has_opacus_layers(module):
-            from homo_dp.privacy.gradients.by_opacus import rows_first
+            from homo_dp.privacy.gradients.opacus_gradients import rows_first
 
             rows_first(module)
         probe_rows(module, loss, features, labels)

@@ -253,12 +253,12 @@ class Store:
             )
 
     def _draw(self, line: Line) -> None:
-        from homo_dp.tracking.report.pictures import begin_pictures
+        from homo_dp.tracking.report.report_files import begin_pictures
 
         self._drawn(begin_pictures, line["record"], self.folder)
 
     def _pictures(self, line: Line) -> None:
-        from homo_dp.tracking.report.pictures import draw_pictures
+        from homo_dp.tracking.report.report_files import draw_pictures
 
         if self._must_stay("plots and report"):
             return

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from homo_dp import __version__
+from homo_dp.tracking.report.epsilon_meaning import meaning_table
 from homo_dp.tracking.report.evidence import CANNOT_SHOW, NONE_FOUND, audit_table
-from homo_dp.tracking.report.meaning import meaning_table
 from homo_dp.tracking.report.nist import hazards
 from homo_dp.tracking.report.page import Table, render
-from homo_dp.tracking.report.record import Record
+from homo_dp.tracking.report.run_files import Record
 from homo_dp.tracking.report.text import (
     event_words,
     guarantee,

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import Field
 
 from homo_dp.core.errors import InputError
-from homo_dp.core.foreign import Foreign
+from homo_dp.core.untrusted_text import Foreign
 from homo_dp.tracking.report.page import Table
-from homo_dp.tracking.report.record_schema import Number, Part, Whole
+from homo_dp.tracking.report.run_files_schema import Number, Part, Whole
 
 LARGEST = 1 << 20  # bytes of an audit.json
 LARGEST_PICTURE = 10 << 20

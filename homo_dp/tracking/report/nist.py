@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from homo_dp.tracking.report.page import Table
-from homo_dp.tracking.report.record import Record
+from homo_dp.tracking.report.run_files import Record
 
 NOT_COVERED = "not covered"
 

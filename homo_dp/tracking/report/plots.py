@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.tracking.report.figures import COLOURS, GREY, MARKERS, new_figure, png, whole_rounds
+from homo_dp.tracking.report.plot_style import COLOURS, GREY, MARKERS, new_figure, png, whole_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from homo_dp.tracking.report.figures import COLOURS, MARKERS, new_figure, png, widen_left
+from homo_dp.tracking.report.plot_style import COLOURS, MARKERS, new_figure, png, widen_left
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,8 +13,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from homo_dp.core.errors import ConfigError
-from homo_dp.transport.flower.courier import PartyPlace, carry
-from homo_dp.transport.flower.letters import Answer, Question
+from homo_dp.transport.flower.envelopes import Answer, Question
+from homo_dp.transport.flower.relay import PartyPlace, carry
 
 log = logging.getLogger(__name__)
 RECORD = "homo_dp"

@@ -17,7 +17,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import superseded_by
 from homo_dp.transport.fair_queue import FairQueue
-from homo_dp.transport.flower.letters import MOST_MESSAGES, Answer, Question, tag_of
+from homo_dp.transport.flower.envelopes import MOST_MESSAGES, Answer, Question, tag_of
 from homo_dp.transport.sealing import Sealer
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from homo_dp.core.errors import MessageError
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import superseded_by
-from homo_dp.transport.flower.letters import MOST_MESSAGES, Answer, Question, receive_letter, send_letter, tag_of
-from homo_dp.transport.flower.sockets import listen, note_end
+from homo_dp.transport.flower.envelopes import MOST_MESSAGES, Answer, Question, receive_letter, send_letter, tag_of
+from homo_dp.transport.flower.unix_sockets import listen, note_end
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)

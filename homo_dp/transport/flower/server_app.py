@@ -11,8 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from homo_dp.core.errors import MessageError
 from homo_dp.transport.flower.client_app import RECORD
+from homo_dp.transport.flower.envelopes import Answer, Question
 from homo_dp.transport.flower.grid import LOST_AFTER, Fleet
-from homo_dp.transport.flower.letters import Answer, Question
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from homo_dp.config.federation import NatsConfig
-from homo_dp.core.crash import crash_point
+from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import InputError, MessageError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_id
 from homo_dp.federation.protocol.refusals import Refusals
@@ -39,7 +39,7 @@ from homo_dp.transport.nats.parts import Delivery, split
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
 if TYPE_CHECKING:
-    from homo_dp.transport.nats.link import Link
+    from homo_dp.transport.nats.connection import Link
     from homo_dp.transport.nats.stream import RunQueue
 
 Result = TypeVar("Result")
@@ -257,7 +257,7 @@ def _text(path: Path | str, name: str) -> str:
 
 def _import_link() -> tuple[type["Link"], type["RunQueue"]]:
     try:
-        from homo_dp.transport.nats.link import Link
+        from homo_dp.transport.nats.connection import Link
         from homo_dp.transport.nats.stream import RunQueue
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "nats":

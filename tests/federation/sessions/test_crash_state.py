@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from homo_dp.core import crash
+from homo_dp.core import crash_points
 from homo_dp.core.errors import InputError
 from homo_dp.federation.sessions.build import build_aggregator
 from homo_dp.federation.sessions.crash_state import (
@@ -26,7 +26,7 @@ def killed_while_writing(path: Path, point: str) -> int:
     """Write a state in a process that is killed at a point; its exit status."""
     child = os.fork()
     if child == 0:
-        crash._planned = (point, 1)
+        crash_points._planned = (point, 1)
         write_state(path, {"w": torch.ones(1000)}, {"round": 2}, point="state")
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

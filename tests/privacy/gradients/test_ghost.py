@@ -8,8 +8,8 @@ from opacus.layers import DPLSTM
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.by_opacus import GhostGradients
 from homo_dp.privacy.gradients.losses import Loss, squared_error
+from homo_dp.privacy.gradients.opacus_gradients import GhostGradients
 from tests.privacy.engine_parts import ErrorLoss, made_private
 from tests.privacy.training_parts import flat, reference_sum, step_sum, training
 

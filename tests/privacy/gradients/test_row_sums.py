@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.by_opacus import MaterialisedGradients, joint_norms
+from homo_dp.privacy.gradients.batch_invariance import SameEverywhere, places_of
 from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
 from homo_dp.privacy.gradients.losses import softmax_cross_entropy
-from homo_dp.privacy.gradients.places import SameEverywhere, places_of
+from homo_dp.privacy.gradients.opacus_gradients import MaterialisedGradients, joint_norms
 from homo_dp.privacy.gradients.row_sums import ROUNDING, row_squares, rows_in_piece, write_product
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
-from homo_dp.privacy.ledger import Budget, Ledger, book, chain, checked_rows
+from homo_dp.privacy.ledger import Budget, Ledger, checked_rows, hash_chain
+from homo_dp.privacy.ledger import ledger as ledger_module
 from homo_dp.privacy.ledger.rows import LedgerRow
 from homo_dp.privacy.ledger.store import Store
 from tests.privacy.ledger_parts import DELTA, FREE, budget_for, ledger_of, release
@@ -16,7 +17,7 @@ LIFETIME = Budget(lifetime_epsilon=1.0, lifetime_delta=DELTA)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "ROWS_PER_CHECKPOINT", 5)
+    monkeypatch.setattr(ledger_module, "ROWS_PER_CHECKPOINT", 5)
 
 
 def execute(path: Path, *statements: str) -> None:
@@ -29,9 +30,9 @@ def execute(path: Path, *statements: str) -> None:
 def test_opening_reads_only_the_rows_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ledger_of(tmp_path, 23)
     read: list[int] = []
-    follow = chain.follow
+    follow = hash_chain.follow
 
-    def noting(head: chain.Head, row: LedgerRow, ledger: Path) -> chain.Head:
+    def noting(head: hash_chain.Head, row: LedgerRow, ledger: Path) -> hash_chain.Head:
         read.append(row.row)
         return follow(head, row, ledger)
 
@@ -115,17 +116,17 @@ def test_what_was_read_is_not_read_again_and_must_stay(tmp_path: Path) -> None:
 
 def test_only_a_writer_mends_the_head(tmp_path: Path) -> None:
     path = ledger_of(tmp_path, 2)
-    first = chain.read_head(path)
+    first = hash_chain.read_head(path)
     with Ledger(path) as ledger:
         ledger.charge(release(3), FREE)
         newest = ledger.head()
     assert first is not None
-    chain.write_head(path, first)  # as a crash between commit and head leaves it
+    hash_chain.write_head(path, first)  # as a crash between commit and head leaves it
     store = Store(path, read_only=False)
     seen = checked_rows.CheckedRows(store)
     with store.reading():
         seen.catch_up(repair=False)
-    assert (seen.anchored, chain.read_head(path)) == (False, first)
+    assert (seen.anchored, hash_chain.read_head(path)) == (False, first)
     seen.anchor_newest()
-    assert (seen.anchored, chain.read_head(path)) == (True, newest)
+    assert (seen.anchored, hash_chain.read_head(path)) == (True, newest)
     store.close()

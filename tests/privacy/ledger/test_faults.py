@@ -18,7 +18,7 @@ import pytest
 
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger, LedgerRow
-from homo_dp.privacy.ledger.chain import Head, read_head
+from homo_dp.privacy.ledger.hash_chain import Head, read_head
 from homo_dp.privacy.ledger.rows import row_hash
 from tests.privacy import ledger_parts as parts
 from tests.privacy.ledger_parts import FREE, hidden_spends, in_process, ledger_of, release
@@ -330,7 +330,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_the_environment_names_the_crash_point(tmp_path: Path) -> None:
-    code = "from homo_dp.core.crash import crash_point as c; c('a'); c('b'); print('once', flush=True); c('b')"
+    code = "from homo_dp.core.crash_points import crash_point as c; c('a'); c('b'); print('once', flush=True); c('b')"
     for value, code_wanted, output in (
         ("b:2", -signal.SIGKILL, "once\n"),
         ("b", -signal.SIGKILL, ""),

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from homo_dp.privacy.errors import LedgerError, PrivacyError
-from homo_dp.privacy.ledger import Ledger, LedgerRow, book
+from homo_dp.privacy.ledger import Ledger, LedgerRow
+from homo_dp.privacy.ledger import ledger as ledger_module
 from homo_dp.privacy.ledger.rows import row_hash
 from tests.privacy.ledger_parts import DELTA, FREE, ledger_of, release
 
@@ -43,9 +44,9 @@ def said(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    before, book.ROWS_PER_CHECKPOINT = book.ROWS_PER_CHECKPOINT, 4
+    before, ledger_module.ROWS_PER_CHECKPOINT = ledger_module.ROWS_PER_CHECKPOINT, 4
     path = ledger_of(tmp_path_factory.mktemp("whole"), 10)
-    book.ROWS_PER_CHECKPOINT = before
+    ledger_module.ROWS_PER_CHECKPOINT = before
     return path
 
 

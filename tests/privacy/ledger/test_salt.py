@@ -12,7 +12,7 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Head, Ledger, LedgerRow
-from homo_dp.privacy.ledger.chain import read_head
+from homo_dp.privacy.ledger.hash_chain import read_head
 from homo_dp.privacy.ledger.rows import row_hash
 from tests.privacy.ledger_parts import DELTA, FREE, old_ledger, release
 

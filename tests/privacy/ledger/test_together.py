@@ -7,7 +7,7 @@ import pytest
 
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Ledger, store
-from homo_dp.privacy.ledger.chain import read_head
+from homo_dp.privacy.ledger.hash_chain import read_head
 from homo_dp.privacy.ledger.outbox import Outbox
 from tests.privacy import ledger_parts as parts
 from tests.privacy.ledger_parts import FREE, budget_for, in_process, ledger_of, release, release_once

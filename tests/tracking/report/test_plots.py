@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from homo_dp.tracking.report import plots, sweep_plots
-from homo_dp.tracking.report.figures import png as to_png
-from homo_dp.tracking.report.pictures import plots_of
+from homo_dp.tracking.report.plot_style import png as to_png
 from homo_dp.tracking.report.plots import (
     accuracy_against_epsilon,
     budget_bars,
@@ -19,7 +18,8 @@ from homo_dp.tracking.report.plots import (
     gradient_norms,
     learning_curves,
 )
-from homo_dp.tracking.report.record import Record
+from homo_dp.tracking.report.report_files import plots_of
+from homo_dp.tracking.report.run_files import Record
 from homo_dp.tracking.report.sweep_plots import key_picture
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from homo_dp.transport.flower.courier import PartyPlace, carry
-from homo_dp.transport.flower.letters import Answer, Question
+from homo_dp.transport.flower.envelopes import Answer, Question
+from homo_dp.transport.flower.relay import PartyPlace, carry
 
 
 class SocketFleet:

@@ -17,12 +17,12 @@ import yaml
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol.transport import Transport
-from homo_dp.transport.flower import door, grid, node
-from homo_dp.transport.flower.courier import PartyPlace, carry
+from homo_dp.transport.flower import grid, node, serving_socket
+from homo_dp.transport.flower.envelopes import Answer, Question, receive_letter, send_letter, tag_of
 from homo_dp.transport.flower.grid import GridTransport
-from homo_dp.transport.flower.letters import Answer, Question, receive_letter, send_letter, tag_of
 from homo_dp.transport.flower.node import NodeTransport
-from homo_dp.transport.flower.sockets import connect, has_ended
+from homo_dp.transport.flower.relay import PartyPlace, carry
+from homo_dp.transport.flower.unix_sockets import connect, has_ended
 from tests.transport.flower.fleets import SocketFleet
 from tests.transport.parts import WAIT, got, join, sealer, update, weights
 
@@ -238,7 +238,7 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
 
 
 def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_STARTS_WITHIN", 0.5)
+    monkeypatch.setattr(serving_socket, "_STARTS_WITHIN", 0.5)
     words, asked, started = (
         {"loans": "starting", "old": "over", "cards": "other_run"},
         list[str](),
@@ -252,7 +252,9 @@ def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: 
             started[0].send(replace(join(), run="loans"))
         return words.get(run, "failed")
 
-    made = door.Door(tmp_path / "door.sock", None, 1 << 20, lambda run: tmp_path / f"{run}.sock", without_process)
+    made = serving_socket.Door(
+        tmp_path / "door.sock", None, 1 << 20, lambda run: tmp_path / f"{run}.sock", without_process
+    )
     place = PartyPlace(tmp_path / "door.sock")
     try:
         assert stat.S_IMODE((tmp_path / "door.sock").stat().st_mode) == 0o600

@@ -65,7 +65,7 @@ class FastChain:
         return last if isinstance(last, FastLinear) and all(isinstance(one, FastFlatten) for one in before) else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of a batch, which is filled up inside to a multiple of ``multiple`` rows: see ``places.py``."""
+        """Outputs of a batch, filled up inside to a multiple of ``multiple`` rows (see ``batch_invariance.py``)."""
         self._given = inputs.shape[0]
         inputs = filled(inputs, self.multiple)
         self._filled = inputs.shape[0]

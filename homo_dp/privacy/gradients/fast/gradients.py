@@ -64,7 +64,7 @@ class FastGradients:
 
 
 def fast_numbers(loss: Loss) -> Callable[[nn.Module, Tensor, Tensor], list[Tensor]]:
-    """What the sums of a batch are made of, rows first: for ``places.py``."""
+    """What the sums of a batch are made of, rows first: for ``batch_invariance.py``."""
 
     def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
         chain = chain_of(module)[0] or called_layers_of(module)[0]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.fast.wide_products import exact_linear, wide_linear, wide_product
+from homo_dp.privacy.gradients.fast.invariant_products import exact_linear, wide_linear, wide_product
 from homo_dp.privacy.gradients.gram_norms import LEAST_LENGTH, outer_squares, total_squares
 from homo_dp.privacy.gradients.row_sums import row_squares, write_product, write_total
 

@@ -7,7 +7,8 @@ Outputs are float64. How a float32 product rounds depends on where in memory a r
 weights of a million, which an aggregator may send, that moves an output by a quarter. On a table crafted for it the
 gradients of all rows then changed when the first one left, and the sum of a softmax regression by 54 C. In float64 an
 output of d terms is off by d 2**-53 times its largest term: 1e-8 for 30 columns, far below what sums leave free. And
-batches are filled up, so that even this is the same at every place (``places.py``), however long the rows are.
+batches are filled up, so that even this error is the same at every place in the batch (``batch_invariance.py``),
+however long the rows are.
 """
 
 import math
@@ -16,10 +17,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from homo_dp.privacy.gradients.batch_invariance import SameEverywhere
+from homo_dp.privacy.gradients.fast.invariant_products import exact_linear
 from homo_dp.privacy.gradients.fast.layers import LEAST_SQUARE
-from homo_dp.privacy.gradients.fast.wide_products import exact_linear
 from homo_dp.privacy.gradients.losses import Loss, output_gradient
-from homo_dp.privacy.gradients.places import SameEverywhere
 from homo_dp.privacy.gradients.row_sums import BELOW, row_lengths, write_product, write_total
 
 

@@ -1,0 +1,119 @@
+"""What a training learns first, between processes: counts and bounds, each in a run of its own before it.
+
+The aggregator of run ``r`` tells every party of ``r`` by a status (``learning``, and what), and holds a run of
+statistics named ``r-counts`` or ``r-bounds`` with them: the same sessions, masks, ledgers and crash states as any run.
+What it found goes into the config, with its price, and the run ``r`` begins. A party that is told takes part in that
+run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there. Levels are not learnt here:
+a list of texts is no sum, and the config of a federation that asks for them is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from homo_dp.config.load import config_from
+from homo_dp.config.schema import Config
+from homo_dp.console.options import Screen
+from homo_dp.core.crash_points import crash_point
+from homo_dp.core.files import is_locked, write_whole
+from homo_dp.federation.protocol.ids import check_id
+from homo_dp.federation.protocol.messages import KINDS
+from homo_dp.federation.sessions.crash_state import RunFolder, state_file
+from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
+from homo_dp.federation.sessions.members import Members
+from homo_dp.federation.sessions.party_session import LEARNING
+from homo_dp.runs.aggregator_process import AggregatorProcess
+from homo_dp.runs.learned_bounds import (
+    bounds_phase,
+    counts_phase,
+    learns,
+    parts_of,
+    with_all_columns,
+    with_bounds,
+    with_counts,
+)
+from homo_dp.runs.outputs import companion
+from homo_dp.runs.party_process import PartyProcess
+from homo_dp.runs.processes import aggregator_sealer, learning_run, open_transport, run_name
+from homo_dp.runs.statistics_outputs import Results
+
+FOUND: Final = "learnt.json"  # in the folder of the run that learnt
+_LOOK: Final = 0.5  # seconds
+
+
+def aggregate(config: Config, screen: Screen) -> int:
+    """Run an aggregator to its end, with what its config asks to be learnt first; the exit code."""
+    if learns(config):
+        for step, part in parts_of(config).items():
+            config = _learn(config, step, part, screen)
+    return AggregatorProcess(config, screen).run()
+
+
+def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
+    """The config with what one step found; a step that is over is not asked again."""
+    names = [member.name for member in config.federation.parties]
+    phases: dict[str, Callable[[], Config]] = {
+        "counts": lambda: counts_phase(with_all_columns(config), names, part),
+        "bounds": lambda: bounds_phase(with_all_columns(config), part),
+    }
+    takes: dict[str, Callable[[Results], Config]] = {
+        "counts": lambda found: with_counts(config, found, names),
+        "bounds": lambda found: with_bounds(with_all_columns(config), found),
+    }
+    run = learning_run(run_name(config), step)
+    place = Path(config.federation.state_dir) / run / FOUND
+    if not place.exists():
+        _announce(config, step)
+        crash_point("aggregator.learning_announced")
+        process = AggregatorProcess(_named(phases[step](), run, step), _quiet(screen))
+        process.run()
+        crash_point("aggregator.before_learnt")
+        write_whole(place, json.dumps(process.found).encode(), "what was learnt")
+    crash_point("aggregator.after_learnt")
+    file = state_file(place)
+    return takes[step](file.check(dict, file.json(place.read_text(encoding="utf-8"))))
+
+
+def _announce(config: Config, step: str) -> None:
+    """Tell every party of the run, in its name, which step is learnt now; the word waits for parties that are away."""
+    run = run_name(config)
+    sealer = aggregator_sealer(config, KINDS)
+    folder = RunFolder(config.federation.state_dir, run)
+    try:
+        transport = open_transport(config, sealer, folder.path)
+        try:
+            members = Members(run, list(sealer.allowed), transport, HeadsInMemory(), lambda _: None)
+            for party in members.parties:
+                members.tell(party, 0, LEARNING, step)
+        finally:
+            transport.close()
+    finally:
+        folder.close()
+
+
+def take_part(config: Config, step: str, screen: Screen) -> None:
+    """A party's part in a step: it waits while another process of this party is about it, as one that serves."""
+    run = learning_run(run_name(config), step)
+    folder = config.party.folder / run
+    while is_locked(folder / "lock"):
+        time.sleep(_LOOK)
+    screen.line(f"run {run_name(config)}: {step} are learnt first, in run {run}")
+    PartyProcess(_named(config, run, step), _quiet(screen)).run()
+
+
+def _named(config: Config, run: str, step: str) -> Config:
+    """The same with the name of another run, and files of its own."""
+    tree = config.model_dump(mode="json")
+    tree["federation"]["run"] = check_id("federation.run", run)
+    tree["output"]["indicatorFileName"] = str(companion(config.output.indicatorFileName, f"{step}.json"))
+    tree["tracking"]["enabled"] = False
+    return config_from(tree)
+
+
+def _quiet(screen: Screen) -> Screen:
+    """The screen of a step: one command has one summary, that of its training."""
+    return Screen(quiet=screen.quiet or screen.as_json, as_json=False, as_log=screen.as_log)

@@ -1,0 +1,213 @@
+"""A search of which the winner alone is published: a secret number of trials, a score that is private itself, one file.
+
+The bound of `privacy.accounting.selection` is about what is published. It holds only if
+
+- all trials are the same mechanism: their settings are drawn anew from one distribution, and none of them changes what
+  a trial releases;
+- the number of trials is drawn at random and stays on this machine, with all that would tell it: the folder of trials,
+  the ledger, times;
+- the score is part of what a trial releases: metrics released with noise (and charged), or of public rows. A choice by
+  exact scores of private rows has no bound for those rows.
+
+The ledger is charged for every trial as it runs, so for their sum: it bounds what an aggregator that saw every trial
+learns, and is never less than what the winner tells.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError, InputError
+from homo_dp.core.untrusted_text import Foreign, Schema
+from homo_dp.privacy.accounting.selection import Distribution, check_mean, secret_number, selected
+from homo_dp.runs.sweep import Cell, cells_of
+from homo_dp.runs.sweep_cost import extract_of
+from homo_dp.tracking.files import write_json
+
+LOCAL = "LOCAL"  # below --out: what must not leave this machine
+PUBLISHED = "winner"  # below --out: what may
+SAME_COST = (  # keys that change no event of a trial
+    "model.activation",
+    "model.layers",
+    "privacy.max_grad_norm",
+    "train.learning_rate",
+    "train.momentum",
+    "train.proximal_mu",
+    "train.weight_decay",
+)
+FIGURES = (("acc", 1.0), ("auc", 1.0), ("loss", -1.0), ("mse", -1.0))  # which decides, and whether more is better
+
+
+@dataclass(frozen=True)
+class Search:
+    """How many trials on average, and the distribution of their number."""
+
+    mean: float
+    distribution: Distribution
+    ranges: tuple[str, ...] = ()  # what settings are drawn from
+
+
+class _Kept(Schema):
+    """The draw of a search, as it is kept."""
+
+    local: str
+    search: list[Any]
+    trials: list[dict[str, Any]]
+
+
+def check_search(config: Config, keys: Sequence[str], search: Search) -> None:
+    """Refuse a search for which the bound does not hold, before the first trial."""
+    check_mean(search.mean)
+    if not config.private or not config.privacy.built_in:
+        raise ConfigError("--publish winner: trials must be private, by a built-in privacy.mechanism")
+    if config.train.init_from is not None or config.data.learnt is not None:
+        raise ConfigError(
+            "--publish winner: train.init_from and statistics released before the training cost more than the trials; "
+            "leave --publish out"
+        )
+    stopping = config.train.early_stopping
+    if stopping is not None and stopping.patience is not None:
+        raise ConfigError(
+            "--publish winner: trials that stop early differ in what they cost, and the bound is about equal ones; "
+            "leave train.early_stopping out (train.keep: best may stay), or --publish"
+        )
+    for key in keys:
+        if key not in SAME_COST:
+            raise ConfigError(
+                f"--publish winner: {key} can change what a trial costs, and the bound is about trials that cost the "
+                f"same; search over {', '.join(SAME_COST)}, or leave --publish out"
+            )
+    if config.metrics.release != "noised" and not config.data.public_test:
+        raise ConfigError(
+            "--publish winner: the choice by exact scores of private test rows would tell about them; write "
+            "metrics.release: noised (its cost is part of each trial), or data.public_test: true if the test rows are"
+        )
+
+
+def secret_trials(
+    draw: Callable[[random.Random, int], list[dict[str, Any]]],
+    search: Search,
+    folder: Path,
+    load: Callable[[Sequence[tuple[str, Any]]], Config],
+) -> list[Cell]:
+    """The trials of a search, drawn from the operating system's entropy; an interrupted search keeps its draw."""
+    kept = folder / LOCAL / "trials.json"
+    said = json.loads(json.dumps([asdict(search), load([]).model_dump(mode="json")]))
+    file = Foreign(str(kept), "give another folder as --out", InputError)
+    try:
+        found = file.check(_Kept, file.json(file.read(kept)))
+    except FileNotFoundError:
+        drawn = draw(random.SystemRandom(), secret_number(search.mean, search.distribution))
+        write_json(kept, {"local": "LOCAL: must not leave this machine", "search": said, "trials": drawn}, "--out")
+    else:
+        if found.search != said:
+            raise InputError(f"--out {folder}: holds another search; give another folder (each search costs anew)")
+        drawn = found.trials
+    return [_trial(values, number, folder, load) for number, values in enumerate(drawn)]
+
+
+def _trial(
+    values: Mapping[str, Any], number: int, folder: Path, load: Callable[[Sequence[tuple[str, Any]]], Config]
+) -> Cell:
+    """One trial: the seed is the config's, so that all trials are of the same tables; its number keeps it apart."""
+    (cell,) = cells_of({key: (value,) for key, value in values.items()}, 1, folder / LOCAL, load)
+    cell = replace(cell, repeat=number)
+    output = {
+        name: str(folder / LOCAL / "cells" / cell.id / Path(path).name)
+        for name, path in cell.config.output.model_dump(mode="json").items()
+        if name in ("predictFileName", "indicatorFileName", "modelFileName")
+    }
+    return replace(cell, config=cell.config.model_copy(update={"output": cell.config.output.model_copy(update=output)}))
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """Epsilon of publishing the winner, and of as many trials as the mean with all results shown."""
+
+    epsilon: float
+    epsilon_of_sum: float
+    delta: float
+    about: tuple[str, str, str]  # dataset, unit, relation
+
+
+def search_cost(results: Sequence[Mapping[str, Any]], search: Search) -> SearchCost:
+    """The cost from what the trials charged; an error unless all charged the same."""
+    from homo_dp.privacy.accounting.accountants import renyi_epsilon
+    from homo_dp.privacy.accounting.events import EventText
+    from homo_dp.privacy.ledger.lifetime import Lifetime
+    from homo_dp.privacy.ledger.rows import Spend
+
+    charged, lifetimes, scopes, delta = [], [], set(), 0.0
+    for result in results:
+        lifetime, events = Lifetime(), Counter[tuple[str, str]]()
+        for row in extract_of(result):
+            event = EventText(json.dumps(row["event"], sort_keys=True, separators=(",", ":")))
+            lifetime.add(row["run"], row["party"], Spend(event, row["unit"], row["relation"]))
+            events[row["party"], event] += 1
+            scopes.add((str(row["dataset"]), str(row["unit"]), str(row["relation"])))
+            delta = max(delta, float(row["delta"]))
+        charged.append(events)
+        lifetimes.append(lifetime)
+    if not charged or not charged[0] or any(events != charged[0] for events in charged) or len(scopes) != 1:
+        raise InputError("the trials did not all charge the same: nothing is published; the ledger holds their sum")
+    one = lifetimes[0].renyi()
+    winner = renyi_epsilon(selected(one, search.mean, search.distribution), delta)
+    return SearchCost(winner, renyi_epsilon(search.mean * one, delta), delta, scopes.pop())
+
+
+def best_of(trials: Sequence[tuple[Cell, Mapping[str, Any]]], *, public_test: bool) -> tuple[Cell, str, float]:
+    """The best trial by the first figure that all have: one released with noise, or of public rows."""
+    prefix = "test_" if public_test else "released_"
+    for name, sign in FIGURES:
+        if all(result.get(prefix + name) is not None for _, result in trials):
+            cell, result = max(trials, key=lambda each: sign * float(each[1][prefix + name]))
+            return cell, prefix + name, float(result[prefix + name])
+    raise InputError("the trials have no released figure to choose by: nothing is published; give test rows")
+
+
+def publish(cell: Cell, figure: tuple[str, float], search: Search, cost: SearchCost, folder: Path) -> dict[str, Path]:
+    """Write the winner's model and what may be said of it; neither tells which trial it was, nor of how many."""
+    from homo_dp.models.files import load_model, save_model
+
+    target = folder / PUBLISHED
+    statement = {
+        "settings": dict(cell.values),
+        "figure": {figure[0]: figure[1]},
+        "epsilon": cost.epsilon,
+        "delta": cost.delta,
+        "dataset": cost.about[0],
+        "unit": cost.about[1],
+        "relation": cost.about[2],
+        **cost_words(search, cost),
+    }
+    saved = load_model(str(cell.config.output.modelFileName), trust_factory=cell.config.model.factory or False)
+    privacy = {name: value for name, value in saved.card.privacy.items() if name not in ("run", "parties")}
+    privacy |= {"epsilon": cost.epsilon, "delta": cost.delta, "parties": {}, "search": statement}
+    privacy["statement"] = (
+        f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g} ({cost.about[1]}, {cost.about[2]}): the winner of a "
+        f"search, cost by {statement['cost_by']}"
+    )
+    files = {"model": target / "model.safetensors", "winner": target / "winner.json"}
+    save_model(files["model"], saved.module.state_dict(), replace(saved.card, privacy=privacy), "--out")
+    write_json(files["winner"], statement, "--out")
+    return files
+
+
+def cost_words(search: Search, cost: SearchCost) -> dict[str, Any]:
+    """Which cost is used, and why."""
+    smaller = cost.epsilon < cost.epsilon_of_sum
+    return {
+        "cost_by": f"repeat and select: a {search.distribution} number of trials of mean {search.mean:g}, drawn in "
+        "secret; the winner alone is published; its score is released with noise or of public rows",
+        "epsilon_of_sum": cost.epsilon_of_sum,
+        "why": f"{'smaller' if smaller else 'NOT smaller'} than epsilon {cost.epsilon_of_sum:.4g}, the sum of "
+        f"{search.mean:g} trials" + ("" if smaller else "; leave --publish out: a fixed number costs less"),
+        "conditions": f"the folder {LOCAL}, the ledger, its extracts and how long the search took stay on this machine",
+    }

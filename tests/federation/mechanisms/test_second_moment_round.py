@@ -1,0 +1,131 @@
+"""Solvers for linear models: rounds that ask a second moment, what they cost, and that they learn."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from homo_dp.config.load import load_config
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import Update
+from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
+from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, as_table, as_weights
+from homo_dp.federation.mechanisms.whitening import Whitening
+from homo_dp.models.scoring import round_metrics
+from homo_dp.runs.simulation import Outcome, Simulation
+from tests.federation.small import small_config, small_mechanism, zeros
+
+MOMENT = {
+    "train.solver": "second_moment",
+    "train.row_norm": 3.5,
+    "train.learning_rate": 2.0,
+    "privacy.max_grad_norm": 0.8,
+    "train.server_optimizer": {"name": "fedavgm", "momentum": 0.5},
+    "train.averaging": "tail",
+}
+
+
+def ran(folder: Path, **keys: Any) -> tuple[Simulation, Outcome]:
+    base = {
+        "data.embedded": "breast_cancer",
+        "data.partition": {"kind": "iid", "parties": 3},
+        "privacy.mechanism": "dp_fedsgd",
+        "privacy.target_epsilon": 6.0,
+        "privacy.ledger": str(folder / "ledger.sqlite"),
+        "train.rounds": 12,
+        "train.sample_rate": 1.0,
+        "train.auto": False,
+        "train.evaluate_every": 0,
+        "tracking.enabled": False,
+    }
+    found = Simulation(load_config(None, base | MOMENT | keys), lambda row, numbers: None)
+    return found, found.run()
+
+
+def scores(found: Simulation, outcome: Outcome) -> dict[str, float | None]:
+    outcome.load_weights()
+    return round_metrics(outcome.model.module, outcome.model.task, found.test_tables)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("data", ["breast_cancer", "digits"])
+def test_a_moment_then_gradients_learn_within_the_target(tmp_path: Path, secure: bool, data: str) -> None:
+    keys = {"privacy.secure_aggregation": secure, "data.embedded": data, "train.row_norm": 3.5 if secure else 4.0}
+    found, outcome = ran(tmp_path, **keys)
+    party = outcome.statement["parties"]["party_1"]
+    assert 5.9 < party["epsilon_pld"] <= 6.0
+    rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
+    assert [row.kind for row in rows] == ["second_moment"] + ["update"] * 12
+    assert (scores(found, outcome)["test_acc"] or 0) > 0.8
+
+
+def test_the_gradient_solver_learns_with_rows_clipped(tmp_path: Path) -> None:
+    keys = {"train.solver": "gradient", "privacy.max_grad_norm": 3.5, "train.learning_rate": 0.5, "train.rounds": 30}
+    found, outcome = ran(tmp_path, **keys)
+    assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 6.0
+    assert (scores(found, outcome)["test_acc"] or 0) > 0.9
+
+
+def test_linear_regression_starts_from_least_squares(tmp_path: Path) -> None:
+    frame = tmp_path / "table.csv"
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(4000, 3, generator=generator) * 2 - 1
+    y = x @ torch.tensor([0.5, -0.3, 0.1]) + 0.1
+    frame.write_text("a,b,c,y\n" + "\n".join(",".join(f"{v:.5f}" for v in (*r, t)) for r, t in zip(x, y, strict=True)))
+    columns = {name: {"bounds": [-1, 1]} for name in "abc"}
+    keys: dict[str, Any] = {
+        "model.name": "linear_regression",
+        "data.embedded": None,
+        "data.files": {"table": str(frame)},
+        "data.columns": columns,
+        "data.target_bounds": [-1, 1],
+        "train.rounds": 2,
+        "train.row_norm": 2.0,
+        "train.learning_rate": 0.5,
+        "train.server_optimizer": "fedavg",
+        "train.averaging": "none",
+        "privacy.max_grad_norm": 0.2,
+    }
+    _, outcome = ran(tmp_path, **keys)
+    weight = outcome.weights["linear.weight"].reshape(-1)
+    assert torch.allclose(weight, torch.tensor([0.5, -0.3, 0.1]), atol=0.05)
+
+
+def test_a_step_goes_back_to_the_columns_coordinates() -> None:
+    config = small_config(
+        privacy__mechanism="dp_fedsgd",
+        train__local_steps=None,
+        train__solver="second_moment",
+        train__row_norm=2.0,
+        train__learning_rate=1.0,
+        train__sample_rate=1.0,
+    )
+    mechanism = small_mechanism(config, {"a": 100})
+    assert isinstance(mechanism, DpFedSgd)
+    moment = torch.diag(torch.tensor([4.0, 1.0, 0.25, 1.0], dtype=torch.float64))
+    assert mechanism._moment is not None
+    mechanism._moment.whitening = Whitening.of(moment, noise=1e-9)
+    gradient = {"linear.weight": torch.tensor([[200.0, 100.0, 50.0]]), "linear.bias": torch.tensor([100.0])}
+    turned = as_weights(as_table(gradient) @ mechanism._moment.found.transform, gradient)
+    moved = mechanism.on_receive([Update("a", turned, 1.0)], zeros(), 1).weights  # a Newton step: S^-1 g
+    assert torch.allclose(moved["linear.weight"], torch.tensor([[-0.5, -1.0, -2.0]]), atol=1e-5)
+    again = small_mechanism(config, {"a": 100})
+    again.restore(mechanism.state())
+    assert torch.equal(again.broadcast_tensors(2)[TRANSFORM], mechanism.broadcast_tensors(2)[TRANSFORM])
+    assert not mechanism.broadcast_tensors(1)
+
+
+def test_few_rows_count_less_by_noise_than_by_rows() -> None:
+    keys = {"privacy__mechanism": "dp_fedsgd", "train__local_steps": None, "train__sample_rate": 1.0}
+    mechanism = small_mechanism(small_config(**keys, train__weighting="noise"), {"a": 10, "b": 90})
+    assert isinstance(mechanism, DpFedSgd)
+    weights = mechanism._party_weights(["a", "b"])
+    assert weights["b"] / weights["a"] == pytest.approx(9.0)
+    # the same mean where all rows agree: sums of 10 and 90 ones are a mean of 1
+    assert (10 * weights["a"] + 90 * weights["b"]) / 100 == pytest.approx(1.0)
+
+
+def test_a_network_has_no_second_moment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.solver=second_moment"):
+        ran(tmp_path, **{"model.name": "mlp"})

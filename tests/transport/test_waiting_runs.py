@@ -1,0 +1,81 @@
+"""Which runs call a party: only those in which a listed asker's signature waits, under a name it may use."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.core.errors import TransportError
+from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.transport.directory import DirectoryTransport
+from homo_dp.transport.keys import new_key_pair
+from homo_dp.transport.nats.queue import NatsTransport
+from homo_dp.transport.nats.waiting_runs import nats_calls
+from homo_dp.transport.sealing import Sealer
+from homo_dp.transport.waiting_runs import Call, Sealers, directory_calls
+from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
+from tests.transport.parts import PAIRS, PARTIES, sealer
+
+
+def status(party: str, run: str) -> Message:
+    return Message(run, 0, AGGREGATOR, party, "status", {}, {"state": "waiting"})
+
+
+def nothing(run: str) -> bool:
+    return False
+
+
+def one_asker(*runs: str) -> Sealers:
+    return {"asker": (runs or ("*",), sealer("bank_a"))}
+
+
+def test_a_signed_word_in_the_folder_is_a_call_and_stays_there(tmp_path: Path) -> None:
+    DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
+    DirectoryTransport(tmp_path, "loans-2", sealer(AGGREGATOR)).send(status("bank_b", "loans-2"))
+    for _ in range(2):
+        assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
+    assert not list(directory_calls(tmp_path, "bank_a", one_asker("cards-*"), nothing))
+    assert not list(directory_calls(tmp_path, "bank_a", one_asker(), lambda run: True))
+
+
+def test_a_party_that_was_there_before_is_called_where_its_messages_wait_now(tmp_path: Path) -> None:
+    DirectoryTransport(tmp_path, "loans-1", sealer("bank_a")).close()  # makes the folders of its senders
+    DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
+    assert not list((tmp_path / "loans-1" / "bank_a").glob("*.msg"))
+    assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
+
+
+def test_folders_files_and_signatures_of_strangers_are_no_calls(tmp_path: Path) -> None:
+    stranger = new_key_pair(AGGREGATOR)
+    theirs = Sealer(stranger, {"bank_a": PAIRS["bank_a"].public})
+    DirectoryTransport(tmp_path, "loans-1", theirs).send(status("bank_a", "loans-1"))
+    DirectoryTransport(tmp_path, "loans-2", sealer(AGGREGATOR)).send(status("bank_a", "loans-2"))
+    (tmp_path / "loans-2").rename(tmp_path / "loans-3")  # signed for another run
+    (tmp_path / "loans-4" / "bank_a").mkdir(parents=True)
+    (tmp_path / "loans-4" / "bank_a" / "0-status-aggregator-x.msg").write_bytes(b"nonsense")
+    (tmp_path / "loans-5" / "bank_a").mkdir(parents=True)
+    (tmp_path / "loans-5" / "bank_a" / "0.msg").symlink_to("/dev/zero")
+    (tmp_path / "..hidden").mkdir()
+    assert not list(directory_calls(tmp_path, "bank_a", one_asker(), nothing))
+    assert not list(directory_calls(tmp_path / "not-there", "bank_a", one_asker(), nothing))
+
+
+def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_path: Path, collected: None) -> None:
+    allowed = party_permissions("homo_dp", "bank_a")
+    allowed["publish"]["allow"] += ["$JS.API.STREAM.NAMES", "$JS.API.DIRECT.GET.*.homo_dp.*.to.bank_a.>"]
+    users = [
+        {"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions("homo_dp")},
+        {"user": "bank_a", "password": "pw-bank_a", "permissions": allowed},
+        {"user": "bank_b", "password": "pw-bank_b", "permissions": party_permissions("homo_dp", "bank_b")},
+    ]
+    with NatsServer(tmp_path, PARTIES, settings={"authorization": {"users": users}}) as server:
+        aggregator = NatsTransport(server.config(AGGREGATOR), "loans.1", sealer(AGGREGATOR))
+        try:
+            assert nats_calls(server.config("bank_a"), "bank_a", one_asker(), nothing) == []
+            aggregator.send(status("bank_a", "loans.1"))
+            for _ in range(2):
+                found = nats_calls(server.config("bank_a"), "bank_a", one_asker("loans.*"), nothing)
+                assert found == [Call("loans.1", "asker")]
+            with pytest.raises(TransportError, match=r"STREAM\.NAMES"):
+                nats_calls(server.config("bank_b"), "bank_b", one_asker(), nothing)
+        finally:
+            aggregator.close()
