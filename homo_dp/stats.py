@@ -15,7 +15,8 @@ from homo_dp.console.options import (
 from homo_dp.core.callable_module import make_callable
 from homo_dp.core.heavy_imports import quick_imports
 
-EXAMPLES = """questions: rows, classes, means, variances, second_moments, histograms, levels, missing, quantiles
+EXAMPLES = """questions: rows, classes, means, variances, second_moments, histograms, levels, missing,
+    quantiles, bounds (of wide ones), level_names (of columns with levels: private)
 All questions of a command share privacy.target_epsilon, and every answer comes with its standard error.
 
 examples:

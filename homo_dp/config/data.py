@@ -90,7 +90,7 @@ class ColumnConfig(Section):
     levels: Literal["private"] | Values | None = key(
         None,
         "Categorical: every declared level; any other value has a slot of its own. `private`: levels above a noisy "
-        "threshold are learnt first, in one process (docs/statistics.md).",
+        "threshold are learnt first (docs/statistics.md).",
     )
     date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
         None, "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it."

@@ -162,12 +162,6 @@ class Config(Section):
             )
         if self.privacy.target_epsilon is None:
             raise Conflict(f"data.{name}=private: shares privacy.target_epsilon with the training; give it")
-        masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
-        if name.endswith(".levels") and (masked or self.federation.parties or self.party.name):
-            raise Conflict(
-                f"data.{name}=private: a list of value texts is no sum that could be masked or sent; it is learnt in "
-                "one process without secure aggregation, list the levels here"
-            )
         if name == "scaling" and self.data.image is not None:
             raise Conflict("data.scaling=private: is for columns of numbers; pixels have data.image.scale")
 

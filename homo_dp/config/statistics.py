@@ -17,6 +17,7 @@ Question = Literal[
     "missing",
     "quantiles",
     "bounds",
+    "level_names",
 ]
 
 

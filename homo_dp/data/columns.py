@@ -39,6 +39,7 @@ NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
 _VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
 DATE_PARTS = ("days", "year", "month", "weekday")
+LATER = "(learnt later)"  # stands for levels that are not known yet
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,11 @@ class Categorical:
                 f"data.columns.{self.name}.missing={self.missing!r} is not one of {', '.join(LEVEL_RULES)} "
                 "or a declared level"
             )
+
+    @property
+    def unlisted(self) -> bool:
+        """Whether its levels are still to be learnt."""
+        return self.levels == (LATER,)
 
     @property
     def width(self) -> int:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Column, Date, Label, Level, Numeric
+from homo_dp.data.columns import LATER, Categorical, Column, Date, Label, Level, Numeric
 from homo_dp.data.embedded import shipped_columns, shipped_label
 from homo_dp.data.encoding import Encoding, missing_columns, short
 from homo_dp.data.in_memory import MARK
@@ -26,6 +26,11 @@ def table_encoding(config: Config, names: Sequence[str], source: str, shape: tup
     """The encoding of tables with these column names; a column without a public description is refused."""
     data = config.data
     identifier = _id_column(data, names, source)
+    if data.private_levels and not config.privacy.asks_raw_values:
+        raise DataError(
+            f"data.columns.{data.private_levels[0]}.levels=private: a training learns levels before it starts; list "
+            "them here (those of its resolved config are public)"
+        )
     encoding = Encoding(
         columns=feature_columns(data, names, source),
         label=label_of(config),
@@ -160,13 +165,9 @@ def wants_images(config: Config) -> bool:
 
 
 def _column(name: str, block: ColumnConfig) -> Column:
-    if block.levels == "private":
-        raise DataError(
-            f"data.columns.{name}.levels=private: levels are learnt by a training in one process, before it starts; "
-            "list them here (those of its resolved config are public)"
-        )
     if block.levels is not None and block.missing is not None:
-        return Categorical(name, as_levels(block.levels), as_levels([block.missing])[0])
+        levels = (LATER,) if block.levels == "private" else as_levels(block.levels)
+        return Categorical(name, levels, as_levels([block.missing])[0])
     if block.date is not None:
         first, last = block.date
         return Date(name, first, last, block.parts, block.format, str(block.missing), block.indicator)

@@ -119,7 +119,7 @@ def parse_days(
     >>> parse_days(pd.Series(["0001-01-02", "", "soon"]), [""])
     (array([ 2., nan, nan]), array([False, False,  True]))
     """
-    encoded, texts = _distinct(series)
+    encoded, texts = distinct_texts(series)
     absent = {text.strip() for text in missing_values} | {""}
     days = np.array([*(math.nan if text.strip() in absent else _day(text, form) for text in texts), math.nan])
     wrong: np.ndarray = np.isinf(days)[encoded]
@@ -181,7 +181,7 @@ def level_codes(
     if wide and all(not isinstance(level, str) for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _match_numbers(values, levels), np.isnan(values)
-    at, texts = _distinct(series)  # each distinct text is looked at once
+    at, texts = distinct_texts(series)  # each distinct text is looked at once
     known = np.array([*map(_matcher(levels, numbers), texts), -1], dtype=np.int64)
     absent = {text.strip() for text in missing_values}
     gaps = np.array([*(text.strip() in absent for text in texts), True])
@@ -216,7 +216,7 @@ def _is_number(series: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_complex_dtype(series.dtype)
 
 
-def _distinct(series: pd.Series) -> tuple[np.ndarray, list[str]]:
+def distinct_texts(series: pd.Series) -> tuple[np.ndarray, list[str]]:
     """For each row the position of its text among the distinct texts; one past them where it is missing."""
     encoded = as_texts(series).dictionary_encode()
     texts = encoded.dictionary.to_pylist()

@@ -15,7 +15,7 @@ from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
 from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Numeric
+from homo_dp.data.columns import LATER, Numeric
 from homo_dp.data.declared import is_pattern
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import encoding_of, load_federation
@@ -24,14 +24,13 @@ from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
-from homo_dp.runs.learned_levels import released_levels
 from homo_dp.runs.statistics import ask_in_process
 from homo_dp.runs.statistics_outputs import Results
-from homo_dp.statistics.private_levels import TAIL, LevelsRelease
+from homo_dp.statistics.private_levels import LEVEL_NAMES, TAIL
 
 # How what is learnt shares the statistics' budget.
 WEIGHTS = {"levels": 0.8, "counts": 0.2, "bounds": 0.8}
-LATER = "(learnt later)"  # stands for levels that are not known yet
+_MASKED = ("secure_aggregation", "tolerated_dropouts", "tolerated_colluders")
 
 
 def learns(config: Config) -> bool:
@@ -62,20 +61,40 @@ def parts_of(config: Config) -> dict[str, float]:
 
 
 def with_released_levels(config: Config, part: float = 1.0) -> Config:
-    """The config with the levels whose noisy counts passed the threshold."""
-    release = _levels_release(config, part)
-    run, found = released_levels(config, phase_of(_with_levels_later(config), ["rows"], part), release)
-    tree = _tree(config)
-    for name, levels in found.items():
-        tree["data"]["columns"][name] |= {"levels": levels, "source": f"learnt under privacy in run {run}"}
-    tree["data"]["learnt"] = {"run": run, "noise_multipliers": [release.noise_multiplier], "delta": release.delta}
+    """The config with the levels whose noisy counts passed the threshold at a party."""
+    names: list[str] = []
+    if config.data.counts == "private":
+        names = list(load_federation(phase_of(config, [LEVEL_NAMES])).parties)
+    return with_levels(config, ask_in_process(levels_phase(config, names, part)))
+
+
+def levels_phase(config: Config, names: Sequence[str] = (), part: float = 1.0) -> Config:
+    """The statistics that ask for the names of levels: never under masks, which a list of names cannot have.
+
+    Guarantees:
+        - where the counts of ``names`` are private, nothing depends on them: every party stands with one row.
+    """
+    _with_levels_later(config)  # refuses what cannot be learnt
+    tree = phase_of(config, [LEVEL_NAMES], part).model_dump(mode="json")
+    tree["privacy"] = {name: value for name, value in tree["privacy"].items() if name not in _MASKED}
+    if config.data.counts == "private":
+        tree["data"] |= {"rows": dict.fromkeys(names, 1) | config.data.rows, "counts": None}
     return config_from(tree)
 
 
-def _levels_release(config: Config, part: float) -> LevelsRelease:
-    privacy = config.privacy
-    smallest = min(privacy.delta, privacy.lifetime_delta or privacy.delta)
-    return LevelsRelease(len(config.data.private_levels), _noise(config, part), TAIL * smallest)
+def with_levels(config: Config, found: Results) -> Config:
+    """The config with the levels that statistics found."""
+    answer, run = found["questions"][LEVEL_NAMES], found["run"]
+    tree = _tree(config)
+    for name, levels in answer["values"].items():
+        if not levels:
+            raise DataError(
+                f"data.columns.{name}.levels=private: no value passed the threshold of {answer['threshold']:.0f} rows "
+                "of a party; list the levels, drop the column, or raise privacy.statistics_share or target_epsilon"
+            )
+        tree["data"]["columns"][name] |= {"levels": levels, "source": f"learnt under privacy in run {run}"}
+    tree["data"]["learnt"] = _learnt(config, run, [answer["noise_multiplier"]], answer["delta"])
+    return config_from(tree)
 
 
 def _with_levels_later(config: Config) -> Config:
@@ -153,10 +172,10 @@ def with_bounds(described: Config, found: Results) -> Config:
     return config_from(tree)
 
 
-def _learnt(config: Config, run: str, noise: Sequence[float]) -> dict[str, Any]:
+def _learnt(config: Config, run: str, noise: Sequence[float], delta: float = 0.0) -> dict[str, Any]:
     """What has been spent so far, and now."""
     before = config.data.learnt or LearntConfig()
-    return {"run": run, "noise_multipliers": [*before.noise_multipliers, *noise], "delta": before.delta}
+    return {"run": run, "noise_multipliers": [*before.noise_multipliers, *noise], "delta": before.delta + delta}
 
 
 def with_planned_learning(config: Config, planned: Callable[[Config], tuple[Mechanism, bool]]) -> Config:
@@ -166,7 +185,8 @@ def with_planned_learning(config: Config, planned: Callable[[Config], tuple[Mech
     parts, delta = parts_of(config), 0.0
     noise = [_noise(config, part) for name, part in parts.items() if name != "bounds"]
     if "levels" in parts:
-        delta = _levels_release(config, parts["levels"]).delta
+        privacy = config.privacy
+        delta = TAIL * min(privacy.delta, privacy.lifetime_delta or privacy.delta)
         config = _with_levels_later(config)
     if "bounds" in parts:
         mechanism, _ = planned(phase_of(with_all_columns(config), ["bounds"], parts["bounds"]))
@@ -222,8 +242,7 @@ def phase_of(config: Config, ask: Sequence[str], part: float = 1.0) -> Config:
     target = epsilon(GaussianDpEvent(_noise(config, part)), config.privacy.delta).quoted
     tree = config.model_dump(mode="json")
     kept = ("delta", "secure_mode", "ledger", "lifetime_epsilon", "lifetime_delta", "seeded_noise_for_tests")
-    masked = ("secure_aggregation", "tolerated_dropouts", "tolerated_colluders")
-    tree["privacy"] = {name: tree["privacy"][name] for name in (*kept, *masked) if name in tree["privacy"]} | {
+    tree["privacy"] = {name: tree["privacy"][name] for name in (*kept, *_MASKED) if name in tree["privacy"]} | {
         "mechanism": "statistics",
         "target_epsilon": target,
     }

@@ -50,5 +50,5 @@ def _check_counted(spent: Sequence[LedgerRow], claimed: Sequence[float]) -> None
         raise PlanRefused(
             "plan",
             f"data.learnt: the plan does not count the {len(paid)} releases that this party made before it under the "
-            "same target (runs of its name with -counts or -bounds)",
+            "same target (runs of its name with -levels, -counts or -bounds)",
         )

@@ -1,10 +1,10 @@
-"""What a training learns first, between processes: counts and bounds, each in a run of its own before it.
+"""What a training learns first, between processes: levels, counts and bounds, each in a run of its own before it.
 
 The aggregator of run ``r`` tells every party of ``r`` by a status (``learning``, and what), and holds a run of
-statistics named ``r-counts`` or ``r-bounds`` with them: the same sessions, masks, ledgers and crash states as any run.
-What it found goes into the config, with its price, and the run ``r`` begins. A party that is told takes part in that
-run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there. Levels are not learnt here:
-a list of texts is no sum, and the config of a federation that asks for them is refused.
+statistics named ``r-levels``, ``r-counts`` or ``r-bounds`` with them: the same sessions, masks, ledgers and crash
+states as any run. What it found goes into the config, with its price, and the run ``r`` begins. A party that is told
+takes part in that run and comes back; it lets in no plan of ``r`` that leaves out what it has paid for there. Levels
+are a list of names, which masks cannot add up: that run has none, and a party that requires them refuses it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from homo_dp.runs.learned_bounds import (
     bounds_phase,
     counts_phase,
     learns,
+    levels_phase,
     parts_of,
     with_all_columns,
     with_bounds,
     with_counts,
+    with_levels,
 )
 from homo_dp.runs.outputs import companion
 from homo_dp.runs.party_process import PartyProcess
@@ -57,10 +59,12 @@ def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
     """The config with what one step found; a step that is over is not asked again."""
     names = [member.name for member in config.federation.parties]
     phases: dict[str, Callable[[], Config]] = {
+        "levels": lambda: levels_phase(config, names, part),
         "counts": lambda: counts_phase(with_all_columns(config), names, part),
         "bounds": lambda: bounds_phase(with_all_columns(config), part),
     }
     takes: dict[str, Callable[[Results], Config]] = {
+        "levels": lambda found: with_levels(config, found),
         "counts": lambda found: with_counts(config, found, names),
         "bounds": lambda found: with_bounds(with_all_columns(config), found),
     }

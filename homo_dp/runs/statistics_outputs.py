@@ -15,11 +15,13 @@ from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import write_whole
+from homo_dp.data.encoding import short
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.statistics import Statistics
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger import Ledger
+from homo_dp.statistics.private_levels import LEVEL_NAMES
 from homo_dp.statistics.questions import Question, quantiles
 from homo_dp.statistics.working_bounds import WITH_SPREADS
 from homo_dp.tracking.files import write_json
@@ -45,6 +47,13 @@ def results_of(mechanism: Mechanism, weights: Weights, run: str, statement: Mapp
             "epsilon": epsilon(asked.event, mechanism.config.privacy.delta).quoted,
             **_by_party(question, parties, asked.private_sum.sigma),
         }
+    for number, asked in mechanism.sums.items():
+        if asked.name == LEVEL_NAMES and number in mechanism.answers:
+            found[LEVEL_NAMES] = {
+                **mechanism.level_names.read(mechanism.answers[number].values()),
+                "noise_multiplier": asked.private_sum.noise_multiplier,
+                "epsilon": epsilon(asked.event, mechanism.config.privacy.delta).quoted,
+            }
     if "bounds" in mechanism.config.statistics.ask:
         low_high = mechanism.working_bounds(weights)
         spent = [asked for asked in mechanism.sums.values() if asked.name in WITH_SPREADS]
@@ -111,9 +120,9 @@ def show_statement(
 
 
 def rows_of(results: Results) -> Iterator[tuple[str, float, float | None]]:
-    """Every number with its name and standard error, histograms and matrices left out."""
+    """Every number with its name and standard error, histograms, matrices and names left out."""
     for question, answer in results["questions"].items():
-        if question in ("histograms", "second_moments"):
+        if question in ("histograms", "second_moments", LEVEL_NAMES):
             continue
         errors = answer["standard_errors"]
         for item, value in answer["values"].items():
@@ -159,6 +168,8 @@ def _show(config: Config, results: Results, screen: Screen, files: Mapping[str, 
         screen.table("answers", ["question", "value", "standard error"], cells)
     if len(rows) > _SHOWN:
         screen.line(f"and {len(rows) - _SHOWN} more numbers in {files['statistics']}")
+    for name, levels in results["questions"].get(LEVEL_NAMES, {"values": {}})["values"].items():
+        screen.line(f"levels of {name}: {short(levels, _SHOWN) or 'none reached the threshold'}")
     columns = [name for name, _ in _histograms(results)]
     if columns:
         answer = results["questions"]["histograms"]

@@ -1,22 +1,31 @@
 """Levels of a categorical column that nobody declared: values whose noisy count passes a threshold, and no others.
 
 A value text is not a sum over a known list of numbers. Which values occur is itself private, so a value that is there
-because of one row alone must stay away: that is what the threshold is for.
+because of one row alone must stay away: that is what the threshold is for. And it cannot be masked: each party adds
+noise of its own and names what passes, and the levels are what any of them names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any, Final
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from homo_dp.core.errors import ConfigError
+from homo_dp.data.encoding import Encoding
+from homo_dp.data.raw_rows import TEXT_BYTES, TEXT_NUMBERS, may_be_level, number_text, unlisted_of
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 
-MOST_BYTES = 64  # of a value in UTF-8; a longer one is never a level
+LEVEL_NAMES: Final = "level_names"
+MOST_LEVELS = 256  # that a party names of a column: those with the largest noisy counts
 TAIL = 2.0**-60  # delta' as a share of delta: their float64 sum is delta itself
 
 
@@ -44,7 +53,8 @@ class LevelsRelease:
           the noise of each count is ``noise_multiplier`` times that: together one Gaussian event;
         - where a row is the only one with its values, any of them leaves with probability at most ``delta``, which is
           shared by the columns and comes on top of the Gaussian event;
-        - names leave sorted, without counts; none of more than ``MOST_BYTES`` leaves, and none that cannot be printed.
+        - names leave sorted, without counts, at most ``MOST_LEVELS``; none that is longer than ``TEXT_BYTES`` leaves,
+          and none that cannot be printed.
     """
 
     columns: int
@@ -54,7 +64,12 @@ class LevelsRelease:
     @property
     def sigma(self) -> float:
         """The standard deviation of the noise of one count."""
-        return self.noise_multiplier * math.sqrt(self.columns)
+        return self.noise_multiplier * self.clip_norm
+
+    @property
+    def clip_norm(self) -> float:
+        """By how much a row moves all counts together (L2)."""
+        return math.sqrt(self.columns)
 
     @property
     def threshold(self) -> float:
@@ -63,18 +78,72 @@ class LevelsRelease:
 
     def names(self, counts: Mapping[str, int], noise: NoiseSource) -> list[str]:
         """The values of one column that may be known, by how many rows of one table have each value."""
-        return passing(counts, self.sigma, self.threshold, noise)
+        return sorted(passing(counts, self.sigma, self.threshold, noise)[:MOST_LEVELS])
 
 
 def passing(counts: Mapping[str, int], sigma: float, threshold: float, noise: NoiseSource) -> list[str]:
-    """The values that occur and whose noisy count reaches a threshold, sorted; private only with ``threshold_of``."""
+    """The values whose noisy count reaches a threshold, the largest first; private only with ``threshold_of``."""
     present = [(text, count) for text, count in counts.items() if count > 0]
     noisy = torch.tensor([count for _, count in present], dtype=torch.float64)
     if present:
         noisy += noise.normal((len(present),), sigma, torch.float64)
-    found = zip(present, (noisy >= threshold).tolist(), strict=True)
-    return sorted(text for (text, _), passes in found if passes and _fits(text))
+    found = [(count, text) for (text, _), count in zip(present, noisy.tolist(), strict=True) if count >= threshold]
+    return [text for _, text in sorted(found, reverse=True) if may_be_level(text)]
 
 
-def _fits(text: str) -> bool:
-    return 0 < len(text.encode("utf-8", "replace")) <= MOST_BYTES and text.isprintable()
+@dataclass(frozen=True)
+class LevelNames:
+    """The question for the levels of columns that nobody listed: what a party answers, and what the answers say.
+
+    Guarantees:
+        - an answer has the same shape whatever the rows are: ``MOST_LEVELS`` places of ``TEXT_BYTES`` a column.
+    """
+
+    columns: tuple[str, ...]
+    places: tuple[int, ...]  # of the first number of their texts in a row
+    release: LevelsRelease
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an answer."""
+        return len(self.columns), MOST_LEVELS, TEXT_BYTES
+
+    def answer(self, rows: Tensor, noise: NoiseSource) -> Tensor:
+        """The names of one party's rows that pass, as bytes."""
+        found = torch.zeros(self.shape, dtype=torch.uint8)
+        for number, place in enumerate(self.places):
+            names = self.release.names(counts_of(rows[:, place : place + TEXT_NUMBERS]), noise)
+            for at, name in enumerate(names):
+                data = name.encode()
+                found[number, at, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return found
+
+    def read(self, answers: Iterable[Tensor]) -> dict[str, Any]:
+        """What parties named, in all; a place that holds no level is left out, whoever wrote it."""
+        found: dict[str, set[str]] = {name: set() for name in self.columns}
+        for answer in answers:
+            for name, places in zip(self.columns, answer, strict=True):
+                texts = (bytes(place.tolist()).rstrip(b"\0").decode("utf-8", "replace") for place in places)
+                found[name].update(text for text in texts if may_be_level(text) and text == text.strip())
+        return {
+            "values": {name: sorted(names) for name, names in found.items()},
+            "standard_errors": dict.fromkeys(self.columns),
+            "threshold": self.release.threshold,
+            "delta": self.release.delta,
+        }
+
+
+def counts_of(texts: Tensor) -> Counter[str]:
+    """How many rows have each text, by the numbers of their texts; rows without one are left out."""
+    there = texts[~texts.isnan().any(1)].cpu().numpy()
+    found, counts = np.unique(there, axis=0, return_counts=True)
+    return Counter({number_text(text) or "": count for text, count in zip(found, counts.tolist(), strict=True)})
+
+
+def level_names(encoding: Encoding, noise_multiplier: float, delta: float) -> LevelNames:
+    """The question about all columns whose levels are to be learnt; ``delta`` is the smallest that a ledger goes by."""
+    columns = unlisted_of(encoding)
+    if not columns:
+        raise ConfigError(f"statistics.ask={LEVEL_NAMES}: no column has levels: private; leave the question out")
+    places = tuple(len(encoding.columns) + number * TEXT_NUMBERS for number in range(len(columns)))
+    return LevelNames(columns, places, LevelsRelease(len(columns), noise_multiplier, TAIL * delta))

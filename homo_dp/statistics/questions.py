@@ -19,6 +19,7 @@ from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Categorical, Column, Date, Numeric
 from homo_dp.data.encoding import Encoding
+from homo_dp.data.raw_rows import unlisted_of
 from homo_dp.privacy.moments import outer_products, second_moment, triangle_size
 
 Answer = dict[str, Any]
@@ -35,6 +36,7 @@ SHARES: Mapping[str, float] = {
     "histograms": 4.0,
     "second_moments": 4.0,
 }
+LEARNT = ("bounds", "level_names")  # questions that are more than one sum, or none
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -293,7 +295,8 @@ class MissingCounts(Question):
 
 def questions_of(asked: StatisticsConfig, encoding: Encoding) -> tuple[Question, ...]:
     """The sums behind the questions that are asked: quantiles are read off histograms, which are then asked too."""
-    names = list(dict.fromkeys("histograms" if name == "quantiles" else name for name in asked.ask if name != "bounds"))
+    sums = [name for name in asked.ask if name not in LEARNT]
+    names = list(dict.fromkeys("histograms" if name == "quantiles" else name for name in sums))
     return tuple(_question(name, asked, encoding) for name in names)
 
 
@@ -366,6 +369,8 @@ def _wanted(
     names = encoding.names if asked.columns is None else asked.columns
     if strangers := [wanted for wanted in names if wanted not in encoding.names]:
         raise ConfigError(f"statistics.columns={strangers[0]}: is no described column; see data.columns")
+    unlisted = unlisted_of(encoding) if name == "levels" else ()
+    names = [wanted for wanted in names if wanted not in unlisted]
     found = [(at, c) for at, c in enumerate(encoding.columns) if c.name in names and isinstance(c, kinds)]
     if not found:
         wants = "levels" if name == "levels" else "bounds"

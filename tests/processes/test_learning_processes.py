@@ -102,6 +102,85 @@ def test_they_learn_over_nats(tmp_path: Path, zygote: Zygote) -> None:
     check(tmp_path, masked=False, counts=True)
 
 
+def cities(folder: Path, zygote: Zygote, *, masked: bool = False, nats: NatsServer | None = None) -> Cluster:
+    """A federation that learns the levels of a column: two towns that each party has, one that a single party has,
+    and homes of one row each."""
+    cluster = Cluster(folder, nats, zygote=zygote, rounds=2)
+    data = {"columns_from": None, "columns": {"city": {"levels": "private"}, "age": {"bounds": [0, 50]}}}
+    cluster.change(AGGREGATOR, "data", **data)
+    cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
+    if masked:
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=True)
+        cluster.configs[AGGREGATOR]["train"] = {"rounds": 2, "batch_size": 50}
+    for number, party in enumerate(PARTIES):
+        homes = [f"{party} home {row}" for row in range(9)]
+        towns = [*["Oslo"] * 150, *["Bergen "] * 150, *(["Bodø"] * 150 if number == 1 else []), *homes]
+        rows = (f"{town},{i % 50},{(town == 'Oslo') ^ (i % 10 == 0):d}" for i, town in enumerate(towns))
+        (folder / f"{party}.csv").write_text("city,age,y\n" + "\n".join(rows) + "\n")
+        table = {"files": {party: str(folder / f"{party}.csv")}, "test_file": None, "rows": {party: 400}}
+        cluster.change(party, "data", **table, counts=None)
+        cluster.change(party, "privacy", target_epsilon=8.0)
+        if masked:
+            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+    return cluster
+
+
+def check_cities(folder: Path) -> None:
+    """Levels of any party's answer are used, homes are nowhere, and all runs together cost no more than the target."""
+    used = load_config([str(folder / AGGREGATOR / "out" / "indicator_config.yaml")])
+    assert used.data.columns["city"].levels == ("Bergen", "Bodø", "Oslo")
+    indicators = json.loads((folder / AGGREGATOR / "out" / "indicator.json").read_text())
+    assert any("adds 8.7e-24 to delta" in text for text in indicators["privacy"]["releases"])
+    assert 7.6 <= indicators["privacy"]["epsilon"] <= 8.0
+    for party in PARTIES:
+        rows = ledger_rows(folder / party / "ledger.sqlite")
+        assert [(row.kind, row.run) for row in rows][:2] == [("level_names", "run-1-levels"), ("update", "run-1")]
+        assert len(rows) == 3
+        whole = compose(*(from_json(row.event) for row in rows))
+        own = json.loads((folder / party / "out" / "indicator.json").read_text())
+        assert own["privacy"]["epsilon"] == pytest.approx(epsilon(whole, 1e-5).quoted, rel=1e-3)
+    held = [folder / AGGREGATOR, folder / "state-aggregator", folder / "exchange", folder / "nats"]
+    for path in (path for place in held for path in place.rglob("*") if path.is_file()):
+        assert b" home " not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_levels_are_learnt_first(tmp_path: Path, zygote: Zygote, masked: bool) -> None:
+    with cities(tmp_path, zygote, masked=masked) as cluster:
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
+    check_cities(tmp_path)
+
+
+def test_killed_processes_name_levels_once(tmp_path: Path, zygote: Zygote) -> None:
+    victims = [
+        Victim("party_1", ["outbox.after_charge", "party.before_final"]),
+        Victim(AGGREGATOR, ["aggregator.before_learnt", "aggregator.after_learnt"]),
+    ]
+    with cities(tmp_path, zygote) as cluster:
+        survive(cluster, victims, 100)
+    assert [victim.unused for victim in victims] == [[], []]
+    check_cities(tmp_path)
+
+
+def test_levels_are_learnt_over_nats(tmp_path: Path, zygote: Zygote) -> None:
+    server = NatsServer(tmp_path / "nats", PARTIES)
+    with server, cities(tmp_path, zygote, nats=server) as cluster:
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
+    check_cities(tmp_path)
+
+
+def test_a_party_that_requires_masks_names_no_levels(tmp_path: Path, zygote: Zygote) -> None:
+    with cities(tmp_path, zygote, masked=True) as cluster:
+        cluster.change("party_2", "party", caps={"secure_aggregation": "required"})
+        cluster.start_all()
+        cluster.processes["party_2"].wait(120)
+        cluster.stop()
+    assert "party.caps.secure_aggregation=required" in cluster.log("party_2")
+    assert ledger_rows(tmp_path / "party_2" / "ledger.sqlite") == []
+
+
 def test_a_plan_that_hides_what_was_paid_is_refused(tmp_path: Path) -> None:
     """Releases of the ledger must be among those that a plan counts, with no more noise there than was added."""
 

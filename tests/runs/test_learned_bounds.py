@@ -1,5 +1,6 @@
 """Bounds that are learnt before a training: within one budget, stored with their price, and of use."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.columns import Numeric
 from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.parties import load_federation
 from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.sessions.plan import agree, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
@@ -19,9 +21,10 @@ from homo_dp.privacy.accounting.events import compose, from_json
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.dry_run import plan_of
-from homo_dp.runs.learned_bounds import with_what_is_learnt
-from homo_dp.runs.learned_levels import histograms_of
+from homo_dp.runs.learned_bounds import levels_phase, with_what_is_learnt
 from homo_dp.runs.simulation import Simulation
+from homo_dp.runs.statistics import StatisticsSimulation
+from homo_dp.statistics.private_levels import counts_of
 
 
 def _wide(factor: float) -> dict[str, Any]:
@@ -204,7 +207,7 @@ def test_levels_above_a_noisy_threshold_are_learnt_within_the_target(tmp_path: P
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         for party in outcome.federation.parties:
             (row,) = ledger.rows(config.data.learnt.run, party)
-            assert row.kind == "levels"
+            assert row.kind == "level_names"
             assert from_json(row.event) == GaussianDpEvent(config.data.learnt.noise_multipliers[0])
 
 
@@ -220,17 +223,23 @@ def test_levels_bounds_and_counts_are_learnt_under_one_target(tmp_path: Path) ->
     assert Simulation(config, lambda row, numbers: None).run().statement["epsilon"] <= 20.0
 
 
-def test_one_row_moves_one_count_of_a_private_column_by_one(tmp_path: Path) -> None:
-    """Also one with a value of its own, or as the first row: neither may move another row's count or its split."""
-    config = _cities(tmp_path)
-    before = histograms_of(config, ["city"])[0]["city"]
-    assert before == {"Oslo": 900, "Bergen": 900, "Vik": 4, "Hermitage": 1}
+def test_one_row_moves_the_counts_of_one_party_by_one(tmp_path: Path) -> None:
+    """Also one with a value of its own, or as the first row: neither may move another row to another party or split."""
+    config = levels_phase(_cities(tmp_path))
+
+    def counts() -> dict[str, Counter[str]]:
+        parties = load_federation(config).parties
+        return {name: counts_of(party.train.features[:, 2:]) for name, party in parties.items()}
+
+    before = counts()
+    assert set().union(*before.values()) <= {"Oslo", "Bergen", "Vik", "Hermitage"}
     header, *rows = (tmp_path / "t.csv").read_text().splitlines()
     for more in ("Aardal,3,1", "Oslo,3,1", " Vik,9,0", "Zz,1,1", "NA,1,1"):
         for table in ([header, more, *rows], [header, *rows, more]):
             (tmp_path / "t.csv").write_text("\n".join(table) + "\n")
-            after = histograms_of(config, ["city"])[0]["city"]
-            assert sum(abs(after[name] - before[name]) for name in {*after, *before}) == (more[:2] != "NA")
+            after = counts()
+            moved = sum(abs(after[p][name] - before[p][name]) for p in before for name in {*after[p], *before[p]})
+            assert moved <= (more[:2] != "NA")
 
 
 def test_nothing_is_released_that_the_ledger_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,12 +256,20 @@ def test_levels_that_no_value_reaches_are_an_error_that_names_the_threshold(tmp_
         with_what_is_learnt(_cities(tmp_path, privacy__target_epsilon=0.05))
 
 
-def test_levels_are_not_learnt_between_processes_or_under_masks(tmp_path: Path) -> None:
-    masked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True}
-    for keys in (masked, {"party__name": "a"}, {"federation__parties": ["a", "b"]}):
-        with pytest.raises(ConfigError, match="no sum that could be masked"):
-            _cities(tmp_path, **keys)
-    with pytest.raises(DataError, match="learnt by a training in one process"):
+def test_names_of_levels_are_never_asked_under_masks(tmp_path: Path) -> None:
+    masked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True, "data__counts": "public"}
+    config = _cities(tmp_path, **masked)
+    assert not getattr(levels_phase(config).privacy, "secure_aggregation", False)
+    learnt = with_what_is_learnt(config)
+    assert learnt.data.columns["city"].levels == ("Bergen", "Oslo")
+    assert Simulation(learnt, lambda row, numbers: None).run().statement["epsilon"] <= 8.0
+    asked = {"privacy__mechanism": "statistics", "privacy__secure_aggregation": True, "statistics__ask": "level_names"}
+    with pytest.raises(ConfigError, match="no sum that could be masked"):
+        StatisticsSimulation(_cities(tmp_path, data__counts="public", **asked))
+
+
+def test_levels_that_were_not_learnt_are_no_encoding(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a training learns levels before it starts"):
         public_encoding(_cities(tmp_path))
 
 

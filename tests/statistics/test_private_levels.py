@@ -3,11 +3,23 @@
 import math
 from statistics import NormalDist
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
+from homo_dp.data.raw_rows import TEXT_BYTES, TEXT_NUMBERS, text_numbers
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise
-from homo_dp.statistics.private_levels import MOST_BYTES, TAIL, LevelsRelease, passing, threshold_of
+from homo_dp.statistics.private_levels import (
+    MOST_LEVELS,
+    TAIL,
+    LevelNames,
+    LevelsRelease,
+    counts_of,
+    passing,
+    threshold_of,
+)
 
 TRIALS = 40_000
 
@@ -47,7 +59,7 @@ def test_the_tail_is_below_the_last_digit_of_delta() -> None:
 
 
 def test_names_are_sorted_short_and_printable() -> None:
-    counts = {"z": 900, "a": 900, "x" * (MOST_BYTES + 1): 900, "bad\nline": 900, "": 900, "rare": 1, "gone": 0}
+    counts = {"z": 900, "a": 900, "x" * (TEXT_BYTES + 1): 900, "bad\nline": 900, "": 900, "rare": 1, "gone": 0}
     release = LevelsRelease(1, 2.0, 1e-20)
     for seed in range(5):
         assert release.names(counts, SeededNoise(seed)) == ["a", "z"]
@@ -58,3 +70,48 @@ def test_names_are_sorted_short_and_printable() -> None:
 def test_a_threshold_needs_noise_and_delta(sigma: float, delta: float) -> None:
     with pytest.raises(PrivacyError, match="threshold needs noise"):
         threshold_of(sigma, delta)
+
+
+def _rows(texts: list[str]) -> torch.Tensor:
+    """Rows as statistics read them: one number of a column, then the numbers of its text."""
+    numbers = text_numbers(pd.Series(texts), ["", "NA"])
+    return torch.from_numpy(np.concatenate([np.zeros((len(texts), 1)), numbers], axis=1))
+
+
+def test_one_row_moves_one_count_by_one() -> None:
+    """Also one with a value of its own, or as the first row; a missing, long or unprintable one moves none."""
+    texts = [*["Oslo"] * 9, *["Bergen "] * 8, "Vik", "æøå 漢字", "NA"]
+    before = counts_of(_rows(texts)[:, 1:])
+    assert before == {"Oslo": 9, "Bergen": 8, "Vik": 1, "æøå 漢字": 1}
+    moved = {"Aardal": 1, "Oslo": 1, " Vik": 1, "NA": 0, "x" * 64: 1, "x" * 65: 0, "漢" * 22: 0, "a\tb": 0}
+    for more, by in moved.items():
+        for table in ([more, *texts], [*texts, more]):
+            after = counts_of(_rows(table)[:, 1:])
+            assert sum(abs(after[name] - before[name]) for name in {*after, *before}) == by, more
+
+
+def test_answers_of_parties_have_one_shape_and_are_read_together() -> None:
+    asked = LevelNames(("city",), (1,), LevelsRelease(1, 1.0, 1e-20))
+    one, other, none = (
+        asked.answer(_rows(texts), SeededNoise(3))
+        for texts in (["Oslo"] * 99 + ["Bø"] * 98, ["Oslo"] * 99 + ["hermit"], ["hermit"])
+    )
+    assert one.shape == other.shape == none.shape == (1, MOST_LEVELS, TEXT_BYTES)
+    assert one.shape[2] <= 6 * TEXT_NUMBERS
+    assert not none.any()
+    assert asked.read([one, other, none])["values"] == {"city": ["Bø", "Oslo"]}
+
+
+def test_a_party_names_no_more_levels_than_fit_and_the_most_frequent() -> None:
+    counts = {f"v{number}": 1000 + 100 * number for number in range(MOST_LEVELS + 3)}
+    found = LevelsRelease(1, 1.0, 1e-20).names(counts, SeededNoise(1))
+    assert len(found) == MOST_LEVELS
+    assert not {"v0", "v1", "v2"} & set(found)
+
+
+def test_what_a_hostile_party_writes_is_no_level() -> None:
+    asked = LevelNames(("city",), (1,), LevelsRelease(1, 1.0, 1e-20))
+    answer = torch.zeros(asked.shape, dtype=torch.uint8)
+    for place, data in enumerate((b"\xff\xfe", b"a\nb", b" spaced ", b"\x1b[31m", b"good")):
+        answer[0, place, : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+    assert asked.read([answer])["values"] == {"city": ["good", "\ufffd\ufffd"]}

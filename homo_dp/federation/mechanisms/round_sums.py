@@ -24,7 +24,7 @@ UPDATE: Final = "update"
 METRICS: Final = "metrics"
 STATISTICS: Final = (
     *("rows", "classes", "means", "variances", "second_moments"),
-    *("octaves", "magnitudes", "spreads", "histograms", "levels", "missing"),
+    *("octaves", "magnitudes", "spreads", "histograms", "levels", "missing", "level_names"),
 )
 SUMS: Final = (UPDATE, "second_moment", METRICS, *STATISTICS)  # the closed list: `kind` of a row of the ledger
 SUM: Final = "sum"  # the name of the one tensor that answers such a round

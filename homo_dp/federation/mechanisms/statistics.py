@@ -30,11 +30,13 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
+from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
+from homo_dp.statistics.private_levels import LEVEL_NAMES, LevelNames, level_names
 from homo_dp.statistics.questions import SHARES, Question, questions_of
 from homo_dp.statistics.working_bounds import (
     ANCHORS,
@@ -48,7 +50,7 @@ from homo_dp.statistics.working_bounds import (
     phases_of,
 )
 
-LEARNING = 6.0  # the share of `bounds`, beside those of ``SHARES``
+LEARNING = {"bounds": 6.0, LEVEL_NAMES: 2.0}  # shares of questions beside those of ``SHARES``
 CHUNK = 1 << 22  # numbers of contributions that are held at a time
 
 
@@ -70,7 +72,8 @@ class Statistics(Mechanism):
     Guarantees:
         - every row is in every sum, clipped to a norm of 1, and each sum has Gaussian noise of its share of the budget;
         - all questions together cost ``privacy.target_epsilon``;
-        - with secure aggregation parties share the noise of a sum, and the aggregator sees its total alone.
+        - with secure aggregation parties share the noise of a sum, and the aggregator sees its total alone;
+        - names of levels are no sum: each party adds its own noise, and they are not asked under masks.
     """
 
     name = "statistics"
@@ -83,6 +86,11 @@ class Statistics(Mechanism):
         self._share = None
         if shared.secure_aggregation:
             self._share = NoiseShare(len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders)
+            if LEVEL_NAMES in config.statistics.ask:
+                raise ConfigError(
+                    f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be masked; ask it without "
+                    "privacy.secure_aggregation"
+                )
         self.answers: dict[int, dict[str, Tensor]] = {}
 
     @functools.cached_property
@@ -112,8 +120,11 @@ class Statistics(Mechanism):
         found = {}
         for number, (name, (dimension, share)) in enumerate(self._asked.items(), 1):
             noise = self._noise(share)
-            asked = PrivateSum(dimension, 1.0, noise, rows, share=self._share)
-            found[number] = RoundSum(name, asked, f"{name} of all rows, with noise, once")
+            text, clip_norm = f"{name} of all rows, with noise, once", 1.0
+            if name == LEVEL_NAMES:
+                text, clip_norm = _names_text(self.level_names), self.level_names.release.clip_norm
+            asked = PrivateSum(dimension, clip_norm, noise, rows, share=self._share)
+            found[number] = RoundSum(name, asked, text)
         return found
 
     def _noise(self, share: float) -> float:
@@ -125,14 +136,28 @@ class Statistics(Mechanism):
     @functools.cached_property
     def _asked(self) -> dict[str, tuple[int, float]]:
         """The dimension and share of the budget of each sum, in the order of the rounds."""
-        learns = "bounds" in self.config.statistics.ask
-        whole = sum(SHARES[question.name] for question in self.questions) + (LEARNING if learns else 0.0)
-        found = {q.name: (q.dimension, SHARES[q.name] / whole) for q in self.questions}
-        if learns:
-            share, columns = LEARNING / whole, len(self.outer.columns)
+        found = {q.name: (q.dimension, SHARES[q.name] / self._whole) for q in self.questions}
+        if LEVEL_NAMES in self.config.statistics.ask:
+            found[LEVEL_NAMES] = (math.prod(self.level_names.shape), LEARNING[LEVEL_NAMES] / self._whole)
+        if "bounds" in self.config.statistics.ask:
+            share, columns = LEARNING["bounds"] / self._whole, len(self.outer.columns)
             for name, part in phases_of(self._noise(share), columns, self._summands, self._rows).items():
                 found[name] = (self._learning(name, None).dimension, share * part)
         return found
+
+    @property
+    def _whole(self) -> float:
+        """All shares together."""
+        learnt = sum(share for name, share in LEARNING.items() if name in self.config.statistics.ask)
+        return learnt + sum(SHARES[question.name] for question in self.questions)
+
+    @functools.cached_property
+    def level_names(self) -> LevelNames:
+        """The question for levels that nobody listed."""
+        privacy = self.config.privacy
+        smallest = min(privacy.delta, privacy.lifetime_delta or privacy.delta)
+        noise = self._noise(LEARNING[LEVEL_NAMES] / self._whole)
+        return level_names(public_encoding(self.config), noise, smallest)
 
     @property
     def _summands(self) -> float:
@@ -205,11 +230,23 @@ class Statistics(Mechanism):
         for rows, labels in zip(torch.split(fit.features, size), torch.split(fit.labels, size), strict=True):
             yield question.parts(rows, labels)
 
+    def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
+        if asked.name != LEVEL_NAMES:
+            return super().answer(fit, asked)
+        names = self.level_names.answer(fit.features, self.noise)
+        return Release({SUM: names}, asked.event, asked.private_sum.party_sigma, asked.private_sum.relation)
+
+    def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
+        if asked is None or asked.name != LEVEL_NAMES:
+            return super().signature_of(weights, asked)
+        return {SUM: (self.level_names.shape, torch.uint8)}
+
     def after_fit(self, fit: LocalFit) -> Release:
         raise PrivacyError("mechanism=statistics: trains nothing; ask the rounds of its plan")
 
     def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
-        self.answers[round_number] = {name: part.double() for name, part in parts.items()}
+        named = asked.name == LEVEL_NAMES
+        self.answers[round_number] = {name: part if named else part.double() for name, part in parts.items()}
         if asked.name not in WITH_SPREADS:
             return Combined(current)
         total, sigma, _ = self.total_of(round_number)
@@ -231,3 +268,11 @@ class Statistics(Mechanism):
         for key, part in state.items():
             number, _, name = key.partition(".")
             self.answers.setdefault(int(number), {})[name] = part
+
+
+def _names_text(asked: LevelNames) -> str:
+    release = asked.release
+    return (
+        f"names of values that more than about {release.threshold:.0f} rows of a party have, by a noisy threshold, "
+        f"which adds {release.delta:.1e} to delta"
+    )

@@ -43,7 +43,7 @@ _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party joins again
 JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that this party's ledger has lost rows
 LEARNING = "learning"  # the state of a run before which something is learnt in a run of its own
-STEPS = ("counts", "bounds")
+STEPS = ("levels", "counts", "bounds")
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
 
 

@@ -287,7 +287,9 @@ def _check_columns(own: Config, plan: Plan) -> None:
     """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
     cap, data = own.party.caps.columns, plan["data"]
     described = data["columns"].values()
-    width = sum(1 if block["levels"] is None else len(block["levels"]) for block in described) + len(data["use"] or ())
+    width = sum(len(block["levels"]) if isinstance(block["levels"], list) else 1 for block in described) + len(
+        data["use"] or ()
+    )
     width = max(width, len(data["classes"] or ()))
     if cap is not None and width > cap:
         raise PlanRefused(
