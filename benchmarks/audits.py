@@ -118,7 +118,7 @@ def _some(work: tuple[tuple[str, str, Keys], int, int]) -> list[Outcome]:
 
     from homo_dp.config.load import load
     from homo_dp.evidence.audit import CONFIDENCE, Scores, judge
-    from homo_dp.evidence.audit_config import attack_on
+    from homo_dp.evidence.choose_attack import attack_on
 
     torch.set_num_threads(1)
     (name, observer, keys), runs, audits = work

@@ -39,7 +39,8 @@ exit codes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, judge, show; the exit code."""
     from homo_dp.evidence.audit import CONFIDENCE, Wanted
-    from homo_dp.evidence.audit_config import ATTACKS, OBSERVERS, audited
+    from homo_dp.evidence.choose_attack import ATTACKS, OBSERVERS
+    from homo_dp.evidence.run_audit import audited
 
     parser = Parser(prog="python -m homo_dp.audit", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--runs", type=int, default=400, metavar="N", help="runs, half with the canary (default 400)")

@@ -19,7 +19,8 @@ from homo_dp.console.options import (
 from homo_dp.core.callable_module import make_callable
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import quick_imports
-from homo_dp.tracking.tracker import Tracker, open_tracker
+from homo_dp.tracking.mlflow.tracker import open_tracker
+from homo_dp.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config

@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
 from homo_dp.privacy.noise.source import secure_noise
-from homo_dp.tracking.mlflow.sender import set_defaults
+from homo_dp.tracking.mlflow.environment import set_defaults
 from tests.processes.zygote import Zygote
 
 # The same examples every time: a check that fails must fail again when somebody looks at it.

@@ -51,6 +51,6 @@ def audit(
         model=model,
         mechanism=mechanism,
     ) as config:
-        from homo_dp.evidence.audit_config import audited
+        from homo_dp.evidence.run_audit import audited
 
         return audited(config, wanted, None, lambda _: None)

@@ -251,7 +251,7 @@ def _check_epsilon(tree: Mapping[str, Any], config: Config) -> None:
 
 def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
     from homo_dp.runs.training import check_rounds, prepared
-    from homo_dp.tracking.tracker import open_tracker
+    from homo_dp.tracking.mlflow.tracker import open_tracker
 
     tracker = open_tracker(config)
     try:

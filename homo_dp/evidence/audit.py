@@ -1,32 +1,21 @@
-"""One audit: runs with and without a canary, on all cores, resumable, and what they certify."""
+"""What an audit is asked for, and what its scores certify: lower bound, ceiling and point estimate of epsilon."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import multiprocessing
-import os
-import signal
-from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from homo_dp import __version__
 from homo_dp.core.errors import InputError
-from homo_dp.core.untrusted_text import Foreign
 from homo_dp.evidence.attack import Attack
 from homo_dp.evidence.estimators import clopper_pearson, f_dp_one_run, guesses_at, one_run
 from homo_dp.evidence.tradeoff import Claim, Profile, gaussian_profile
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.999  # so that hundreds of audits of sound mechanisms raise no false alarm
-CHUNK = 50  # runs between two saves
 PILOT = 0.2  # of the runs, for a threshold where the law of the scores is not known beforehand
 FEWEST = 20
 ASSUMES = {
@@ -227,120 +216,5 @@ def _separation(scores: Scores) -> float:
     return gap / spread if spread else (math.inf if gap > 0 else 0.0)
 
 
-# --- many runs ------------------------------------------------------------------------------------------------------
-
-
-def run_attack(
-    tree: Mapping[str, Any],
-    name: str,
-    observer: str,
-    runs: int,
-    jobs: int,
-    state: Path | None,
-    done: Callable[[int], None],
-) -> Scores:
-    """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
-    if runs < 2 * FEWEST:
-        raise InputError(f"--runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
-    key = hashlib.sha256(json.dumps([tree, name, observer, __version__], sort_keys=True).encode()).hexdigest()[:16]
-    found = _kept(state, key)
-    need = {True: (runs + 1) // 2, False: runs // 2}
-    done(sum(min(len(found[side]), need[side]) for side in need))
-    pieces = [(side, min(CHUNK, need[side] - at)) for side in need for at in range(len(found[side]), need[side], CHUNK)]
-
-    def take(side: bool, scores: list[float]) -> None:
-        found[side] += scores
-        if state is not None:
-            state.parent.mkdir(parents=True, exist_ok=True)
-            with state.open("a") as file:
-                file.write(json.dumps({"key": key, "present": side, "scores": scores}) + "\n")
-        done(len(scores))
-
-    if jobs == 1 or len(pieces) <= 2:
-        for side, count in pieces:
-            take(side, _chunk(tree, name, observer, side, count))
-    else:
-        _on_all_cores(tree, name, observer, pieces, jobs, take)
-    if state is not None:
-        state.unlink(missing_ok=True)
-    return Scores(*(np.array(found[side][: need[side]]) for side in (True, False)))
-
-
-def _on_all_cores(
-    tree: Mapping[str, Any],
-    name: str,
-    observer: str,
-    pieces: list[tuple[bool, int]],
-    jobs: int,
-    take: Callable[[bool, list[float]], None],
-) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=context, initializer=_ignore_interrupts) as pool:
-        running: dict[Future[list[float]], bool] = {}
-        try:
-            for side, count in pieces:
-                running[pool.submit(_chunk, tree, name, observer, side, count)] = side
-            while running:
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    take(running.pop(future), future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-_attacks: dict[str, Attack] = {}
-
-
-def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, count: int) -> list[float]:
-    """Some runs in this process; the attack is built once."""
-    import torch
-
-    from homo_dp.config.load import config_from
-    from homo_dp.evidence.audit_config import attack_on
-
-    torch.set_num_threads(1)
-    key = json.dumps([tree, name, observer], sort_keys=True)
-    if key not in _attacks:
-        _attacks.clear()
-        _attacks[key] = attack_on(config_from(tree), name, observer)
-    return [float(score) for score in _attacks[key].scores(present, count)]
-
-
-def _kept(state: Path | None, key: str) -> dict[bool, list[float]]:
-    """Scores that an interrupted audit of the same recipe kept; lines of others, or half written, are passed over."""
-    found: dict[bool, list[float]] = {True: [], False: []}
-    if state is None or not state.is_file():
-        return found
-    file = Foreign(str(state), "delete it: the runs are made again", InputError)
-    for line in state.read_bytes().splitlines():
-        try:
-            read = file.json(line)
-        except InputError:
-            continue
-        if isinstance(read, dict) and read.get("key") == key and isinstance(read.get("scores"), list):
-            found[bool(read.get("present"))] += [float(score) for score in read["scores"]]
-    return found
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def rates(scores: Scores) -> tuple[Floats, Floats]:
-    """The attack's ROC: false- and true-positive rates over all thresholds."""
-    cuts = np.unique(np.concatenate([scores.present, scores.absent]))[::-1]
-    cuts = cuts[:: max(1, len(cuts) // 2000)]
-    false = np.array([float(np.mean(scores.absent >= cut)) for cut in cuts])
-    true = np.array([float(np.mean(scores.present >= cut)) for cut in cuts])
-    return np.append(0.0, false), np.append(0.0, true)
-
-
-def claimed_rates(claim: Claim, false: Floats) -> Floats:
-    """The true-positive rates that (epsilon, delta) alone allows."""
-    e, d = math.exp(min(claim.epsilon, 600.0)), claim.delta
-    return np.clip(np.minimum(e * false + d, 1 - (1 - d - false) / e), 0.0, 1.0)

@@ -7,13 +7,13 @@ from pathlib import Path
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.schema import Config
 from homo_dp.evidence.audit import Outcome
+from homo_dp.tracking.mlflow.environment import set_defaults
 
 METRICS = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence")
 
 
 def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None) -> str:
     """Log figures, tags and files; a line that says where. A store that is down costs the line, never the audit."""
-    from homo_dp.tracking.mlflow.sender import set_defaults
     from homo_dp.tracking.mlflow.uris import absolute
 
     set_defaults()

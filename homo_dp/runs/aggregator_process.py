@@ -47,7 +47,6 @@ from homo_dp.runs.continuation import continued_statement, earlier_model
 from homo_dp.runs.masked_sums import aggregator_sums
 from homo_dp.runs.outputs import (
     bounds_facts,
-    companion,
     judged,
     judged_line,
     released_line,
@@ -65,9 +64,9 @@ from homo_dp.runs.processes import (
 from homo_dp.runs.round_metrics import payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.statistics_outputs import Results, publish, results_of
-from homo_dp.tracking.files import write_json
+from homo_dp.tracking.files import companion, write_json
 from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indicators
-from homo_dp.tracking.tracker import open_tracker
+from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
 SEEN_BY = {"directory": "can list the folder", "flower": "runs the SuperLink"}  # who is in which cohort

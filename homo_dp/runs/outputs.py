@@ -30,7 +30,7 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.code_version import commit_tags
 from homo_dp.runs.round_metrics import GradientNorms
 from homo_dp.runs.simulation import Outcome
-from homo_dp.tracking.files import write_json
+from homo_dp.tracking.files import companion, write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 from homo_dp.tracking.predictions import PredictionWriter
 from homo_dp.tracking.report.ledger_extract import ledger_summary
@@ -44,12 +44,6 @@ class Written:
 
     files: Mapping[str, Path]
     indicators: Mapping[str, Any]
-
-
-def companion(indicator_file: str, ending: str) -> Path:
-    """The path of a file that goes with the indicators: ``out/indicator.json`` -> ``out/indicator_config.yaml``."""
-    path = Path(indicator_file)
-    return path.with_name(f"{path.stem}_{ending}")
 
 
 def write_outputs(

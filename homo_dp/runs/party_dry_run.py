@@ -16,7 +16,7 @@ from homo_dp.federation.sessions.plan import (
     make_plan,
 )
 from homo_dp.models.registry import build_model
-from homo_dp.runs.given_away import given_away
+from homo_dp.runs.plan_cost import given_away
 from homo_dp.runs.processes import run_name
 
 

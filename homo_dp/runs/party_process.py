@@ -17,6 +17,7 @@ from homo_dp.console.screen import Progress
 from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import ConfigError, DataError, MessageError
 from homo_dp.core.event_log import about, kept_events, told_errors
+from homo_dp.core.files import is_locked
 from homo_dp.data.databases import is_database
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.image_folders import is_image_folder
@@ -62,17 +63,29 @@ from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
 from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
-from homo_dp.runs.given_away import given_away, party_budget
-from homo_dp.runs.learning_paid import check_learnt
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
-from homo_dp.runs.processes import GO_ON, discreet, learning_run, open_transport, party_sealer, run_name, start_tracker
+from homo_dp.runs.plan_cost import given_away, party_budget
+from homo_dp.runs.preparatory_charges import check_learnt
+from homo_dp.runs.processes import (
+    GO_ON,
+    discreet,
+    learning_config,
+    learning_run,
+    learning_screen,
+    open_transport,
+    party_sealer,
+    run_name,
+    start_tracker,
+)
 from homo_dp.runs.round_metrics import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
 from homo_dp.runs.simulation import Outcome
 from homo_dp.runs.statistics_outputs import show_statement, write_statement
 from homo_dp.tracking.indicators import numbers_of
-from homo_dp.tracking.tracker import open_tracker
+from homo_dp.tracking.mlflow.tracker import open_tracker
+
+_LOCK_POLL = 0.5  # seconds between two looks at the lock of another process of this party
 
 
 @dataclass(frozen=True)
@@ -119,11 +132,16 @@ class PartyProcess:
             self._learn(step)
 
     def _learn(self, step: str) -> None:
-        """Take part in what is learnt before this run, with the same table and ledger."""
-        from homo_dp.runs.preparatory_runs import take_part
+        """Take part in a step that is learnt before this run, in a run of its own with the same table and ledger.
 
+        Where the party serves, another of its processes may be in that run already: wait until it has ended.
+        """
+        run = learning_run(self.run_id, step)
         self.ledger.close()
-        take_part(self.own, step, self.screen)
+        while is_locked(self.own.party.folder / run / "lock"):
+            time.sleep(_LOCK_POLL)
+        self.screen.line(f"run {self.run_id}: {step} are learnt first, in run {run}")
+        PartyProcess(learning_config(self.own, run, step), learning_screen(self.screen)).run()
         self.ledger = Ledger(self.own.privacy.ledger)
 
     def _has_learnt(self, step: str) -> bool:

@@ -10,17 +10,14 @@ are a list of names, which masks cannot add up: that run has none, and a party t
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.crash_points import crash_point
-from homo_dp.core.files import is_locked, write_whole
-from homo_dp.federation.protocol.ids import check_id
+from homo_dp.core.files import write_whole
 from homo_dp.federation.protocol.messages import KINDS
 from homo_dp.federation.sessions.crash_state import RunFolder, state_file
 from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
@@ -38,13 +35,17 @@ from homo_dp.runs.learned_bounds import (
     with_counts,
     with_levels,
 )
-from homo_dp.runs.outputs import companion
-from homo_dp.runs.party_process import PartyProcess
-from homo_dp.runs.processes import aggregator_sealer, learning_run, open_transport, run_name
+from homo_dp.runs.processes import (
+    aggregator_sealer,
+    learning_config,
+    learning_run,
+    learning_screen,
+    open_transport,
+    run_name,
+)
 from homo_dp.runs.statistics_outputs import Results
 
 FOUND: Final = "learnt.json"  # in the folder of the run that learnt
-_LOOK: Final = 0.5  # seconds
 
 
 def aggregate(config: Config, screen: Screen) -> int:
@@ -73,7 +74,7 @@ def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
     if not place.exists():
         _announce(config, step)
         crash_point("aggregator.learning_announced")
-        process = AggregatorProcess(_named(phases[step](), run, step), _quiet(screen))
+        process = AggregatorProcess(learning_config(phases[step](), run, step), learning_screen(screen))
         process.run()
         crash_point("aggregator.before_learnt")
         write_whole(place, json.dumps(process.found).encode(), "what was learnt")
@@ -97,27 +98,3 @@ def _announce(config: Config, step: str) -> None:
             transport.close()
     finally:
         folder.close()
-
-
-def take_part(config: Config, step: str, screen: Screen) -> None:
-    """A party's part in a step: it waits while another process of this party is about it, as one that serves."""
-    run = learning_run(run_name(config), step)
-    folder = config.party.folder / run
-    while is_locked(folder / "lock"):
-        time.sleep(_LOOK)
-    screen.line(f"run {run_name(config)}: {step} are learnt first, in run {run}")
-    PartyProcess(_named(config, run, step), _quiet(screen)).run()
-
-
-def _named(config: Config, run: str, step: str) -> Config:
-    """The same with the name of another run, and files of its own."""
-    tree = config.model_dump(mode="json")
-    tree["federation"]["run"] = check_id("federation.run", run)
-    tree["output"]["indicatorFileName"] = str(companion(config.output.indicatorFileName, f"{step}.json"))
-    tree["tracking"]["enabled"] = False
-    return config_from(tree)
-
-
-def _quiet(screen: Screen) -> Screen:
-    """The screen of a step: one command has one summary, that of its training."""
-    return Screen(quiet=screen.quiet or screen.as_json, as_json=False, as_log=screen.as_log)

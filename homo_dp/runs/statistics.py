@@ -15,7 +15,8 @@ from homo_dp.federation.sessions.statement import federation_epsilon, quoted_obs
 from homo_dp.runs.run_facts import run_params, run_tags
 from homo_dp.runs.simulation import Simulation
 from homo_dp.runs.statistics_outputs import Results, publish, results_of
-from homo_dp.tracking.tracker import Tracker, open_tracker
+from homo_dp.tracking.mlflow.tracker import open_tracker
+from homo_dp.tracking.tracker import Tracker
 
 
 def asking(config: Config, ask: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> Config:

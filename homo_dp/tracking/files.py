@@ -36,3 +36,9 @@ def compressed_write(path: str | Path, name: str = "file") -> Iterator[BinaryIO]
         # No name and no time in the header: the same rows give the same bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed:
             yield cast(BinaryIO, packed)
+
+
+def companion(indicator_file: str, ending: str) -> Path:
+    """The path of a file that goes with the indicators: ``out/indicator.json`` -> ``out/indicator_config.yaml``."""
+    path = Path(indicator_file)
+    return path.with_name(f"{path.stem}_{ending}")

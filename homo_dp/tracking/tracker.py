@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from homo_dp.config.schema import Config
+from typing import Any, Protocol
 
 PREDICTIONS, INDICATORS, MODEL, CONFIG, LEDGER, NORMS = (
     "predictions",
@@ -79,21 +76,3 @@ class NoTracker:
         tags: Mapping[str, str],
         metrics: Mapping[str, float] | None = None,
     ) -> str | None: ...
-
-
-def open_tracker(config: Config) -> Tracker:
-    """The tracker that a configuration asks for. Open it first: what it needs is then loaded beside our own imports."""
-    if not config.tracking.enabled:
-        return NoTracker()
-    from homo_dp.tracking.mlflow.tracker import MlflowTracker
-
-    return MlflowTracker(
-        config.tracking.uri,
-        config.tracking.experiment,
-        config.tracking.run_name,
-        beside=config.output.indicatorFileName,
-        register=config.tracking.model_name,
-        public_test=config.data.public_test,
-        private_metrics=config.tracking.private_metrics,
-        pictures=config.tracking.plots,
-    )

@@ -15,7 +15,7 @@ from homo_dp.federation.sessions.plan import PlanRefused
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json, to_json
-from homo_dp.runs.learning_paid import _check_counted
+from homo_dp.runs.preparatory_charges import _check_counted
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote

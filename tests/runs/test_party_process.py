@@ -10,8 +10,8 @@ from homo_dp.config.load import config_from, load_config
 from homo_dp.config.model import ModelConfig
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError, DataError, InputError
-from homo_dp.runs.given_away import party_budget
 from homo_dp.runs.party_process import PartyProcess
+from homo_dp.runs.plan_cost import party_budget
 from tests.processes.parts import Cluster
 
 NAME = "party_1"

@@ -9,8 +9,8 @@ import pytest
 from homo_dp.config.load import load_config
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.runs.processes import discreet
-from homo_dp.tracking.mlflow.tracker import MlflowTracker
-from homo_dp.tracking.tracker import NoTracker, Tracker, open_tracker
+from homo_dp.tracking.mlflow.tracker import MlflowTracker, open_tracker
+from homo_dp.tracking.tracker import NoTracker, Tracker
 
 RECIPE = Path(__file__).parents[2] / "conf" / "dp_fedavg.yaml"
 

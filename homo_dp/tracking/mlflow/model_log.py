@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.core.errors import ModelFileError
+from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.signature import describe, example_of, privacy_tags, signature_of
 from homo_dp.tracking.mlflow.uris import missing_file
 
@@ -79,8 +80,6 @@ def model_file(name: str, uri: str) -> Iterator[str]:
     if not name.startswith(SCHEMES):
         yield name
         return
-    from homo_dp.tracking.mlflow.sender import set_defaults
-
     shown = masked(uri)
     if missing_file(uri) is not None:
         raise ModelFileError(

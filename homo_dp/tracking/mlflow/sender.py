@@ -19,6 +19,7 @@ from pathlib import Path
 
 from homo_dp.config.addresses import without_secrets
 from homo_dp.core.heavy_imports import quick_imports
+from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.spool import CLOSE, LINES, State, discard, locked, opening, read_lines, unsent
 from homo_dp.tracking.mlflow.store import Store, one_line
 
@@ -27,14 +28,6 @@ LONGEST_PAUSE = 5.0
 POLITENESS = 5  # niceness of a sender: training goes first where cores are short
 FOLLOW = "--follow"
 ANSWER = 1  # the file number on which a run hears from its sender
-# A tracking server that is down should be noticed in seconds, not in MLflow's four minutes of retries.
-DEFAULTS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MPLBACKEND": "agg",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,12 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not sent:
         print("nothing to send")
     return 0 if all(sent) else 1
-
-
-def set_defaults() -> None:
-    """Set what our calls of MLflow need, unless the user's environment says otherwise; before importing it."""
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
 
 
 def send(folder: Path, alive: Callable[[], bool]) -> bool:

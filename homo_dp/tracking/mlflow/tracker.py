@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from homo_dp.tracking.mlflow.charts import CONSTANT, Steady, chart_names
 from homo_dp.tracking.mlflow.run_log import RunLog
 from homo_dp.tracking.mlflow.uris import is_local
-from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS
+from homo_dp.tracking.tracker import INDICATORS, MODEL, NORMS, PREDICTIONS, NoTracker, Tracker
+
+if TYPE_CHECKING:
+    from homo_dp.config.schema import Config
 
 log = logging.getLogger(__name__)
 
@@ -180,3 +183,19 @@ class MlflowTracker:
 
     def _shown(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in metrics.items() if not name.startswith(self._hidden)}
+
+
+def open_tracker(config: Config) -> Tracker:
+    """The tracker that a configuration asks for. Open it first: what it needs is then loaded beside our own imports."""
+    if not config.tracking.enabled:
+        return NoTracker()
+    return MlflowTracker(
+        config.tracking.uri,
+        config.tracking.experiment,
+        config.tracking.run_name,
+        beside=config.output.indicatorFileName,
+        register=config.tracking.model_name,
+        public_test=config.data.public_test,
+        private_metrics=config.tracking.private_metrics,
+        pictures=config.tracking.plots,
+    )

@@ -14,6 +14,7 @@ from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import InputError
 from homo_dp.core.untrusted_text import Foreign
+from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.uris import missing_file
 from homo_dp.tracking.report.evidence import Audited, audits_in
 from homo_dp.tracking.report.run_files_schema import EXTRACT, ConfigFacts, Indicators, Norms
@@ -124,8 +125,6 @@ def find_record(place: Path) -> Record:
 @contextlib.contextmanager
 def fetched(run_id: str, uri: str) -> Iterator[Record]:
     """The record of a run in MLflow, by its id; its files are there while the block runs."""
-    from homo_dp.tracking.mlflow.sender import set_defaults
-
     shown = masked(uri)
     if missing_file(uri) is not None:
         raise InputError(

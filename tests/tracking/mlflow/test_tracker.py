@@ -259,7 +259,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 
 def test_the_environment_of_the_user_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    from homo_dp.tracking.mlflow.sender import set_defaults
+    from homo_dp.tracking.mlflow.environment import set_defaults
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "77")
     set_defaults()

@@ -1,16 +1,10 @@
-"""An audit of a configuration: which attack goes with which mechanism and observer, and the audit itself."""
+"""Which attack goes with which mechanism and observer, and how it is built from a configuration."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import InputError
 from homo_dp.evidence.attack import Attack
-from homo_dp.evidence.audit import Audited, Scores, Wanted, judge, judge_one_run, run_attack
-from homo_dp.runs.dry_run import settled_by_plan
 
 ATTACKS = (
     "canary_gradient",
@@ -37,37 +31,6 @@ _BY_MECHANISM = {
     ("nbafl", "aggregator"): "canary_upload",
     ("nbafl", "model_reader"): "canary_upload",
 }
-
-
-def audited(config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]) -> Audited:
-    """Audit a configuration by many runs, or by one with many canaries; ``state`` keeps scores for an interrupted one.
-
-    What the command and ``homo_dp.audit`` both call.
-    """
-    if config.privacy.mechanism == "none":
-        raise InputError("privacy.mechanism=none: claims nothing, so there is nothing to refute")
-    config, _ = settled_by_plan(config)
-    found = _one_run(config, wanted) if wanted.canaries is not None else _many_runs(config, wanted, state, done)
-    return replace(found, outcome=replace(found.outcome, mechanism=config.privacy.mechanism))
-
-
-def _one_run(config: Config, wanted: Wanted) -> Audited:
-    from homo_dp.evidence.many_canaries import NAME, many_canaries
-    from homo_dp.evidence.record_attacks import recipe_of
-
-    if config.privacy.mechanism != "dp_sgd" or (wanted.canaries or 0) < 100:
-        raise InputError(f"--canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd")
-    found = many_canaries(recipe_of(config), wanted.canaries or 0)
-    outcome = judge_one_run(found.scores, found.present, found.claim, NAME, "aggregator", wanted.confidence)
-    return Audited(outcome, Scores(found.scores[found.present], found.scores[~found.present]), found.claim)
-
-
-def _many_runs(config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]) -> Audited:
-    name, observer = attack_name(config, wanted.attack, wanted.observer)
-    attack = attack_on(config, name, observer)
-    tree = config.model_dump(mode="json")
-    scores = run_attack(tree, name, observer, wanted.runs, max(1, wanted.jobs), state, done)
-    return Audited(judge(attack, scores, wanted.confidence), scores, attack.claim)
 
 
 def attack_name(config: Config, name: str | None, observer: str | None) -> tuple[str, str]:
