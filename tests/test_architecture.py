@@ -1,7 +1,10 @@
 """docs/architecture.md is true: a real round walks the files that the page names, in that order, and is as short."""
 
+import ast
 import re
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +56,29 @@ def test_one_place_charges_and_one_loop_runs_rounds() -> None:
     opening = [path.name for path, text in sources.items() if re.search(r"\.start_round\(", text)]
     assert charging == ["outbox.py"]
     assert opening == ["aggregator_session.py"]
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """What a module imports when it runs, inside functions too; imports for type checkers alone are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.Import):
+            yield from (name.name for name in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module is not None:
+            yield child.module
+            yield from (f"{child.module}.{name.name}" for name in child.names)
+        else:
+            yield from imported(child)
+
+
+def test_no_two_modules_need_each_other() -> None:
+    paths = [path.relative_to(ROOT) for path in (ROOT / "homo_dp").rglob("*.py") if path.name != "__init__.py"]
+    modules = {".".join(path.with_suffix("").parts): ROOT / path for path in paths}
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules.items()}
+    needs = {name: set(imported(tree)) & (modules.keys() - {name}) for name, tree in trees.items()}
+    assert sum(len(found) for found in needs.values()) > len(modules)  # the imports were found
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

@@ -1,4 +1,4 @@
-"""The `tracking`, `predict` and `output` sections: what a run leaves behind."""
+"""The `tracking`, `predict`, `output` and `report` sections: what a run leaves behind."""
 
 from typing import Annotated
 
@@ -50,3 +50,12 @@ class OutputConfig(Section):
     modelFileName: FilePath = key("out/model.safetensors", "The model (safetensors).")
     parties: dict[PartyName, PartyOutput] = mapping("Files for single parties of a simulation besides those for all.")
     keep: Flag = key(False, "Each training (`homo_dp.train`) writes into a new folder: `out/run-001/`, `out/run-002/`.")
+
+
+class ReportConfig(Section):
+    """What a privacy officer wants to find on the report and no run can know; it changes nothing about a run."""
+
+    purpose: Text | None = key(None, "What the model is for.")
+    controller: Text | None = key(None, "Who is responsible for the data (data controller).")
+    retention: Text | None = key(None, "How long model, outputs and ledger are kept.")
+    contact: Text | None = key(None, "Whom to ask.")

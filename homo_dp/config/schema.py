@@ -12,9 +12,8 @@ from homo_dp.config.federation import FederationConfig, PartyConfig, TransportCo
 from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.model import ModelConfig
 from homo_dp.config.nbafl import NbaflConfig
-from homo_dp.config.output import OutputConfig, PredictConfig, TrackingConfig
+from homo_dp.config.output import OutputConfig, PredictConfig, ReportConfig, TrackingConfig
 from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, PrivacyConfig, SharedNoiseKeys
-from homo_dp.config.report import ReportConfig
 from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from homo_dp.core.errors import DataError
 from homo_dp.data import partition
-from homo_dp.data.hashed_places import name_places, row_places
+from homo_dp.data.hashed_split import name_places, row_places
 from homo_dp.data.rows import Rows, held_out_mask, texts
 
 if TYPE_CHECKING:

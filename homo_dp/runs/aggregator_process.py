@@ -23,6 +23,7 @@ from homo_dp.federation.mechanisms.base import PartyPlan, Weights
 from homo_dp.federation.protocol.messages import KINDS, extended
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
+from homo_dp.federation.sessions.aggregator_statement import promised_plans, promised_statement
 from homo_dp.federation.sessions.best_round import best_round_of
 from homo_dp.federation.sessions.build import (
     build_aggregator,
@@ -36,7 +37,6 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
-from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel

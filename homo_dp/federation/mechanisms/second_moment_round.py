@@ -23,9 +23,9 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, noise_of_share
 from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.privacy.moments import moment_sum, second_moment, triangle_size
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
-from homo_dp.privacy.training.second_moment import moment_dimension, moment_sum, unpack_moment
 
 FIRST: Final = 1  # the round that asks it
 MOMENT: Final = "second_moment"
@@ -65,7 +65,7 @@ class MomentRound:
         """The question."""
         width = self._width + self._with_target
         rows = sum(party.rows for party in self._facts.parties.values())
-        found = PrivateSum(moment_dimension(width), self.row_norm**2, self._noise_multiplier(), rows, share=self._share)
+        found = PrivateSum(triangle_size(width), self.row_norm**2, self._noise_multiplier(), rows, share=self._share)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
         return RoundSum(MOMENT, found, f"second moment of rows clipped to {self.row_norm:.4g}, once, with {kind}")
 
@@ -107,7 +107,7 @@ class MomentRound:
         private_sum, width = self.asked.private_sum, self._width
         total = torch.stack(list(parts.values())).sum(0) / rows
         noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
-        moment = unpack_moment(total, width + self._with_target)
+        moment = second_moment(total, width + self._with_target)
         self.whitening = Whitening.of(moment[:width, :width], noise)
         if not self._with_target:
             return Combined(current)

@@ -10,7 +10,6 @@ from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradi
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.privacy.training.linear_gradient import LinearGradient, linear_layer, most_residual
-from homo_dp.privacy.training.second_moment import moment_dimension, moment_sum, pack_moment, unpack_moment
 
 ROWS, WIDTH = 40, 5
 
@@ -98,22 +97,6 @@ def test_a_row_that_is_not_finite_adds_nothing() -> None:
 
 def test_networks_are_not_linear() -> None:
     assert linear_layer(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))) is None
-
-
-def test_a_row_moves_the_second_moment_by_at_most_the_square_of_its_norm() -> None:
-    features, _ = table(2)
-    whole = moment_sum(features, 2.0)
-    moved = [float((whole - moment_sum(torch.cat([features[:i], features[i + 1 :]]), 2.0)).norm()) for i in range(ROWS)]
-    assert 3.99 < max(moved) <= 4.0
-    assert torch.equal(moment_sum(torch.tensor([[math.inf, 0.0]]), 1.0), torch.zeros(3, dtype=torch.float64))
-
-
-def test_a_moment_keeps_its_length_as_a_vector() -> None:
-    features, _ = table(2)
-    matrix = features.double().t() @ features.double()
-    assert len(pack_moment(matrix)) == moment_dimension(WIDTH)
-    assert torch.allclose(unpack_moment(pack_moment(matrix), WIDTH), matrix)
-    assert math.isclose(float(pack_moment(matrix).norm()), float(matrix.norm()), rel_tol=1e-12)
 
 
 def _cancelling(width: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from homo_dp.federation.sessions.aggregator_statement import promised_plans, promised_statement
 from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, noise_source
 from homo_dp.federation.sessions.plan import facts_for_aggregator, make_plan
-from homo_dp.federation.sessions.promised_statement import promised_plans, promised_statement
 from tests.federation.small import RUN, small_config, zeros
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from homo_dp.core.errors import DataError
 from homo_dp.data import partition
-from homo_dp.data.hashed_places import name_places
+from homo_dp.data.hashed_split import name_places
 from homo_dp.data.parties import Federation, load_federation
 from tests.data.parts import config, save
 
