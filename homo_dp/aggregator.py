@@ -24,10 +24,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run; the exit code."""
-    parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
-    add_common_arguments(parser, dry_run=False)
-    add_log_argument(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
@@ -36,6 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from homo_dp.runs.preparatory_runs import aggregate
 
     return aggregate(loaded.config, screen)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.aggregator", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser, dry_run=False)
+    add_log_argument(parser)
+    return parser
 
 
 make_callable(__name__, "homo_dp.api.processes:aggregator")

@@ -38,9 +38,29 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, judge, show; the exit code."""
-    from homo_dp.evidence.audit import CONFIDENCE, Wanted
-    from homo_dp.evidence.choose_attack import ATTACKS, OBSERVERS
+    from homo_dp.evidence.audit import Wanted
     from homo_dp.evidence.run_audit import audited
+
+    options = make_parser().parse_args(arguments)
+    screen = screen_from_arguments(options)
+    folder = Path(options.out)
+    check_writable(folder / "audit.json", "--out")
+    config = load_from_arguments(options).config
+    wanted = Wanted(options.runs, options.canaries, options.attack, options.observer, options.confidence, options.jobs)
+    with screen.progress(options.runs, "run") as progress:
+        found = audited(config, wanted, folder / "scores.jsonl", progress.advance)
+    outcome = found.outcome
+    _write(found, folder)
+    _log(outcome, config, folder, options.mlflow_run, screen)
+    _show(found, folder, screen)
+    screen.summary(outcome.to_json())
+    return 1 if outcome.refuted else 0
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    from homo_dp.evidence.audit import CONFIDENCE
+    from homo_dp.evidence.choose_attack import ATTACKS, OBSERVERS
 
     parser = Parser(prog="python -m homo_dp.audit", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--runs", type=int, default=400, metavar="N", help="runs, half with the canary (default 400)")
@@ -56,20 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--mlflow-run", metavar="ID", help="log the outcome to this run (default: a run of its own)")
     add_common_arguments(parser, dry_run=False)
-    options = parser.parse_args(arguments)
-    screen = screen_from_arguments(options)
-    folder = Path(options.out)
-    check_writable(folder / "audit.json", "--out")
-    config = load_from_arguments(options).config
-    wanted = Wanted(options.runs, options.canaries, options.attack, options.observer, options.confidence, options.jobs)
-    with screen.progress(options.runs, "run") as progress:
-        found = audited(config, wanted, folder / "scores.jsonl", progress.advance)
-    outcome = found.outcome
-    _write(found, folder)
-    _log(outcome, config, folder, options.mlflow_run, screen)
-    _show(found, folder, screen)
-    screen.summary(outcome.to_json())
-    return 1 if outcome.refuted else 0
+    return parser
 
 
 def _write(found: Audited, folder: Path) -> None:

@@ -42,7 +42,7 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and do; the exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     if options.command == "plan":
         return plan(options, screen)
@@ -136,7 +136,8 @@ def _print_changes(screen: Screen, found: Sequence[Any], target: float | None) -
         screen.line(f"not allowed: {refusal}")
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser(prog="python -m homo_dp.budget", description=__doc__, epilog=f"{PLAN_EXAMPLES}\n")
     commands = parser.add_subparsers(dest="command", required=True, metavar="plan | ledger")
     _plan_arguments(commands.add_parser("plan", help="epsilon of a plan, or the noise for a target epsilon"))

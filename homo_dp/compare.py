@@ -46,6 +46,15 @@ COLUMNS = ("test_acc", "test_auc", "test_loss", "train_acc", "epsilon", "epsilon
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run what is not done yet, show; the exit code."""
+    options = make_parser().parse_args(arguments)
+    screen = screen_from_arguments(options)
+    cells = _cells(options)
+    check_writable(Path(options.out) / "compare.csv", "--out")
+    return compare(cells, Path(options.out), options.jobs, load_from_arguments(options).config, screen)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser(prog="python -m homo_dp.compare", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2", help="a key and its values; repeat")
     parser.add_argument(
@@ -54,11 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", default="out/compare", metavar="DIR", help="results and state (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
     add_common_arguments(parser, dry_run=False)
-    options = parser.parse_args(arguments)
-    screen = screen_from_arguments(options)
-    cells = _cells(options)
-    check_writable(Path(options.out) / "compare.csv", "--out")
-    return compare(cells, Path(options.out), options.jobs, load_from_arguments(options).config, screen)
+    return parser
 
 
 def compare(cells: Sequence[Cell], folder: Path, jobs: int, config: Config, screen: Screen) -> int:

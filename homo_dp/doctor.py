@@ -35,9 +35,7 @@ class Finding:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Look and tell; 2 if something that training needs is missing."""
-    parser = Parser(prog="homo-dp doctor", description=__doc__)
-    add_screen_arguments(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     found = findings()
     for finding in found:
@@ -45,6 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.line(f"{word:<9}{finding.what}: {finding.says}")
     screen.summary({finding.what: {"ok": finding.good, "says": finding.says} for finding in found})
     return 2 if any(finding.good is False for finding in found) else 0
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="homo-dp doctor", description=__doc__)
+    add_screen_arguments(parser)
+    return parser
 
 
 def findings() -> list[Finding]:

@@ -44,11 +44,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, score, write; the exit code."""
-    parser = Parser(prog="python -m homo_dp.infer", description=__doc__, epilog=EXAMPLES)
-    add_common_arguments(parser, dry_run=False)
-    parser.add_argument("--data", metavar="FILE", help="the table to score: CSV, .csv.gz, Parquet, .npz or IDX")
-    parser.add_argument("--trust-factory", action="store_true", help="run the code that a factory model names")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
     loaded = load_from_arguments(options, _own_names(options, loaded.config) if loaded.process == "train" else ())
@@ -56,6 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = _looked_up(loaded.config, options.data)
     _check_paths(loaded.config, table)
     return score(loaded.config, table, options.trust_factory, screen)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.infer", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser, dry_run=False)
+    parser.add_argument("--data", metavar="FILE", help="the table to score: CSV, .csv.gz, Parquet, .npz or IDX")
+    parser.add_argument("--trust-factory", action="store_true", help="run the code that a factory model names")
+    return parser
 
 
 def score(config: Config, path: str | None, trust_factory: bool, screen: Screen) -> int:

@@ -55,14 +55,7 @@ _BUNDLED = "It uses the bundled breast-cancer table, whose bounds are public; pu
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask or take flags, write the project; the exit code."""
-    parser = Parser(prog="homo-dp init", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("folder", metavar="DIR", help="the project's folder; must be new or empty")
-    parser.add_argument("--table", metavar="PARTY=FILE", action="append", help="a party's table; may be repeated")
-    parser.add_argument("--label", metavar="COLUMN", help="the label column")
-    parser.add_argument("--epsilon", type=float, help="what the run may cost each party (default: 4)")
-    parser.add_argument("--yes", action="store_true", help="ask nothing")
-    add_screen_arguments(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     folder = Path(options.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -77,6 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         screen.line(f"wrote {path}")
     screen.line(f"next: read {folder / 'README.md'}")
     return 0
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="homo-dp init", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("folder", metavar="DIR", help="the project's folder; must be new or empty")
+    parser.add_argument("--table", metavar="PARTY=FILE", action="append", help="a party's table; may be repeated")
+    parser.add_argument("--label", metavar="COLUMN", help="the label column")
+    parser.add_argument("--epsilon", type=float, help="what the run may cost each party (default: 4)")
+    parser.add_argument("--yes", action="store_true", help="ask nothing")
+    add_screen_arguments(parser)
+    return parser
 
 
 def write_project(folder: Path, tables: dict[str, str], label: str | None, epsilon: float) -> list[Path]:

@@ -10,7 +10,7 @@ from homo_dp.console.options import Parser, run
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; what is wrong with the input comes out as InputError."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     commands = {"new": _new, "show": _show, "renew": _renew, "accept": _accept, "revoke": _revoke}
     commands[options.command](options)
     return 0
@@ -86,7 +86,8 @@ def _say(options: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser(prog="python -m homo_dp.keys", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     new = commands.add_parser("new", help="make NAME.key (private, mode 0600) and NAME.pub; print the public line")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from homo_dp import __version__
-from homo_dp.console.completion import SHELLS, completion_script
+from homo_dp.console.completion import SHELLS, completion_script, places
 from homo_dp.console.options import BAD_INPUT, run
 from homo_dp.core.command_name import use_script_name
 
@@ -122,8 +123,15 @@ def _complete(rest: Sequence[str]) -> int:
         known = ", ".join(SHELLS)
         print(f"homo-dp completion: error: {shell or 'no shell'}: give one of {known}", file=sys.stderr)
         return BAD_INPUT
-    print(completion_script(shell, commands()), end="")
+    print(completion_script(shell, places(_parsers())), end="")
     return 0
+
+
+def _parsers() -> dict[str, argparse.ArgumentParser | tuple[str, ...]]:
+    """The parser of every command; for the one without, the words that it takes."""
+    return {
+        name: importlib.import_module(module).make_parser() if module else SHELLS for name, module in commands().items()
+    }
 
 
 def _is_there(module: str) -> bool:

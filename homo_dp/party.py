@@ -37,15 +37,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and run; the exit code."""
-    parser = Parser(prog="python -m homo_dp.party", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument(
-        "word", nargs="?", choices=("approve", "refuse"), help="the operator's word on a plan that waits"
-    )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="the run that it is about")
-    parser.add_argument("--serve", action="store_true", help="stay up and take runs as they come (party.serve)")
-    add_common_arguments(parser)
-    add_log_argument(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
     screen.notes(loaded.notes)
@@ -65,6 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from homo_dp.runs.party_process import PartyProcess
 
     return PartyProcess(loaded.config, screen).run()
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.party", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument(
+        "word", nargs="?", choices=("approve", "refuse"), help="the operator's word on a plan that waits"
+    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="the run that it is about")
+    parser.add_argument("--serve", action="store_true", help="stay up and take runs as they come (party.serve)")
+    add_common_arguments(parser)
+    add_log_argument(parser)
+    return parser
 
 
 def _answer(options: argparse.Namespace, config: Config, screen: Screen) -> int:

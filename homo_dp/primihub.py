@@ -69,7 +69,7 @@ class Job:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Translate the line and hand over to training or scoring."""
-    options = _parser().parse_args(_flags(arguments))
+    options = make_parser().parse_args(_flags(arguments))
     job = _job(options)
     screen_from_arguments(options).notes(job.notes)
     given = [part for key, value in job.settings.items() for part in ("--params", format_item(key, value))]
@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return train([*line, *(["--dry-run"] if options.dry_run else []), *(["--keep"] if options.keep else [])])
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser(prog="python -m homo_dp.primihub", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--task_type", type=int, default=0, help="0: a task of federated learning; others are refused")
     parser.add_argument("--task_lang", default="python", help="python; proto tasks (MPC) are refused")

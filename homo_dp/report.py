@@ -32,6 +32,22 @@ exit codes:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, read, verify, write; the exit code."""
+    options = make_parser().parse_args(arguments)
+    screen = screen_from_arguments(options)
+    if options.check is not None:
+        return _check(options.check, options.key, screen)
+    if options.source is None:
+        raise InputError("RUN_OR_DIR: is missing; give the output folder of a run, or --check REPORT")
+    check_writable(options.output, "-o")
+    with _record(options.source, options.uri) as record:
+        shown = record.published() if options.published else record
+        if options.registry is not None:
+            write_registry(shown, options.registry, screen)
+        return write_report(shown, options.output, options.ledger, options.plots, screen, options.key)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
     parser = Parser(prog="python -m homo_dp.report", description=__doc__, epilog=EXAMPLES)
     parser.add_argument(
         "source", metavar="RUN_OR_DIR", nargs="?", help="output folder, indicators file, or id of an MLflow run"
@@ -49,18 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", metavar="REPORT", help="check the signature of a report instead of writing one")
     parser.add_argument("--uri", default="sqlite:///mlflow.db", help="MLflow store of the run (default: %(default)s)")
     add_screen_arguments(parser)
-    options = parser.parse_args(arguments)
-    screen = screen_from_arguments(options)
-    if options.check is not None:
-        return _check(options.check, options.key, screen)
-    if options.source is None:
-        raise InputError("RUN_OR_DIR: is missing; give the output folder of a run, or --check REPORT")
-    check_writable(options.output, "-o")
-    with _record(options.source, options.uri) as record:
-        shown = record.published() if options.published else record
-        if options.registry is not None:
-            write_registry(shown, options.registry, screen)
-        return write_report(shown, options.output, options.ledger, options.plots, screen, options.key)
+    return parser
 
 
 def _check(report: str, key: str | None, screen: Screen) -> int:

@@ -32,11 +32,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, ask, show; the exit code."""
-    parser = Parser(prog="python -m homo_dp.stats", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--ask", metavar="QUESTION,...", help="the questions (default: statistics.ask, rows,classes)")
-    parser.add_argument("--columns", metavar="COLUMN,...", help="the columns asked about (default: all)")
-    add_common_arguments(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     with quick_imports():
         from homo_dp.runs.statistics import asking
@@ -61,6 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     ask_and_publish(config, screen)
     return 0
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.stats", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--ask", metavar="QUESTION,...", help="the questions (default: statistics.ask, rows,classes)")
+    parser.add_argument("--columns", metavar="COLUMN,...", help="the columns asked about (default: all)")
+    add_common_arguments(parser)
+    return parser
 
 
 def _words(text: str | None) -> tuple[str, ...] | None:

@@ -35,11 +35,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse and show; the exit code."""
-    parser = Parser(prog="homo-dp status", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--page", metavar="FILE.html", help="write it as a page")
-    parser.add_argument("--serve", metavar="PORT", type=int, help="show it as a page on 127.0.0.1, until Ctrl-C")
-    add_common_arguments(parser, dry_run=False)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     config = load_from_arguments(options).config
     from homo_dp.runs.run_status import status
@@ -56,6 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(found, screen)
     screen.summary(found)
     return 0
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="homo-dp status", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--page", metavar="FILE.html", help="write it as a page")
+    parser.add_argument("--serve", metavar="PORT", type=int, help="show it as a page on 127.0.0.1, until Ctrl-C")
+    add_common_arguments(parser, dry_run=False)
+    return parser
 
 
 def show(found: Status, screen: Screen) -> None:

@@ -39,10 +39,7 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, train, write; the exit code."""
-    parser = Parser(prog="python -m homo_dp.train", description=__doc__, epilog=EXAMPLES)
-    add_common_arguments(parser)
-    parser.add_argument("--keep", action="store_true", help="write into a new folder, out/run-001/ (output.keep: true)")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options, [("output.keep", True)] if options.keep else ())
     screen.notes(loaded.notes)
@@ -58,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     check_outputs(loaded.config)
     return train(_placed(loaded.config), screen)
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.train", description=__doc__, epilog=EXAMPLES)
+    add_common_arguments(parser)
+    parser.add_argument("--keep", action="store_true", help="write into a new folder, out/run-001/ (output.keep: true)")
+    return parser
 
 
 def _placed(config: Config) -> Config:

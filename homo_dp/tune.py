@@ -52,22 +52,7 @@ FIGURES = (("acc", 1.0), ("auc", 1.0), ("loss", -1.0), ("mse", -1.0))  # which d
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, draw, run what is not done yet, show; the exit code."""
-    parser = Parser(prog="python -m homo_dp.tune", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--range", action="append", default=[], metavar="KEY=LOW:HIGH", help="a range; repeat")
-    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2", help="values to draw from; repeat")
-    parser.add_argument("--trials", type=int, default=8, metavar="N", help="settings to draw (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, metavar="N", help="of the draws (default: 0)")
-    parser.add_argument("--publish", choices=("all", "winner"), default="all", help="what others get (default: all)")
-    parser.add_argument(
-        "--number",
-        choices=("geometric", "poisson"),
-        default="geometric",
-        help="how --publish winner draws the number of trials (default: %(default)s)",
-    )
-    parser.add_argument("--out", default="out/tune", metavar="DIR", help="results and state (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
-    add_common_arguments(parser, dry_run=False)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     if not 1 <= options.trials <= MOST_RUNS or options.jobs < 1:
         raise ConfigError(f"--trials {options.trials} --jobs {options.jobs}: give 1 to {MOST_RUNS}, and at least 1 job")
@@ -83,6 +68,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = compare(cells, folder, options.jobs, load_from_arguments(options).config, screen)
     _say_best(cells, folder, screen)
     return code
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.tune", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--range", action="append", default=[], metavar="KEY=LOW:HIGH", help="a range; repeat")
+    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2", help="values to draw from; repeat")
+    parser.add_argument("--trials", type=int, default=8, metavar="N", help="settings to draw (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=None, metavar="N", help="of the draws (default: 0)")
+    parser.add_argument("--publish", choices=("all", "winner"), default="all", help="what others get (default: all)")
+    parser.add_argument(
+        "--number",
+        choices=("geometric", "poisson"),
+        default="geometric",
+        help="how --publish winner draws the number of trials (default: %(default)s)",
+    )
+    parser.add_argument("--out", default="out/tune", metavar="DIR", help="results and state (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
+    add_common_arguments(parser, dry_run=False)
+    return parser
 
 
 def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -> int:

@@ -26,11 +26,7 @@ SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEM
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Say where the pages are and become the server."""
-    parser = Parser(prog="python -m homo_dp.ui", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--uri", default="sqlite:///mlflow.db", metavar="URI", help="the store (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=5000, metavar="N", help="port on 127.0.0.1 (default: %(default)s)")
-    add_screen_arguments(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if not 0 < options.port < 65536:
         raise ConfigError(f"--port {options.port}: must be a port, 1 to 65535")
     if (missing := missing_file(options.uri)) is not None:
@@ -40,6 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.update(SETTINGS | {name: os.environ[name] for name in SETTINGS if name in os.environ})
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "mlflow", *server, "--workers", "1"])  # Ctrl-C is then the server's
+
+
+def make_parser() -> Parser:
+    """The command's options."""
+    parser = Parser(prog="python -m homo_dp.ui", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("--uri", default="sqlite:///mlflow.db", metavar="URI", help="the store (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=5000, metavar="N", help="port on 127.0.0.1 (default: %(default)s)")
+    add_screen_arguments(parser)
+    return parser
 
 
 def _say(screen: Screen, uri: str, server: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -122,8 +123,18 @@ class Model:
         if isinstance(rows, str | PathLike):
             from homo_dp.data.readers import read_table
 
-            return self._encoding.encode(read_table(rows), str(rows))
-        return self._encoding.encode(rows if isinstance(rows, pd.DataFrame) else self._named(rows), "rows")
+            return self._counted(read_table(rows), str(rows))
+        return self._counted(rows if isinstance(rows, pd.DataFrame) else self._named(rows), "rows")
+
+    def _counted(self, frame: pd.DataFrame, source: str) -> torch.Tensor:
+        """The rows encoded, with a warning for each column of which many values are not what was declared."""
+        from homo_dp.data.unexpected_values import WARN_ABOVE, Strays
+
+        strays = Strays()
+        encoded = self._encoding.encode(frame, source, strays=strays)
+        for line in strays.warnings(WARN_ABOVE):
+            warnings.warn(f"{source}: {line}", UserWarning, stacklevel=5)
+        return encoded
 
     def _named(self, rows: Any) -> pd.DataFrame:
         import numpy as np

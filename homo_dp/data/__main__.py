@@ -31,37 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = _Parser(prog="python -m homo_dp.data", description="Tools for tables.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="describe", parser_class=_Parser)
-    name = as_typed("python -m homo_dp.data describe")
-    describe = commands.add_parser(
+    describe = make_parser()
+    commands.add_parser(
         "describe",
-        prog=name,
         help="draft the column descriptions of a table",
-        description="Draft a `data` block from a table (CSV, .csv.gz, Parquet, .npz, IDX) for you to edit.",
-        epilog=as_typed(_EXAMPLES),
+        parents=[describe],
+        add_help=False,
+        prog=describe.prog,
+        description=describe.description,
+        epilog=describe.epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    describe.add_argument("file", metavar="FILE", help="the table")
-    for role in ("label", "id", "user", "party"):
-        describe.add_argument(f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)")
-    describe.add_argument(
-        "--outer", action="store_true", help="outer bounds by the columns' names alone, for data.scaling: private"
-    )
-    describe.add_argument("--quiet", action="store_true", help="no warning and no guesses on stderr")
     given = parser.parse_args(arguments)
     try:
-        if given.outer:
-            from homo_dp.data.outer_bounds import outer_draft
-
-            sys.stdout.write(outer_draft(given.file, given.label))
-            sys.stdout.flush()
-            return 0
         from homo_dp.data.describe import WARNING, draft
+        from homo_dp.data.outer_bounds import outer_draft
 
         roles = {"label": given.label, "id": given.id, "user": given.user, "party": given.party}
-        drafted = draft(given.file, roles)
-        if not given.quiet:
-            print("\n".join([WARNING, *drafted.guesses]), file=sys.stderr)
+        drafted = (outer_draft if given.outer else draft)(given.file, roles)
+        for line in () if given.quiet else (*(() if given.outer else (WARNING,)), *drafted.guesses):
+            print(line, file=sys.stderr)
         sys.stdout.write(drafted.text)
         sys.stdout.flush()
     except InputError as error:
@@ -74,6 +64,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def make_parser() -> _Parser:
+    """The options of `describe`."""
+    parser = _Parser(
+        prog=as_typed("python -m homo_dp.data describe"),
+        description="Draft a `data` block from a table (CSV, .csv.gz, Parquet, .npz, IDX) for you to edit.",
+        epilog=as_typed(_EXAMPLES),
+    )
+    parser.add_argument("file", metavar="FILE", help="the table")
+    for role in ("label", "id", "user", "party"):
+        parser.add_argument(f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)")
+    parser.add_argument(
+        "--outer", action="store_true", help="outer bounds by the columns' names alone, for data.scaling: private"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no warning and no guesses on stderr")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,54 +1,85 @@
-"""How a CSV file is written, guessed from its first lines: separator, encoding, decimal and thousands signs."""
+"""How a CSV file is written: separator and encoding, decimal and thousands signs, and guessing them from its start."""
 
 from __future__ import annotations
 
+import codecs
 import csv
-import gzip
 import re
-from os import PathLike
-from pathlib import Path
+from dataclasses import dataclass
 
-from homo_dp.data.databases import is_database
-from homo_dp.data.readers import CsvForm, checked, is_parquet
 from homo_dp.data.values import NumberForm
 
-_SAMPLE = 1 << 18  # bytes
+SAMPLE = 1 << 18  # bytes
 _ROWS = 500
 _SIGNS = ",;\t|"
+_WORDS = {";": "semicolon", "\t": "tab"}
 _COMMA_DECIMAL = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3})+,\d+")
 _POINT_DECIMAL = re.compile(r"[+-]?\d*\.\d+|[+-]?\d{1,3}(,\d{3})+\.\d+")
 _GROUPED = {".": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ",": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
 
 
-def sniff(path: str | PathLike[str]) -> tuple[CsvForm, NumberForm]:
-    """The form of a CSV file and of its numbers; the plain forms for Parquet and databases."""
-    if is_database(path):
-        return CsvForm(), NumberForm()
-    file = checked(path)
-    if is_parquet(file):
-        return CsvForm(), NumberForm()
-    raw = _start(file)
+@dataclass(frozen=True)
+class CsvForm:
+    """How a CSV file is written: what separates its columns, and the encoding of its text."""
+
+    separator: str = ","
+    encoding: str = "utf-8"
+
+    @property
+    def codec(self) -> str:
+        """The encoding by which the header is read; a byte-order mark of UTF-8 is skipped."""
+        return "utf-8-sig" if self.is_utf8 else self.encoding
+
+    @property
+    def is_utf8(self) -> bool:
+        return self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
+
+
+COMMAS = CsvForm()
+
+
+def guess_form(raw: bytes) -> tuple[CsvForm, NumberForm]:
+    """The form of a CSV file that starts with these bytes (at most SAMPLE), and of its numbers.
+
+    >>> guess_form("Größe;Preis\\n1;2,5".encode("latin1"))
+    (CsvForm(separator=';', encoding='cp1252'), NumberForm(decimal=',', thousands=None))
+    """
     encoding, text = _decoded(raw)
     lines = text.splitlines()
-    first = re.sub(r'"[^"]*"', "", lines[0]) if lines else ""
-    separator = max(_SIGNS, key=first.count) if first else ","
+    separator = likely_separator(lines[0] if lines else "") or ","
     cells = [cell.strip() for row in csv.reader(lines[1:_ROWS], delimiter=separator) for cell in row]
     return CsvForm(separator, encoding), _numbers(cells)
 
 
-def _start(file: Path) -> bytes:
-    with file.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        try:
-            return gzip.GzipFile(fileobj=raw).read(_SAMPLE) if packed else raw.read(_SAMPLE)
-        except (OSError, EOFError):
-            return b""  # damaged: the reader says so
+def likely_separator(header: str) -> str | None:
+    """The sign that comes most often in a header, quoted names aside; None where none of them comes.
+
+    >>> likely_separator('"Name, first";age'), likely_separator("age")
+    (';', None)
+    """
+    bare = re.sub(r'"[^"]*"', "", header)
+    best = max(_SIGNS, key=bare.count)
+    return best if best in bare else None
+
+
+def form_keys(form: CsvForm, numbers: NumberForm) -> dict[str, str]:
+    """The keys of `data` that say this form, where it is not the plain one.
+
+    >>> form_keys(CsvForm(";"), NumberForm(","))
+    {'separator': 'semicolon', 'decimal': ','}
+    """
+    plain = {"separator": ",", "encoding": "utf-8", "decimal": ".", "thousands": None}
+    found = {"separator": form.separator, "encoding": form.encoding}
+    found |= {"decimal": numbers.decimal, "thousands": numbers.thousands or ""}
+    return {key: _WORDS.get(value, value) for key, value in found.items() if value and value != plain[key]}
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
     """The encoding and the text up to its last whole line; what is not UTF-8 is taken for Windows' Western one."""
-    whole = raw if len(raw) < _SAMPLE else raw[: raw.rfind(b"\n") + 1]
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = raw.decode("utf-16", "replace")
+        return "utf-16", text if len(raw) < SAMPLE else text[: text.rfind("\n") + 1]
+    whole = raw if len(raw) < SAMPLE else raw[: raw.rfind(b"\n") + 1]
     try:
         return "utf-8", whole.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -19,10 +19,10 @@ import pandas as pd
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.columns import MISSING_VALUES
-from homo_dp.data.csv_dialect import sniff
+from homo_dp.data.csv_dialect import CsvForm, form_keys
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import CsvForm, header, read_chunks
-from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, as_texts
+from homo_dp.data.readers import has_row_numbers, header, read_chunks, sniff
+from homo_dp.data.values import PLAIN, NumberForm, as_numbers, as_texts, parse_days
 
 WARNING = (
     "WARNING: these bounds and levels were read from the rows themselves. Used as they are, they LEAK private data "
@@ -38,6 +38,9 @@ _MAYBE_LABELS = ("income", "default", "churn", "response", "result", "diagnosis"
 _PARTIES = ("party", "hospital", "site", "bank", "silo")
 _USERS = ("user", "user_id", "patient", "patient_id", "customer", "customer_id")
 _INDEX = ("unnamed: 0", "index", "rownames")
+_DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d")
+_DATE_FORMS = (None, "%Y%m%d", *(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS))
+_LIKELY_DAYS = (datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())  # for 20240531
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,10 @@ class _Column:
     high: float = -math.inf
     numeric: bool = True
     whole: bool = True
-    dated: bool = True
+    days: dict[str | None, tuple[float, float]] = field(
+        default_factory=lambda: dict.fromkeys(_DATE_FORMS, (math.inf, -math.inf))
+    )  # the forms of dates in which all values can be read, each with its first and last day
+    phrases: int = 0  # values of several words
     texts: set[str] | None = field(default_factory=set)  # None: too many to be levels
     different: bool = True  # no value came twice so far
     numbers: NumberForm = PLAIN
@@ -105,7 +111,8 @@ class _Column:
         self.rows += len(series)
         self.missing += int(gaps.sum())
         present = cells[~gaps].rename(self.name)
-        if self.dated and len(present):
+        self.phrases += int(present.str.contains(" ", regex=False).sum())
+        if self.days and len(present):
             self._see_days(present)
         if self.numeric and len(present):
             self._see_numbers(present)
@@ -117,6 +124,10 @@ class _Column:
             self.texts |= set(present.unique())
             if len(self.texts) > _MOST_LEVELS:
                 self.texts = None
+
+    @property
+    def dated(self) -> bool:
+        return bool(self.days) and self.missing < self.rows
 
     @property
     def two_valued(self) -> bool:
@@ -137,20 +148,20 @@ class _Column:
         values = values[~np.isnan(values)]
         if {text.lower() for text in present.unique()} <= {"true", "false"}:
             self.numeric = False  # booleans are levels
-        self._widen(values)
+        if len(values):
+            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         self.whole = self.whole and bool(np.all(values == np.round(values)))
 
     def _see_days(self, present: pd.Series) -> None:
-        try:
-            days = as_days(present, MISSING_VALUES, self.name)
-        except DataError:
-            self.dated = False
-            return
-        self._widen(days)
-
-    def _widen(self, values: np.ndarray) -> None:
-        if len(values):
-            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        for form, (low, high) in list(self.days.items()):
+            del self.days[form]
+            if parse_days(present[:1], (), form)[1].any():
+                continue
+            days, wrong = parse_days(present, (), form)
+            first, last = min(low, float(days.min())), max(high, float(days.max()))
+            likely = form != "%Y%m%d" or (_LIKELY_DAYS[0] <= first and last <= _LIKELY_DAYS[1])
+            if likely and not wrong.any():
+                self.days[form] = first, last
 
 
 def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses: list[str]) -> list[str]:
@@ -165,11 +176,12 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
     for chunk in read_chunks(path, form=form):
         for name in chunk.columns:
             columns.setdefault(str(name), _Column(str(name), numbers=numbers)).see(chunk[name])
-    for role, name in given.items():
-        if name not in columns and name != NOBODY:
-            raise DataError(f"{path}: --{role}={name!r} is not a column; the columns are {', '.join(columns)[:200]}")
+    check_given(path, given, columns)
     roles = _roles(columns, given, guesses)
-    lines = _form_lines(form, numbers)
+    lines = form_lines(form, numbers)
+    if has_row_numbers(path, form):
+        lines.append("  # the first column has no name: taken for row numbers and not read; to use it, name it")
+        guesses.append("left out the first column, which has no name: row numbers, as pandas writes them")
     if roles.get("id") not in (None, "id"):
         lines.append(f"  id: {_yaml(roles['id'])}")
     if roles.get("label") is not None:
@@ -184,8 +196,17 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
     if dropped:
         lines.append(f"  drop: {_yaml(list(dropped))}")
         lines += [f"  #   {printable(name)}: {why}" for name, why in dropped.items()]
-    blocks = (f"    {_yaml(one.name)}: {_block(one)}" for one in rest if one.name not in dropped)
-    return [*lines, "  columns:", *blocks]
+    kept = [column for column in rest if column.name not in dropped]
+    guesses += (f"{printable(column.name)}: {doubt}" for column in kept if (doubt := _date_doubt(column)) is not None)
+    return [*lines, "  columns:", *(f"    {_yaml(one.name)}: {_block(one)}" for one in kept)]
+
+
+def check_given(path: str | PathLike[str], given: Mapping[str, str], columns: Iterable[str]) -> None:
+    """Refuse a role whose column is not there."""
+    for role, name in given.items():
+        if name not in columns and name != NOBODY:
+            known = ", ".join(columns)[:200]
+            raise DataError(f"{masked(str(path))}: --{role}={name!r} is not a column; the columns are {known}")
 
 
 def _roles(columns: Mapping[str, _Column], given: Mapping[str, str], guesses: list[str]) -> dict[str, str]:
@@ -206,6 +227,21 @@ def _roles(columns: Mapping[str, _Column], given: Mapping[str, str], guesses: li
         hint = f" (two values have: {printable(', '.join(two[:8]))})" if two else ""
         guesses.append(f"no column looks like the label{hint}; name it by --label COLUMN")
     return roles
+
+
+def is_label(name: str) -> bool:
+    """Whether a column is named like a label."""
+    return name.lower() in (*_LABELS, *_MAYBE_LABELS)
+
+
+def is_identifier(name: str) -> bool:
+    """Whether a column is named like an identifier."""
+    return name.lower() == "id" or name.lower().endswith("_id")
+
+
+def is_party(name: str) -> bool:
+    """Whether a column is named like the party of a row."""
+    return name.lower() in _PARTIES
 
 
 def _label(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
@@ -231,13 +267,13 @@ def _identifier(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
     for name, column in columns.items():
         if name.lower() == "id":
             return name, "its name"
-        if name.lower().endswith("_id") and column.different and column.rows > 1:
+        if is_identifier(name) and column.different and column.rows > 1:
             return name, "its name, and no value comes twice"
     return None
 
 
 def _party(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
-    return next(((name, "its name") for name in columns if name.lower() in _PARTIES), None)
+    return next(((name, "its name") for name in columns if is_party(name)), None)
 
 
 def _user(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
@@ -260,16 +296,16 @@ def _useless(column: _Column) -> str | None:
         return "row numbers"
     if column.numeric or column.dated or column.texts is not None:
         return None
-    return "an identifier: no value comes twice" if column.different else f"free text: more than {_MOST_LEVELS} values"
+    if 2 * column.phrases > column.rows:
+        return "free text"
+    if column.different:
+        return "an identifier: no value comes twice"
+    return f"more than {_MOST_LEVELS} different texts; to use it, list its public levels, or say levels: private"
 
 
-def _form_lines(form: CsvForm, numbers: NumberForm) -> list[str]:
+def form_lines(form: CsvForm, numbers: NumberForm) -> list[str]:
     """What is not plain about the file."""
-    plain = {"separator": ",", "encoding": "utf-8", "decimal": ".", "thousands": None}
-    found: dict[str, str | None] = {"separator": form.separator, "encoding": form.encoding}
-    found |= {"decimal": numbers.decimal, "thousands": numbers.thousands}
-    words = {"\t": "tab"}
-    return [f"  {key}: {_yaml(words.get(str(value), value))}" for key, value in found.items() if value != plain[key]]
+    return [f"  {key}: {_yaml(value)}" for key, value in form_keys(form, numbers).items()]
 
 
 def _label_lines(column: _Column) -> list[str]:
@@ -284,12 +320,22 @@ def _label_lines(column: _Column) -> list[str]:
 def _block(column: _Column) -> str:
     missing = ", missing: middle" if column.missing else ""
     if column.dated:
-        years = [datetime.date.fromordinal(int(end)).year for end in (column.low, column.high)]
-        return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{missing}}}"
+        form, ends = next(iter(column.days.items()))
+        years = [datetime.date.fromordinal(int(end)).year for end in ends]
+        written = f', format: "{form}"' if form is not None else ""
+        return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{written}{missing}}}"
     codes = column.whole and column.texts is not None and len(column.texts) <= _MOST_CODES
     if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)):
         return f"{{levels: {_yaml(_levels(column))}}}"
     return f"{{bounds: {_yaml(_bounds(column))}{missing}}}"
+
+
+def _date_doubt(column: _Column) -> str | None:
+    """What to check where all dates can be read in two ways."""
+    forms = [form for form in column.days if form is not None]
+    if not column.dated or None in column.days or len(forms) < 2:
+        return None
+    return f"guessed dates of the form {forms[0]}; all values could also be {forms[1]}: change format if they are"
 
 
 def _zero_one(column: _Column) -> bool:

@@ -132,7 +132,7 @@ def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
 
 
 def _beside(place: Path) -> Path:
-    return place.with_name(f"{place.stem}_{ANNOTATIONS}")
+    return place.parent / f"{place.stem}_{ANNOTATIONS}"
 
 
 def _decoded(content: bytes) -> np.ndarray:

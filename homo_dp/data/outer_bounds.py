@@ -7,16 +7,18 @@ run then learns working bounds within them under its budget.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import yaml
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
-from homo_dp.data.csv_dialect import sniff
-from homo_dp.data.readers import header
+from homo_dp.data.describe import NOBODY, Draft, check_given, form_lines, is_identifier, is_label, is_party
+from homo_dp.data.readers import header, sniff
 
 ANYTHING = (-1e6, 1e6)
+_KEYS = {"label": "label", "id": "id", "party": "party_column", "user": "user_column"}
 # What a word in a column's name says about its values; the first that matches counts.
 _WORDS: tuple[tuple[str, tuple[float, float]], ...] = (
     (r"age|alter|years?_old", (0, 150)),
@@ -48,26 +50,49 @@ def outer_bounds(name: str) -> tuple[float, float]:
     return ANYTHING
 
 
-def outer_draft(path: str | PathLike[str], label: str | None = None) -> str:
-    """A `data` block with outer bounds for every column of a table; of the file only the header is read."""
-    form, _ = sniff(path)
-    names = [str(name) for name in header(path, form)]
-    aside = {label or "y", "id"}
+def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = None) -> Draft:
+    """A `data` block with outer bounds for every column of a table; no value of a row goes into it.
+
+    `given` names columns by role, as for `describe.draft`; what is not given is guessed by the names alone, and said.
+    """
+    form, numbers = sniff(path)
+    names = header(path, form)
+    wanted = {role: name for role, name in (given or {}).items() if name}
+    check_given(path, wanted, names)
+    roles, guesses = _roles(names, wanted)
     shown = printable(masked(str(path)))
     lines = [
         f"# outer bounds by the names of the columns of {shown}; no row was read. Check each one: give",
         "# levels: [...] to a column of words, and list free text in drop",
         "data:",
         "  scaling: private",
-        f"  label: {_text(label or 'y')}",
         "  bounds_source: public",
-        "  columns:",
+        *form_lines(form, numbers),
     ]
+    if "label" not in roles:
+        lines.append("  # label: could not be guessed; name yours here or by --label")
+    for role, key in _KEYS.items():
+        if role in roles and (role, roles[role]) != ("id", "id"):
+            lines.append(f"  {key}: {_text(roles[role])}")
+    lines.append("  columns:")
     for name in names:
-        if name not in aside:
+        if name not in roles.values():
             low, high = outer_bounds(name)
             lines.append(f"    {_text(name)}: {{bounds: [{low:g}, {high:g}], missing: middle}}")
-    return "\n".join(lines) + "\n"
+    return Draft("\n".join(lines) + "\n", tuple(guesses))
+
+
+def _roles(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    roles = {role: name for role, name in given.items() if name != NOBODY}
+    guesses = []
+    for role, likely in (("label", is_label), ("id", is_identifier), ("party", is_party)):
+        found = next((name for name in names if likely(name) and name not in roles.values()), None)
+        if role not in given and found is not None:
+            roles[role] = found
+            guesses.append(f"guessed {role}={printable(found)}: its name; --{role} COLUMN (or none) overrides")
+    if "label" not in roles and "label" not in given:
+        guesses.append("no column is named like a label; name it by --label COLUMN")
+    return roles, guesses
 
 
 def _text(value: str) -> str:

@@ -13,11 +13,12 @@ import torch
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Level
+from homo_dp.data.csv_dialect import COMMAS, CsvForm
 from homo_dp.data.declared import image_encoding, table_encoding
 from homo_dp.data.embedded import EmbeddedSet, load_embedded
 from homo_dp.data.encoding import Encoding, short
 from homo_dp.data.images import is_image_file, read_images
-from homo_dp.data.readers import COMMAS, CsvForm, csv_form, give_back_memory, header, read_chunks, read_table
+from homo_dp.data.readers import csv_form, give_back_memory, header, read_chunks, read_table
 from homo_dp.data.rows import Rows, Table, encode_rows, gather
 from homo_dp.data.splitting import ALONE, Share, hold_out, split_rows
 from homo_dp.data.unexpected_values import Strays

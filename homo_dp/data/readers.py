@@ -13,7 +13,6 @@ import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -24,6 +23,7 @@ import pyarrow.parquet
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
+from homo_dp.data.csv_dialect import COMMAS, SAMPLE, CsvForm, form_keys, guess_form, likely_separator
 from homo_dp.data.databases import database_columns, is_database, read_database, read_database_chunks
 from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.values import NumberForm
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
-_SEPARATORS = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), "|": ("bars", "|")}
 _INDEX = ("", "__index_level_0__")  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
 _BLOCK = 1 << 20  # bytes that Arrow parses at a time, several of them at once; a row must fit
 _LARGEST_BLOCK = 1 << 28
@@ -44,27 +43,16 @@ MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
-_NOT_TEXT = "the text is not {0}; say data.encoding (for example latin1 or cp1252), or save the table as UTF-8"
-
-
-@dataclass(frozen=True)
-class CsvForm:
-    """How a CSV file is written: what separates its columns, and the encoding of its text."""
-
-    separator: str = ","
-    encoding: str = "utf-8"
-
-    @property
-    def codec(self) -> str:
-        """The encoding by which the header is read; a byte-order mark of UTF-8 is skipped."""
-        return "utf-8-sig" if self.is_utf8 else self.encoding
-
-    @property
-    def is_utf8(self) -> bool:
-        return self.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig")
-
-
-COMMAS = CsvForm()
+# How files begin that are no CSV, and what to do with them.
+_OTHER_FILES: tuple[tuple[bytes, str], ...] = (
+    (b"PK\x03\x04", "is a spreadsheet or archive; save the table as CSV, or unpack it"),
+    (b"\xd0\xcf\x11\xe0", "is a spreadsheet; save the table as CSV"),
+    (b"SQLite format 3\0", "is an SQLite database; name a table in it as sqlite:///{file}#TABLE"),
+    (b"PAR1", "is Parquet; give it the ending .parquet"),
+    (b"ARROW1", "is an Arrow file; save the table as Parquet"),
+    (b"%PDF", "is a PDF; save the table as CSV"),
+)
+_JSON = (".json", ".jsonl", ".ndjson")
 
 
 def csv_form(data: DataConfig) -> CsvForm:
@@ -75,6 +63,13 @@ def csv_form(data: DataConfig) -> CsvForm:
 def number_form(data: DataConfig) -> NumberForm:
     """How the config says that numbers are written."""
     return NumberForm(data.decimal, data.thousands)
+
+
+def sniff(path: str | PathLike[str]) -> tuple[CsvForm, NumberForm]:
+    """The form of a CSV file and of its numbers, guessed; the plain forms for Parquet and databases."""
+    if is_database(path) or is_parquet(checked(path)):
+        return COMMAS, NumberForm()
+    return guess_form(_start(Path(path)))
 
 
 def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFrame:
@@ -133,18 +128,32 @@ def header(path: str | PathLike[str], form: CsvForm = COMMAS) -> list[str]:
 
     Row numbers that pandas wrote as a first column without a name are left out, here and where rows are read.
     """
+    return _checked_names(_names(path, form), masked(str(path)))
+
+
+def has_row_numbers(path: str | PathLike[str], form: CsvForm = COMMAS) -> bool:
+    """Whether a column without a name, where pandas writes row numbers, is left out."""
+    return _row_numbers(_names(path, form)) is not None
+
+
+def _names(path: str | PathLike[str], form: CsvForm) -> list[str]:
     held = table_in_memory(path)
     if held is not None:
-        return _checked_names([str(name) for name in held.columns], str(path))
+        return [str(name) for name in held.columns]
     if is_database(path):
-        return _checked_names(database_columns(path), masked(str(path)))
+        return database_columns(path)
     file = checked(path)
     with _explained(file, (), form):
         if is_parquet(file):
-            names = [str(name) for name in pyarrow.parquet.read_schema(file).names]
-        else:
-            names = _csv_header(file, form)
-    return _checked_names(names, str(file))
+            return [str(name) for name in pyarrow.parquet.read_schema(file).names]
+        return _csv_header(file, form)
+
+
+def _row_numbers(names: Sequence[str]) -> str | None:
+    """The name under which a column of row numbers stands: none in CSV, and last in Parquet."""
+    if len(names) > 1:
+        return next((name for name, at in ((_INDEX[0], 0), (_INDEX[1], -1)) if names[at] == name), None)
+    return None
 
 
 def _checked_names(names: list[str], file: str) -> list[str]:
@@ -158,8 +167,9 @@ def _checked_names(names: list[str], file: str) -> list[str]:
     twice = sorted(name for name, times in collections.Counter(names).items() if times > 1)
     if twice:
         raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")
-    if len(names) > 1 and (names[0] == "" or names[-1] == _INDEX[1]):
-        names.remove("" if names[0] == "" else _INDEX[1])
+    numbers = _row_numbers(names)
+    if numbers is not None:
+        names.remove(numbers)
     if "" in names:
         raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
     return names
@@ -196,15 +206,45 @@ def reason(error: BaseException) -> str:
 
 
 def _csv_header(file: Path, form: CsvForm) -> list[str]:
+    _check_is_text(file)
     with _stream(file) as raw, io.TextIOWrapper(raw, encoding=form.codec, newline="") as text:
         names = next(csv.reader(text, delimiter=form.separator), [])
     if not any(name.strip() for name in names):
         raise DataError(f"{file}: the first line is empty; a table needs a header")
-    if len(names) == 1:
-        for separator, (what, word) in (_SEPARATORS | {",": ("commas", ",")}).items():
-            if separator != form.separator and separator in names[0]:
-                raise DataError(f"{file}: the columns are separated by {what}; say data.separator={word!r}")
+    if len(names) == 1 and likely_separator(names[0]) not in (form.separator, None):
+        raise DataError(f"{file}: the columns are not separated by {form.separator!r}; {_form_advice(file)}")
     return names
+
+
+def _start(file: Path) -> bytes:
+    """The first bytes of a file, unpacked; none where the gzip data are damaged, as the reader says then."""
+    try:
+        with file.open("rb") as raw:
+            return gzip.GzipFile(fileobj=raw).read(SAMPLE) if _is_gzip(file) else raw.read(SAMPLE)
+    except (OSError, EOFError):
+        return b""
+
+
+def _form_advice(file: Path) -> str:
+    """The keys that fit how a file is written, as --params takes them."""
+    keys = form_keys(*guess_form(_start(file)))
+    said = ",".join(f"data.{key}={_param(value)}" for key, value in keys.items())
+    return f"it looks like {said}" if said else "say data.separator and data.encoding, or save the table as UTF-8 CSV"
+
+
+def _param(value: str) -> str:
+    return f"'{value}'" if value in ",.|" else value
+
+
+def _check_is_text(file: Path) -> None:
+    """Refuse what is another kind of file by how it begins, or by its ending where that is not certain."""
+    if file.suffix.lower() in _JSON:
+        raise DataError(f"{file}: is JSON; save the table as CSV or Parquet (pandas: read_json, then to_parquet)")
+    with file.open("rb") as raw:
+        begins = raw.read(16)
+    for magic, what in _OTHER_FILES:
+        if begins.startswith(magic):
+            raise DataError(f"{file}: {what.format(file=file)}")
 
 
 def _read_csv(file: Path, names: Sequence[str], block: int, form: CsvForm) -> pa.Table:
@@ -217,8 +257,12 @@ def _batches(file: Path, names: Sequence[str], rows: int, form: CsvForm) -> Iter
         with pyarrow.parquet.ParquetFile(file) as parquet:
             yield from (batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows))
         return
-    with _stream(file) as stream:
-        yield from pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, form, newlines=True))
+    with (
+        _stream(file) as stream,
+        # Closed on every way out: threads of a reader that is still reading can abort the process at its end.
+        pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, form, newlines=True)) as reader,
+    ):
+        yield from reader
 
 
 def _csv_options(names: Sequence[str], block: int, form: CsvForm, *, newlines: bool) -> dict[str, Any]:
@@ -271,7 +315,7 @@ def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None
     except DataError:
         raise
     except UnicodeDecodeError:
-        raise DataError(f"{file}: {_NOT_TEXT.format(form.encoding.upper())}") from None
+        raise DataError(f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}") from None
     except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error) as error:
         text = reason(error)
         if is_parquet(file):
@@ -279,7 +323,7 @@ def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None
         if "Empty CSV" in text:
             raise DataError(f"{file}: {_NO_ROWS}") from None
         if "UTF8" in text:
-            raise DataError(f"{file}: {_NOT_TEXT.format(form.encoding.upper())}") from None
+            raise DataError(f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}") from None
         if "Expected" in text and "columns" in text:
             raise DataError(f"{file}: {_uneven_row(file, form)}") from None
         if _is_gzip(file):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+WARN_ABOVE = 0.1  # share of a column's values that a model does not know; predict.warn_above of commands
+
 
 @dataclass(frozen=True)
 class ColumnStrays:

@@ -3,7 +3,8 @@
 One notion of a value, wherever it comes from (CSV text, Parquet, a pandas frame, JSON):
     - a number is a number: 1, 1.0, "1" and Decimal("1.00") are one value; a number that is text by declaration
       ("0123") is compared as text;
-    - true and false are the same as text in any case, as a typed boolean, and as the numbers 1 and 0;
+    - true and false are the same as text in any case, as a typed boolean, and as the numbers 1 and 0; so are the words
+      of a column whose levels are a pair such as yes and no (t, f; y, n; on, off);
     - a date is its calendar day, as ISO text (2024-05-01, whatever time follows) or typed;
     - text is compared without the spaces around it.
 
@@ -29,6 +30,8 @@ from homo_dp.core.errors import DataError
 
 Level = str | int | float
 TRUTH = {"true": 1.0, "false": 0.0}
+_PAIRS = (("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("on", "off"))
+_WORDS = {word: float(place == 0) for pair in _PAIRS for place, word in enumerate(pair)}
 _FREE_TEXT = 40  # letters; a longer cell that should be a number is taken for free text
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _NO_NUMBER = "?"  # replaces signs that the declared form does not have, so that the text is not taken for a number
@@ -176,6 +179,8 @@ def level_codes(
     (array([ 0, -1,  1]), array([False,  True, False]))
     >>> level_codes(pd.Series([True, False]), ["false", "true"], [])[0]
     array([1, 0])
+    >>> level_codes(pd.Series([True, False]), ["No", "Yes"], [])[0]
+    array([1, 0])
     """
     wide = _is_number(series) and getattr(series.dtype, "itemsize", 0) == 8
     if wide and all(not isinstance(level, str) for level in levels):
@@ -230,17 +235,22 @@ def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
 
 
 def _matcher(levels: Sequence[Level], numbers: NumberForm) -> Callable[[str], int]:
-    """A level that is text matches as written (spaces aside), a number as a number, true and false as a boolean."""
+    """A level that is text matches as written (spaces aside), a number as a number, true and false as a boolean.
+
+    F is false beside T, and nothing of the kind beside M: words stand for booleans where both of a pair are levels.
+    """
     named: dict[str, int] = {}
+    lower: dict[str, int] = {}
     numbered: dict[float, int] = {}
-    truths: dict[float, int] = {}
     for place, level in enumerate(levels):
         named.setdefault(str(level), place)
-        truth = _truth(level)
-        if truth is not None:
-            truths.setdefault(truth, place)
-        if not isinstance(level, str):
+        if isinstance(level, str):
+            lower.setdefault(level.strip().lower(), place)
+        else:
             numbered.setdefault(level, place)
+    pair = next((pair for pair in _PAIRS if lower.keys() >= set(pair)), tuple(TRUTH))
+    words = _WORDS if lower.keys() >= set(pair) else TRUTH
+    truths = numbered | {words[word]: lower[word] for word in pair if word in lower}
 
     def match(text: str) -> int:
         places = [named[form] for form in (text, text.strip()) if form in named]
@@ -249,7 +259,7 @@ def _matcher(levels: Sequence[Level], numbers: NumberForm) -> Callable[[str], in
         value = _number(text.strip(), numbers)
         if value in numbered:
             return numbered[value]
-        truth = TRUTH.get(text.strip().lower(), value)
+        truth = words.get(text.strip().lower(), value)
         return -1 if truth is None else truths.get(truth, -1)
 
     return match
@@ -260,11 +270,6 @@ def _number(text: str, numbers: NumberForm) -> float | None:
         return float(text if numbers == PLAIN else numbers.plain(pa.array([text]))[0].as_py())
     except ValueError:
         return None
-
-
-def _truth(level: Level) -> float | None:
-    """The boolean that a level stands for as 1 or 0; a number is one only if a boolean meets it."""
-    return TRUTH.get(level.lower()) if isinstance(level, str) else float(level)
 
 
 def _day(text: str, form: str | None) -> float:

@@ -17,13 +17,12 @@ import torch
 
 from homo_dp.core.errors import DataError, printable
 from homo_dp.data.encoding import Encoding
-from homo_dp.data.unexpected_values import Strays
+from homo_dp.data.unexpected_values import WARN_ABOVE, Strays
 from homo_dp.models.files import load_model
 from homo_dp.models.scoring import outputs_of
 from homo_dp.tracking.mlflow.signature import output_columns
 
 TRUST = "HOMO_DP_TRUST_FACTORY"
-WARN_ABOVE = 0.1  # share of a column's values that the model does not know, as predict.warn_above
 log = logging.getLogger(__name__)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.data.csv_dialect import sniff
+from homo_dp.data.readers import read_table, sniff
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,10 @@ def test_signs(text: str, separator: str, decimal: str, thousands: str | None, t
 def test_encodings_and_gzip(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("größe,b\n1,2\n".encode("cp1252"))
     assert sniff(tmp_path / "latin.csv")[0].encoding == "cp1252"
+    (tmp_path / "excel.csv").write_bytes("größe\tb\n1\t2\n".encode("utf-16"))
+    form, _ = sniff(tmp_path / "excel.csv")
+    assert (form.separator, form.encoding) == ("\t", "utf-16")
+    assert read_table(tmp_path / "excel.csv", form).columns.tolist() == ["größe", "b"]
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress("größe;b\n1;2\n".encode()))
     form, _ = sniff(tmp_path / "t.csv.gz")
     assert (form.separator, form.encoding) == (";", "utf-8")

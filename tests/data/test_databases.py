@@ -119,7 +119,7 @@ def test_a_table_of_a_database_is_described(sqlite: str) -> None:
     drafted = draft(f"{sqlite}#patients").text
     assert "age: {bounds: [20, 70]}" in drafted
     assert "label: y" in drafted
-    assert "age" in outer_draft(f"{sqlite}#patients")
+    assert "age" in outer_draft(f"{sqlite}#patients").text
 
 
 def test_a_draft_says_no_password(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -80,13 +81,52 @@ def test_files_as_banks_have_them(tmp_path: Path) -> None:
     path.write_bytes("\n".join(lines).encode("latin1"))
     block = yaml.load(draft(path).text, Loader=yaml.BaseLoader)["data"]
     form = (block["separator"], block["encoding"], block["decimal"], block["thousands"])
-    assert form == (";", "cp1252", ",", ".")
+    assert form == ("semicolon", "cp1252", ",", ".")
     assert block["columns"]["since"] == {"date": ["2021-01-01", "2021-12-31"]}
     assert block["columns"]["code"] == {"levels": ["1", "2", "3"]}, "a code, not an amount"
     assert block["columns"]["member"] == {"levels": ["false", "true"]}
     whole = parse_yaml(draft(path).text)["data"] | {"files": {"a": str(path)}}
     loaded = load_federation(Config.model_validate({"data": whole}))
     assert loaded.encoding.names == ["Größe", "since", "code", "member", "amount"]
+
+
+@pytest.mark.parametrize(
+    ("form", "doubt"),
+    [
+        ("%d.%m.%Y", None),
+        ("%d/%m/%Y", None),
+        ("%m/%d/%Y", None),
+        ("%Y%m%d", None),
+        ("%d.%m.%Y %H:%M", None),
+        ("%d-%m-%Y", "all values could also be %m-%d-%Y"),
+    ],
+)
+def test_dates_as_people_write_them(form: str, doubt: str | None, tmp_path: Path) -> None:
+    days = pd.date_range("2021-03-02", periods=10 if doubt else 60, freq="D")
+    frame = pd.DataFrame({"seen": days.strftime(form), "y": [0, 1] * (len(days) // 2)})
+    found = draft(save(tmp_path, "t.csv", frame))
+    whole = parse_yaml(found.text)["data"]
+    assert whole["columns"]["seen"] == {"date": ["2021-01-01", "2021-12-31"], "format": form}
+    assert any(doubt in line for line in found.guesses) if doubt else all("seen" not in line for line in found.guesses)
+    loaded = load_federation(Config.model_validate({"data": whole | {"files": {"a": str(tmp_path / "t.csv")}}}))
+    assert loaded.encoding.names == ["seen"]
+
+
+def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
+    frame = people(60)
+    frame["note"] = [f"came on day {i} in pain" for i in range(60)]
+    frame["key"] = [f"K{i:04}" for i in range(60)]
+    frame["icd"] = [f"A{i % 55:02}" for i in range(60)]
+    frame.to_csv(tmp_path / "t.csv")  # with pandas' row numbers
+    found = draft(tmp_path / "t.csv")
+    reasons = dict(line.strip("# ").split(": ", 1) for line in found.text.splitlines() if line.startswith("  #   "))
+    assert reasons["note"] == "free text"
+    assert reasons["key"] == "an identifier: no value comes twice"
+    assert "levels: private" in reasons["icd"]
+    assert "the first column has no name" in found.text
+    assert "left out the first column, which has no name: row numbers, as pandas writes them" in found.guesses
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert not any("no name" in line for line in draft(tmp_path / "t.csv").guesses)
 
 
 def test_images(tmp_path: Path) -> None:
@@ -132,7 +172,7 @@ def test_outer_bounds_are_drafted_from_names_alone(tmp_path: Path) -> None:
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
     one.write_text("id,age,yearly_income,y\n1,44,1234,0\n")
     other.write_text("id,age,yearly_income,y\n2,99,9876,1\n")
-    texts = [outer_draft(path).replace(str(path), "") for path in (one, other)]
+    texts = [outer_draft(path).text.replace(str(path), "") for path in (one, other)]
     assert texts[0] == texts[1]
     assert "age: {bounds: [0, 150], missing: middle}" in texts[0]
     assert "scaling: private" in texts[0]

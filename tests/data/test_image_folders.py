@@ -50,6 +50,7 @@ def test_a_folder_with_named_annotations_and_colours(tmp_path: Path) -> None:
         (tmp_path / "scans" / f"{at}.png").write_bytes(picture(at, "RGB"))
     (tmp_path / "labels.csv").write_text(table_of(["0.png", "1.png"]))
     assert not is_image_folder(tmp_path / "scans")  # nothing says that it is one
+    assert not is_image_folder("."), "the folder itself has no name"
     images = read_images(f"{tmp_path}/scans#{tmp_path}/labels.csv")
     assert images.pixels.shape == (2, 3, 6, 6)
     assert np.array_equal(images.pixels[:, 2], np.full((2, 6, 6), 255))

@@ -15,11 +15,12 @@ import torch
 
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Date, Label, Numeric
+from homo_dp.data.csv_dialect import CsvForm
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.parties import Scored, iter_tables
-from homo_dp.data.readers import CsvForm, header, read_table
+from homo_dp.data.readers import header, read_table
 from homo_dp.data.unexpected_values import Strays
-from homo_dp.data.values import NumberForm, as_numbers
+from homo_dp.data.values import NumberForm, as_numbers, level_codes
 
 TABLE = Encoding(
     (
@@ -91,6 +92,29 @@ def test_booleans_are_numbers_and_classes_too() -> None:
         assert as_numbers(series, (), "t").tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("levels", [("No", "Yes"), ("f", "t"), ("N", "Y"), ("off", "on"), ("FALSE", "TRUE")])
+def test_pairs_of_words_are_booleans(levels: tuple[str, str]) -> None:
+    for cells in (
+        [True, False],
+        ["TRUE", "false"],
+        ["1", "0"],
+        [1.0, 0.0],
+        ["yes", "no"],
+        ["T", "F"],
+        list(levels[::-1]),
+    ):
+        series = pd.Series(cells, name="y")
+        assert Label("y", levels).encode(series, "t").tolist() == [1, 0]
+        assert Label("y", (*levels, "unknown")).encode(series, "t").tolist() == [1, 0]
+
+
+def test_a_word_alone_is_no_boolean() -> None:
+    gender = pd.Series([False, 0, "F", "f"], dtype=object)
+    assert level_codes(gender, ("M", "F"), ())[0].tolist() == [-1, -1, 1, -1]
+    with pytest.raises(DataError, match="is not a number"):
+        as_numbers(pd.Series(["no"], name="n"), (), "t.csv")
+
+
 def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
     frame = pd.DataFrame({"member": ["true", "maybe", ""], "code": [1, 2, 3], "amount": [1, 200, 300]})
     frame["since"] = "2030-01-01"
@@ -158,7 +182,7 @@ def test_separator_encoding_and_the_row_numbers_of_pandas(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"data\.encoding"):
         header(path, CsvForm(";"))
     path.write_text("a\tb\n1\t2\n")
-    with pytest.raises(DataError, match=r"say data\.separator='tab'"):
+    with pytest.raises(DataError, match=r"it looks like data\.separator=tab"):
         header(path)
     pd.DataFrame({"a": [1, 2]}, index=[7, 9]).to_parquet(tmp_path / "t.parquet")
     assert header(tmp_path / "t.parquet") == ["a"]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from homo_dp.core.errors import DataError
 from homo_dp.data.outer_bounds import ANYTHING, outer_bounds, outer_draft
 
 
@@ -27,7 +28,7 @@ def test_a_word_of_the_name_decides(name: str, bounds: tuple[float, float]) -> N
 def test_a_draft_loads_as_yaml_and_holds_no_value(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,age,'odd: name',y\n1,7654321,8765432,1\n2,7654322,8765433,0\n")
-    text = outer_draft(path, label="y")
+    text = outer_draft(path, {"label": "y"}).text
     data = yaml.safe_load(text)["data"]
     assert set(data["columns"]) == {"age", "'odd: name'"}
     assert data["columns"]["age"]["bounds"] == [0, 150]
@@ -39,5 +40,27 @@ def test_rows_do_not_change_the_draft(tmp_path: Path) -> None:
     drafts = []
     for rows in ("1,2\n", "900,-4\n" * 50):
         (tmp_path / "t.csv").write_text("income,y\n" + rows)
-        drafts.append(outer_draft(tmp_path / "t.csv"))
+        drafts.append(outer_draft(tmp_path / "t.csv").text)
     assert drafts[0] == drafts[1]
+
+
+def test_roles_come_from_flags_else_from_names_and_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "bank.csv"
+    path.write_text("customer_id;age;default;bank\n1;30;no;a\n2;40;yes;b\n")
+    found = outer_draft(path)
+    data = yaml.safe_load(found.text)["data"]
+    assert (data["id"], data["label"], data["party_column"]) == ("customer_id", "default", "bank")
+    assert set(data["columns"]) == {"age"}
+    assert data["separator"] == "semicolon", "without it the block does not fit its own file"
+    assert [line.split(":")[0] for line in found.guesses] == [
+        "guessed label=default",
+        "guessed id=customer_id",
+        "guessed party=bank",
+    ]
+    given = yaml.safe_load(outer_draft(path, {"label": "age", "user": "customer_id", "id": "none"}).text)["data"]
+    assert (given["label"], given["user_column"]) == ("age", "customer_id")
+    assert "id" not in given
+    with pytest.raises(DataError, match="--label='income' is not a column"):
+        outer_draft(path, {"label": "income"})
+    path.write_text("a,b\n1,2\n")
+    assert "label" not in yaml.safe_load(outer_draft(path).text)["data"], "a label that is not there is not named"
