@@ -12,7 +12,7 @@ from homo_dp.core.errors import InputError
 from homo_dp.runs.budget_ledger import add_ledger_commands, ledger_command
 
 if TYPE_CHECKING:
-    from homo_dp.runs.budget_plan import Plan
+    from homo_dp.runs.budget_plan import BudgetPlan
 
 PLAN_ABOUT = """Epsilon of a training plan, or the noise for a target epsilon. Nothing is read; the numbers are all.
 
@@ -79,9 +79,9 @@ def plan(options: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, screen: Screen) -> Plan:
+def _plan(options: argparse.Namespace, screen: Screen) -> BudgetPlan:
     """The plan that the options describe; each missing or needless one is named."""
-    from homo_dp.runs.budget_plan import ADD_OR_REMOVE_ONE, REPLACE_ONE, Plan
+    from homo_dp.runs.budget_plan import ADD_OR_REMOVE_ONE, REPLACE_ONE, BudgetPlan
 
     by_rows = options.rows is not None
     needed = ("rows", "batch_size", "epochs") if by_rows else ("population", "cohort", "rounds")
@@ -102,10 +102,10 @@ def _plan(options: argparse.Namespace, screen: Screen) -> Plan:
         relation = options.relation
     elif options.relation not in (None, relation):
         raise InputError(f"--relation={options.relation}: {options.sampling} sampling has {relation}; leave it out")
-    return Plan(total, drawn, options.epochs, options.rounds, options.sampling, relation, options.delta)
+    return BudgetPlan(total, drawn, options.epochs, options.rounds, options.sampling, relation, options.delta)
 
 
-def _print_figures(screen: Screen, planned: Plan, figures: dict[str, Any]) -> None:
+def _print_figures(screen: Screen, planned: BudgetPlan, figures: dict[str, Any]) -> None:
     one = "user" if planned.epochs is None else "row"
     relation = {"add_or_remove_one": f"adding or removing one {one}", "replace_one": f"replacing one {one}"}
     pld, rdp = figures["epsilon_pld"], f"{figures['epsilon_rdp'] or math.inf:.4g}"

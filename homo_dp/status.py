@@ -81,7 +81,7 @@ def page(found: Status) -> str:
     """The status as a page that loads nothing and runs nothing; a row count that is not declared stays out of it."""
     from homo_dp.runs.approval import ROWS_TOLD
     from homo_dp.runs.run_status import HEADER, rows
-    from homo_dp.tracking.report.page import Table, render
+    from homo_dp.tracking.report.page import HtmlTable, render
 
     questions = {each["run"]: each["waits_for_approval"]["given_away"] for each in _waiting(found)}
     waiting = [
@@ -95,7 +95,7 @@ def page(found: Status) -> str:
         found=found,
         budget=budget,
         waiting=waiting,
-        runs=Table(HEADER, rows(found)),
+        runs=HtmlTable(HEADER, rows(found)),
     )
 
 

@@ -25,7 +25,7 @@ from homo_dp.tracking.tracker import Tracker
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
     from homo_dp.runs.outputs import Written
-    from homo_dp.runs.simulation import Outcome
+    from homo_dp.runs.simulation import RunOutcome
 
 PLAIN_FIGURES = {"test_acc": "accuracy", "test_auc": "AUC", "test_r2": "R2"}
 EXAMPLES = """examples:
@@ -114,7 +114,7 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     return 0
 
 
-def _show(screen: Screen, outcome: Outcome, written: Written, tracked: str | None) -> None:
+def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
     from homo_dp.runs.outputs import judged_line, released_line
     from homo_dp.runs.user_simulation import counted
 
@@ -155,7 +155,7 @@ def _compared(indicators: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _summary(outcome: Outcome, written: Written) -> dict[str, Any]:
+def _summary(outcome: RunOutcome, written: Written) -> dict[str, Any]:
     numbers = {k: v for k, v in written.indicators.items() if isinstance(v, int | float | str | None)}
     files = {name: str(path) for name, path in written.files.items()}
     return {**numbers, "privacy": outcome.statement, "files": files}

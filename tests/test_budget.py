@@ -11,7 +11,7 @@ import pytest
 
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
-from homo_dp.runs.budget_plan import Plan, changes
+from homo_dp.runs.budget_plan import BudgetPlan, changes
 from tests.commands import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
@@ -92,23 +92,26 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("plan", "sampler"),
     [
-        (Plan(900, 90, rounds=20, delta=1e-4), PoissonSampler(900, 0.1)),
-        (Plan(900, 90, rounds=20, sampling="fixed", relation="replace_one", delta=1e-4), FixedSizeSampler(900, 90)),
-        (Plan(900, 900, rounds=20, sampling="everyone", delta=1e-4), EveryoneSampler(900)),
+        (BudgetPlan(900, 90, rounds=20, delta=1e-4), PoissonSampler(900, 0.1)),
         (
-            Plan(900, 900, rounds=20, sampling="everyone", relation="replace_one", delta=1e-4),
+            BudgetPlan(900, 90, rounds=20, sampling="fixed", relation="replace_one", delta=1e-4),
+            FixedSizeSampler(900, 90),
+        ),
+        (BudgetPlan(900, 900, rounds=20, sampling="everyone", delta=1e-4), EveryoneSampler(900)),
+        (
+            BudgetPlan(900, 900, rounds=20, sampling="everyone", relation="replace_one", delta=1e-4),
             EveryoneSampler(900, "replace_one"),
         ),
     ],
 )
-def test_what_is_planned_is_what_the_samplers_charge(plan: Plan, sampler: Sampler) -> None:
+def test_what_is_planned_is_what_the_samplers_charge(plan: BudgetPlan, sampler: Sampler) -> None:
     assert to_json(plan.event(1.7)) == to_json(sampler.event(1.7, steps=20))
     assert plan.sample_rate == sampler.sample_rate
     assert plan.relation == sampler.relation
 
 
 def test_more_noise_and_fewer_steps_cost_less() -> None:
-    found = {change.knob: change for change in changes(Plan(10_000, 100, epochs=5, delta=1e-6), 1.0)}
+    found = {change.knob: change for change in changes(BudgetPlan(10_000, 100, epochs=5, delta=1e-6), 1.0)}
     assert set(found) == {"noise multiplier", "batch size", "epochs", "rows", "delta"}
     for knob in ("noise multiplier", "rows", "delta"):
         assert (found[knob].result_at_half or math.inf) > (found[knob].result_at_twice or math.inf)

@@ -34,10 +34,10 @@ class Plan:
         return None if found.isna().any() else float(found.max())
 
     def _repr_html_(self) -> str:
-        from homo_dp.tracking.report.page import Table, render
+        from homo_dp.tracking.report.page import HtmlTable, render
 
         rows = self.parties.astype(object).where(self.parties.notna(), None).itertuples(name=None)
-        table = Table(["party", *map(str, self.parties.columns)], list(rows))
+        table = HtmlTable(["party", *map(str, self.parties.columns)], list(rows))
         return render("plan.html", parties=table, texts=(*self.releases, *self.notes))
 
 

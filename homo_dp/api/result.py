@@ -115,7 +115,7 @@ class Result:
         return f"Result({self.privacy['statement']} {self._metrics()})"
 
     def _repr_html_(self) -> str:
-        from homo_dp.tracking.report.page import Table, render
+        from homo_dp.tracking.report.page import HtmlTable, render
 
         parties = self.privacy["parties"]
         keys = ("rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta")
@@ -126,7 +126,7 @@ class Result:
             "result.html",
             statement=self.privacy["statement"],
             metrics=self._metrics(),
-            parties=Table(["party", *keys], rows),
+            parties=HtmlTable(["party", *keys], rows),
             plot=plot[first] if first else None,
             name=first,
         )

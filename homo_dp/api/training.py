@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from homo_dp.federation.mechanisms.base import Mechanism
-    from homo_dp.runs.simulation import Outcome, Simulation
+    from homo_dp.runs.simulation import RunOutcome, Simulation
 
 Bounds = tuple[float, float]
 _OUTPUTS = {
@@ -278,7 +278,7 @@ def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
     return result
 
 
-def _result(simulation: Simulation, outcome: Outcome, begin: Callable[[Mapping[str, Any]], None]) -> Result:
+def _result(simulation: Simulation, outcome: RunOutcome, begin: Callable[[Mapping[str, Any]], None]) -> Result:
     import pandas as pd
 
     from homo_dp.federation.sessions.build import run_budget

@@ -24,7 +24,7 @@ from homo_dp.config.federatedscope import (
     translate_federatedscope,
 )
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
-from homo_dp.config.primihub import Task, check_files, is_task, translate
+from homo_dp.config.primihub import PrimihubTask, check_files, is_task, translate
 from homo_dp.config.primihub_registry import read_registry
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.recipes import recipe_path
@@ -63,7 +63,7 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     """Like `load_config`, with the notes of a translation from another system."""
     paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else (path or ())
     layers: list[dict[str, Any]] = []
-    tasks: list[Task] = []
+    tasks: list[PrimihubTask] = []
     words: list[str] = []
     for each in paths:
         tree = _read(Path(each))
@@ -114,7 +114,7 @@ def translated_overrides(over: Mapping[str, Any]) -> Translation | None:
     return Translation(found.tree, [note for note in found.notes if not note.startswith(("nbafl.use:", "data.type:"))])
 
 
-def _look_up(merged: dict[str, Any], tasks: Sequence[Task]) -> None:
+def _look_up(merged: dict[str, Any], tasks: Sequence[PrimihubTask]) -> None:
     """Put the addresses that the registry knows in the place of data set names."""
     paths = get(merged, "data.registry")
     if not paths:

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from homo_dp.config.base import Conflict, Counts, Flag, ImportPath, Number, Positive, Section, key, mapping, section
 
 
-class TemperedSigmoid(Section):
+class TemperedSigmoidConfig(Section):
     """scale * sigmoid(temperature * x) - offset; the defaults are those of Papernot et al. 2020 for MNIST."""
 
     scale: Positive = key(1.58, "Height of the curve.")
@@ -34,7 +34,7 @@ class ModelConfig(Section):
     activation: Literal["relu", "tanh", "tempered_sigmoid", "sigmoid", "gelu", "elu"] = key(
         "tanh", "Between layers (mlp, cnn); bounded ones keep gradients, and so the price of clipping, small."
     )
-    tempered: TemperedSigmoid = section(TemperedSigmoid, "Shape of `activation: tempered_sigmoid`.")
+    tempered: TemperedSigmoidConfig = section(TemperedSigmoidConfig, "Shape of `activation: tempered_sigmoid`.")
     bias: Flag = key(True, "Whether dense layers have a bias.")
 
     @model_validator(mode="before")

@@ -146,7 +146,7 @@ class _TaskFile(Schema):
 
 
 @dataclass
-class Task:
+class PrimihubTask:
     """A translated task file: settings, the data sets that need files, and what the reader should know."""
 
     tree: dict[str, Any] = field(default_factory=dict)
@@ -160,10 +160,10 @@ def is_task(tree: Mapping[str, Any]) -> bool:
     return "component_params" in tree
 
 
-def translate(tree: Mapping[str, Any], source: str) -> Task:
+def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
     """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is an error."""
     component = Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
-    task = Task()
+    task = PrimihubTask()
     if component.common_params.process == "predict":
         return _translate_prediction(component, task)
     _translate_model(component.common_params, task)
@@ -176,7 +176,7 @@ def translate(tree: Mapping[str, Any], source: str) -> Task:
     return task
 
 
-def check_files(task: Task, merged: Mapping[str, Any]) -> None:
+def check_files(task: PrimihubTask, merged: Mapping[str, Any]) -> None:
     """Refuse a task whose data sets have no file yet, with the words that give them."""
     if task.process == "predict":
         return  # homo_dp.infer says itself what it lacks, and takes --data as well
@@ -196,7 +196,7 @@ def check_files(task: Task, merged: Mapping[str, Any]) -> None:
         )
 
 
-def _translate_model(common: _Common, task: Task) -> None:
+def _translate_model(common: _Common, task: PrimihubTask) -> None:
     task.tree["model"] = dict(_MODELS[common.model])
     task.tree["privacy"] = {"mechanism": _METHODS[str(common.method)]}
     if common.method == "Plaintext":
@@ -224,7 +224,7 @@ def _scaling_note(common: _Common) -> str:
     )
 
 
-def _translate_parameter(name: str, value: Any, task: Task) -> None:
+def _translate_parameter(name: str, value: Any, task: PrimihubTask) -> None:
     if name in ("model", "method", "process") or value is None:
         return
     if name in IGNORED:
@@ -239,7 +239,7 @@ def _translate_parameter(name: str, value: Any, task: Task) -> None:
         put(task.tree, tuple(OLD_NAMES[name].split(".")), value)
 
 
-def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: Task) -> None:
+def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: PrimihubTask) -> None:
     said = {party: parts.get(party, _Part()) for party in roles.client}
     for party, part in said.items():
         task.data_sets[party] = party if part.data_set is None else str(part.data_set)
@@ -259,7 +259,7 @@ def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: Task) -> N
         task.notes.append("model_path: the files are safetensors, whatever their name; nothing here is pickled")
 
 
-def _translate_prediction(component: _Component, task: Task) -> Task:
+def _translate_prediction(component: _Component, task: PrimihubTask) -> PrimihubTask:
     """A task that scores: the client's table, model and where predictions go."""
     task.process = "predict"
     client = component.roles.client[0]

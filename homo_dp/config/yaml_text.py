@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, error_text
 from homo_dp.core.untrusted_text import DEEPEST, Foreign, unfit
 
 LARGEST_YAML = 4 << 20  # bytes; PyYAML reads about 200 kB a second
@@ -152,8 +152,7 @@ def parse_yaml(text: str, source: str = "text") -> Any:
         problem = " ".join((error.problem or "cannot be read").split())
         raise ConfigError(f"{source}:{where} is not valid YAML: {problem}; correct that line") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        foreign.refuse(f"is not valid YAML: {reason}")
+        foreign.refuse(f"is not valid YAML: {error_text(error)}")
 
 
 def parse_scalar(word: str) -> str | int | float | bool | None:

@@ -45,6 +45,15 @@ def one_line(text: object, limit: int = 500) -> str:
     return "".join(letter if letter.isprintable() else _written(letter) for letter in shown)[:limit]
 
 
+def error_text(error: BaseException, limit: int = 200) -> str:
+    """What an error says, on one line of bounded length; the name of its type where it says nothing.
+
+    >>> error_text(ValueError("no such   file")), error_text(TimeoutError())
+    ('no such file', 'TimeoutError')
+    """
+    return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
 def printable(text: str) -> str:
     """Text that a terminal and a log can show: control characters, among them escapes, are written out.
 

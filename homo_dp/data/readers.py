@@ -285,7 +285,7 @@ def _has_quotes(file: Path) -> bool:
 
 
 def _with_block_that_fits(read: Callable[[int], pa.Table]) -> pa.Table:
-    """Arrow parses block by block and refuses a row that is longer than two blocks."""
+    """Arrow parses block by block and refuses a row that is longer than two blocks; only the error's text says so."""
     block = _BLOCK
     while True:
         try:

@@ -94,11 +94,11 @@ class Audited:
         return roc_picture(self.outcome, self.scores, self.claim)
 
     def _repr_html_(self) -> str:
-        from homo_dp.tracking.report.page import Table, render
+        from homo_dp.tracking.report.page import HtmlTable, render
 
         figures = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "runs")
         values = self.outcome.to_json()
-        table = Table([self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures])
+        table = HtmlTable([self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures])
         return render("plan.html", parties=table, texts=(self.verdict,))
 
     @property

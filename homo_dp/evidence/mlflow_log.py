@@ -6,6 +6,7 @@ from pathlib import Path
 
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.schema import Config
+from homo_dp.core.errors import error_text
 from homo_dp.evidence.audit import Outcome
 from homo_dp.tracking.mlflow.environment import set_defaults
 
@@ -39,5 +40,5 @@ def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None
         if own:
             client.set_terminated(run_id)
     except (MlflowException, OSError) as error:
-        return f"MLflow: not logged ({without_secrets(' '.join(str(error).split()), uri)[:200]})"
+        return f"MLflow: not logged ({without_secrets(error_text(error, 2000), uri)[:200]})"
     return f"MLflow run: {run_id} in {masked(uri)}"

@@ -16,10 +16,10 @@ from homo_dp.privacy.accounting.accountants import mechanisms_of
 from homo_dp.privacy.accounting.analytic_gaussian import gaussian_epsilons
 from homo_dp.privacy.accounting.events import DpEvent
 from homo_dp.privacy.accounting.pld import loss_distribution, loss_epsilons
-from homo_dp.privacy.accounting.pld_step import Mechanism
+from homo_dp.privacy.accounting.pld_step import NoisyStep
 
 Floats = NDArray[np.float64]
-Steps = tuple[tuple[Mechanism, int], ...]  # every step of a run, and how many times
+Steps = tuple[tuple[NoisyStep, int], ...]  # every step of a run, and how many times
 _POINTS = 200_000  # of a curve at most
 _COARSE = 8.0  # grid points per standard deviation while noise is searched for; allows a little more than the truth
 _LEAST, _MOST = 1 / 32, 32.0  # times the claimed noise
@@ -198,7 +198,7 @@ def _gaussian_distance(steps: Steps) -> float | None:
 
 
 def _scaled(steps: Steps, factor: float) -> Steps:
-    scaled: Mapping[Mechanism, int] = {replace(each, noise=each.noise * factor): count for each, count in steps}
+    scaled: Mapping[NoisyStep, int] = {replace(each, noise=each.noise * factor): count for each, count in steps}
     return tuple(scaled.items())
 
 

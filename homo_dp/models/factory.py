@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, error_text
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.task import Loss, Task
 from homo_dp.privacy.gradients.clipped_gradients import has_opacus_layers
@@ -35,7 +35,8 @@ def factory_model(
             made = function(**arguments)
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"model.factory={path}: failed with {type(error).__name__}: {_line(error)}; {_given(architecture)}"
+                f"model.factory={path}: failed with {type(error).__name__}: {error_text(error, 300)}; "
+                f"{_given(architecture)}"
             ) from error
         module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(module, nn.Module) or not (loss is None or callable(loss)):
@@ -46,7 +47,7 @@ def factory_model(
         try:
             module = validate_private(module, architecture.fix, public_tensors)
         except ValueError as error:
-            raise ConfigError(f"model.factory={path}: {_line(error)}") from error
+            raise ConfigError(f"model.factory={path}: {error_text(error, 300)}") from error
         _check_outputs(path, module, architecture)
     return module, loss
 
@@ -61,11 +62,12 @@ def load_function(path: str) -> Callable[..., Any]:
             module = importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(
-                f"model.factory={path}: cannot import {name} ({_line(error)}); install it or run from its folder"
+                f"model.factory={path}: cannot import {name} ({error_text(error, 300)}); install it or run from its "
+                "folder"
             ) from error
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"model.factory={path}: importing {name} failed with {type(error).__name__}: {_line(error)}"
+                f"model.factory={path}: importing {name} failed with {type(error).__name__}: {error_text(error, 300)}"
             ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -92,8 +94,8 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
         raise
     except Exception as error:  # copying and replacing layers of foreign code may raise any error
         raise ConfigError(
-            f"the layers cannot be copied and replaced ({type(error).__name__}: {_line(error)}); define classes at "
-            "the top level of their file, or replace the layers yourself and leave model.fix out"
+            f"the layers cannot be copied and replaced ({type(error).__name__}: {error_text(error, 300)}); define "
+            "classes at the top level of their file, or replace the layers yourself and leave model.fix out"
         ) from error
 
 
@@ -108,7 +110,7 @@ def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> Non
     except Exception as error:
         raise ConfigError(
             f"model.factory={path}: its loss fails on {architecture.outputs} output(s) and {_kind_of(labels)} with "
-            f"{type(error).__name__}: {_line(error)}"
+            f"{type(error).__name__}: {error_text(error, 300)}"
         ) from error
     finally:
         module.train()
@@ -183,7 +185,7 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
     except Exception as error:
         raise ConfigError(
             f"model.factory={path}: fails on records of shape {architecture.input_shape} with "
-            f"{type(error).__name__}: {_line(error)}; {_given(architecture)}"
+            f"{type(error).__name__}: {error_text(error, 300)}; {_given(architecture)}"
         ) from error
     finally:
         module.train()
@@ -214,8 +216,3 @@ def _working_directory_importable() -> Iterator[None]:
     finally:
         if here in sys.path:
             sys.path.remove(here)
-
-
-def _line(error: object) -> str:
-    """An error's message on one line of bounded length."""
-    return " ".join(str(error).split())[:300]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from homo_dp.core.errors import ConfigError, ModelFileError
+from homo_dp.core.errors import ConfigError, ModelFileError, error_text
 from homo_dp.core.files import atomic_write
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.registry import build_module
@@ -134,7 +134,7 @@ def _read(path: str | Path) -> tuple[ModelCard, dict[str, Tensor]]:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(
-            f"{path}: is damaged or not a model file ({_line(error)}); copy or train it again"
+            f"{path}: is damaged or not a model file ({error_text(error)}); copy or train it again"
         ) from error
     return card, tensors
 
@@ -151,7 +151,9 @@ def _check_header(path: str | Path) -> None:
     except FileNotFoundError as error:
         raise ModelFileError(f"{path}: no such model file; train first or correct the path") from error
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"{path}: cannot be read ({_line(error)}); check the path and its permissions") from error
+        raise ModelFileError(
+            f"{path}: cannot be read ({error_text(error)}); check the path and its permissions"
+        ) from error
     header = int.from_bytes(start[:8], "little")
     if len(start) < 9 or start[8:] != b"{" or header > min(size - 8, LARGEST_HEADER):
         raise ModelFileError(f"{path}: is damaged or not a model file (bad header); copy or train it again")
@@ -183,7 +185,9 @@ def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
             values["privacy"],
         )
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-        raise ModelFileError(f"{path}: its metadata are damaged ({_line(error)}); copy or train it again") from error
+        raise ModelFileError(
+            f"{path}: its metadata are damaged ({error_text(error)}); copy or train it again"
+        ) from error
     _check_card(path, card)
     return card
 
@@ -221,7 +225,3 @@ def _check_tensors(path: str | Path, module: nn.Module, tensors: Mapping[str, Te
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number")
-
-
-def _line(error: object) -> str:
-    return " ".join(str(error).split())[:200]

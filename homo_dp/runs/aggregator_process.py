@@ -35,7 +35,7 @@ from homo_dp.federation.sessions.build import (
 from homo_dp.federation.sessions.crash_state import Row, RunFolder
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import Members, SessionRules
-from homo_dp.federation.sessions.plan import Plan, difference, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
@@ -170,13 +170,13 @@ class AggregatorProcess:
             transport.close()
             folder.close()
 
-    def _plan(self, joined: Mapping[str, int | None]) -> Plan:
+    def _plan(self, joined: Mapping[str, int | None]) -> PlanJson:
         declared = self.config.data.rows
         rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
         self._settle(rows)
         return make_plan(self.config, rows, self.encoding.to_json())
 
-    def _same_plan(self, plan: Plan) -> Plan:
+    def _same_plan(self, plan: PlanJson) -> PlanJson:
         self._settle(plan["rows"])
         kept = read_plan(plan)  # one of an earlier version lacks keys that have a default
         changed = difference(kept, make_plan(self.config, plan["rows"], self.encoding.to_json()))
@@ -202,7 +202,7 @@ class AggregatorProcess:
         least = federation.min_parties or len(federation.parties)
         return SessionRules(least, federation.round_timeout, federation.on_missing == "stop")
 
-    def _aggregator(self, plan: Plan, folder: Path) -> Aggregator:
+    def _aggregator(self, plan: PlanJson, folder: Path) -> Aggregator:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
@@ -232,7 +232,7 @@ class AggregatorProcess:
             numbers["bytes"] = float(payload_bytes(found.weights) * messages)
         return numbers
 
-    def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: Plan) -> None:
+    def _write(self, aggregator: Aggregator, session: AggregatorSession, plan: PlanJson) -> None:
         config, output = self.config, self.config.output
         promised = promised_statement(config, aggregator, plan, aggregator.round)
         if not aggregator.mechanism.trains:

@@ -17,7 +17,7 @@ from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import InputError
 from homo_dp.core.files import write_whole
-from homo_dp.federation.sessions.plan_schema import Plan, PlanRefused
+from homo_dp.federation.sessions.plan_schema import PlanJson, PlanRefused
 
 ASKED: Final = "asked.json"
 ROWS_TOLD: Final = "rows told to the aggregator"  # the declared count among what is given away, or "no"
@@ -44,7 +44,7 @@ def must_ask(own: Config) -> bool:
     return rules.approve == "ask" or own.party.caps.epsilon is None
 
 
-def wait_for_word(folder: Path, plan: Plan, values: Mapping[str, Any], run: str, screen: Screen) -> None:
+def wait_for_word(folder: Path, plan: PlanJson, values: Mapping[str, Any], run: str, screen: Screen) -> None:
     """Wait until the operator approves this plan; PlanRefused if it is refused. Nobody is told anything meanwhile."""
     digest = plan_digest(plan)
     if _word(folder, digest) is None:
@@ -78,7 +78,7 @@ def read_question(folder: Path) -> dict[str, Any] | None:
     return found if found is not None and isinstance(found.get("given_away"), dict) and "plan" in found else None
 
 
-def plan_digest(plan: Plan) -> str:
+def plan_digest(plan: PlanJson) -> str:
     """What an approval is bound to.
 
     >>> plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1})

@@ -29,12 +29,12 @@ ADD_OR_REMOVE_ONE, REPLACE_ONE = "add_or_remove_one", "replace_one"
 
 
 @dataclass(frozen=True)
-class Plan:
+class BudgetPlan:
     """Steps on draws of ``drawn`` out of ``total`` rows (or users), each with noise on the sum.
 
     ``epochs`` counts passes over the rows; for users it is None and ``rounds`` counts the steps.
 
-    >>> Plan(total=60_000, drawn=256, epochs=60, delta=1e-5).steps
+    >>> BudgetPlan(total=60_000, drawn=256, epochs=60, delta=1e-5).steps
     14063
     """
 
@@ -109,10 +109,10 @@ class Change:
     refusals: tuple[str, ...] = ()
 
 
-def changes(plan: Plan, noise_multiplier: float, target_epsilon: float | None = None) -> Iterator[Change]:
+def changes(plan: BudgetPlan, noise_multiplier: float, target_epsilon: float | None = None) -> Iterator[Change]:
     """What half and twice of each knob would do: to the noise needed if there is a target, else to epsilon."""
 
-    def result(other: Plan) -> float:
+    def result(other: BudgetPlan) -> float:
         return other.epsilon(noise_multiplier).quoted if target_epsilon is None else other.noise_for(target_epsilon)
 
     if target_epsilon is None:
@@ -144,5 +144,5 @@ def _allowed(knob: str, result: Callable[[float], float], value: float) -> tuple
         return None, (f"{knob} {value:g}: {refusal}",)
 
 
-def _with_total(plan: Plan, value: float) -> Plan:
+def _with_total(plan: BudgetPlan, value: float) -> BudgetPlan:
     return replace(plan, total=int(value), drawn=int(value) if plan.sampling == "everyone" else plan.drawn)

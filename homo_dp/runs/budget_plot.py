@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from homo_dp.core.errors import InputError
 from homo_dp.core.files import check_writable, write_whole
 from homo_dp.privacy.accounting.accountants import epsilon_curve
-from homo_dp.runs.budget_plan import Plan
+from homo_dp.runs.budget_plan import BudgetPlan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ def check_plot(path: str) -> None:
     check_writable(path, "--plot")
 
 
-def draw(path: str, plan: Plan, noise_multiplier: float) -> None:
+def draw(path: str, plan: BudgetPlan, noise_multiplier: float) -> None:
     """Write the picture, whole or not at all."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -93,7 +93,7 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
     write_whole(path, picture.getvalue(), "--plot")
 
 
-def _curve(axes: Axes, plan: Plan, noise: float, colour: str, planned: bool) -> None:
+def _curve(axes: Axes, plan: BudgetPlan, noise: float, colour: str, planned: bool) -> None:
     whole = math.ceil(plan.steps / POINTS)
     pieces, first = divmod(plan.steps, whole)  # what is left over is done first, so that the curve ends with the plan
     spent = epsilon_curve(plan.event(noise, whole), pieces, plan.delta, before=plan.event(noise, first))
@@ -116,5 +116,5 @@ def _curve(axes: Axes, plan: Plan, noise: float, colour: str, planned: bool) -> 
     )
 
 
-def _length(plan: Plan) -> float:
+def _length(plan: BudgetPlan) -> float:
     return float(plan.steps) if plan.epochs is None else float(plan.epochs)

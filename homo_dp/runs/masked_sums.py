@@ -13,7 +13,7 @@ from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.secure_sums.party import SecureSumParty
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.crash_state import SumFiles
-from homo_dp.federation.sessions.plan import Plan, PlanRefused
+from homo_dp.federation.sessions.plan import PlanJson, PlanRefused
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.privacy.private_sum import NoiseShare
@@ -22,7 +22,7 @@ from homo_dp.transport.keys import PublicKey
 from homo_dp.transport.sealing import Sealer
 
 
-def party_sums(own: Config, plan: Plan, sealer: Sealer, mechanism: Mechanism, folder: Path) -> PartySums | None:
+def party_sums(own: Config, plan: PlanJson, sealer: Sealer, mechanism: Mechanism, folder: Path) -> PartySums | None:
     """A party's side, None where nothing is masked; ``plan`` is as it came, since all parties must have got the same.
 
     Guarantees:
@@ -47,7 +47,9 @@ def party_sums(own: Config, plan: Plan, sealer: Sealer, mechanism: Mechanism, fo
     return PartySums(run_name(own), party, found, mechanism.sums, mechanism.rounds)
 
 
-def aggregator_sums(run: str, plan: Plan, sealer: Sealer, mechanism: Mechanism, folder: Path) -> AggregatorSums | None:
+def aggregator_sums(
+    run: str, plan: PlanJson, sealer: Sealer, mechanism: Mechanism, folder: Path
+) -> AggregatorSums | None:
     """The aggregator's side, None where nothing is masked."""
     found = mechanism.masked_sum
     if found is None or found.share is None:
@@ -56,12 +58,12 @@ def aggregator_sums(run: str, plan: Plan, sealer: Sealer, mechanism: Mechanism, 
     return AggregatorSums(run, roster, found, SumFiles(folder / "sums"), mechanism.sums, mechanism.rounds)
 
 
-def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: Plan) -> Roster:
+def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: PlanJson) -> Roster:
     identities = {name: key.raw[:32] for name, key in keys.items()}
     return Roster(run, identities, share.dropouts, share.colluders, plan_digest(plan))
 
 
-def plan_digest(plan: Plan) -> str:
+def plan_digest(plan: PlanJson) -> str:
     """The digest of a plan that parties sign, so that all who share noise have agreed to the same plan.
 
     >>> plan_digest({"rounds": 3, "version": 1}) == plan_digest({"version": 1, "rounds": 3})

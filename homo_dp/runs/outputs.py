@@ -29,7 +29,7 @@ from homo_dp.models.scoring import no_metrics, outputs_of, score_tables
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.code_version import commit_tags
 from homo_dp.runs.round_metrics import GradientNorms
-from homo_dp.runs.simulation import Outcome
+from homo_dp.runs.simulation import RunOutcome
 from homo_dp.tracking.files import companion, write_json
 from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 from homo_dp.tracking.predictions import PredictionWriter
@@ -47,7 +47,7 @@ class Written:
 
 
 def write_outputs(
-    outcome: Outcome,
+    outcome: RunOutcome,
     ledger: Ledger | None,
     norms: GradientNorms | None = None,
     begin: Callable[[Mapping[str, Any]], None] = lambda _: None,
@@ -136,7 +136,7 @@ def replaced(output: OutputConfig) -> str | None:
     return f"replaces {', '.join(there)}{run}; --keep writes each run into a folder of its own"
 
 
-def worth_of(outcome: Outcome) -> dict[str, Any]:
+def worth_of(outcome: RunOutcome) -> dict[str, Any]:
     """What the result is to be compared with: the most frequent class, and a plain fit where the rows are public."""
     parties, task, data = outcome.federation.parties.values(), outcome.model.task, outcome.config.data
     test = [party.test for party in parties if party.test is not None and len(party.test)]
@@ -170,7 +170,7 @@ def report_facts(config: Config) -> dict[str, Any]:
 
 
 def indicators_of(
-    outcome: Outcome, ledger: Mapping[str, Any] | None, worth: Mapping[str, Any] | None = None
+    outcome: RunOutcome, ledger: Mapping[str, Any] | None, worth: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The content of the indicators file: metrics, the privacy statement, every round, the state of the ledger."""
     worth = worth_of(outcome) if worth is None else worth
@@ -294,7 +294,7 @@ def judged_line(indicators: Mapping[str, Any]) -> str | None:
     return text
 
 
-def _write_predictions(outcome: Outcome, path: Path) -> None:
+def _write_predictions(outcome: RunOutcome, path: Path) -> None:
     """The test rows of all parties with their predictions; without test rows the header alone, over any older file."""
     federation, task = outcome.federation, outcome.model.task
     tests = {name: party.test for name, party in federation.parties.items() if party.test is not None}
@@ -308,7 +308,7 @@ def _write_predictions(outcome: Outcome, path: Path) -> None:
             writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
 
 
-def _write_for_parties(outcome: Outcome, output: OutputConfig, model: bytes) -> None:
+def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) -> None:
     """What single parties of a simulation get under names of their own: each only what is of its rows."""
     task, threshold = outcome.model.task, outcome.config.predict.threshold
     for name, wanted in output.parties.items():
@@ -333,7 +333,7 @@ def _write_for_parties(outcome: Outcome, output: OutputConfig, model: bytes) -> 
             write_indicators(wanted.indicatorFileName, indicators, f"output.parties.{name}.indicatorFileName")
 
 
-def model_card(outcome: Outcome) -> ModelCard:
+def model_card(outcome: RunOutcome) -> ModelCard:
     """What the model file says beside the weights."""
     encoding = outcome.federation.encoding
     return ModelCard(

@@ -9,7 +9,7 @@ from homo_dp.data.parties import load_federation
 from homo_dp.federation.sessions.build import build_mechanism, noise_source
 from homo_dp.federation.sessions.crash_state import read_state
 from homo_dp.federation.sessions.plan import (
-    Plan,
+    PlanJson,
     agree,
     check_price,
     facts_for_party,
@@ -28,7 +28,7 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     kept = read_state(own.party.folder / run_name(own) / "plan.safetensors")
     federation = load_federation(own if kept is None else agree(own, kept[1]["plan"]), own.train.seed, only=name)
     encoding = federation.encoding.to_json()
-    plan: Plan = make_plan(own, {}, encoding) if kept is None else kept[1]["plan"]
+    plan: PlanJson = make_plan(own, {}, encoding) if kept is None else kept[1]["plan"]
     source = "this party's own config (no plan has come yet)" if kept is None else "the aggregator's plan"
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
     config = agree(own, plan)

@@ -40,7 +40,7 @@ from homo_dp.federation.sessions.crash_state import FINAL, PartyFiles, RunFolder
 from homo_dp.federation.sessions.party import Mistrusted, PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import LearningFirst, Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
-    Plan,
+    PlanJson,
     PlanRefused,
     agree,
     check_count,
@@ -80,7 +80,7 @@ from homo_dp.runs.processes import (
 )
 from homo_dp.runs.round_metrics import GradientNorms, payload_bytes, promised_numbers
 from homo_dp.runs.run_facts import failure_tags
-from homo_dp.runs.simulation import Outcome
+from homo_dp.runs.simulation import RunOutcome
 from homo_dp.runs.statistics_outputs import show_statement, write_statement
 from homo_dp.tracking.indicators import numbers_of
 from homo_dp.tracking.mlflow.tracker import open_tracker
@@ -191,7 +191,7 @@ class PartyProcess:
         client = load_client(str(self.own.party.client), self.name)
         return ClientFit(model.module, own, client, config.train)
 
-    def _build(self, folder: RunFolder, plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+    def _build(self, folder: RunFolder, plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
         """Check plan and config, then read the rows. A row that does not fit is left out: no answer depends on it."""
         told, plan = plan, read_plan(plan)
         config = agree(self.own, plan)
@@ -383,7 +383,7 @@ class PartyProcess:
             kept = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]})
             show_statement(self.screen, self.run_id, statement, files, kept)
             return
-        outcome = Outcome(
+        outcome = RunOutcome(
             run=self.run_id,
             config=job.config,
             federation=job.federation,
@@ -399,7 +399,7 @@ class PartyProcess:
         tracked = self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]}, last)
         self._show(outcome, written, tracked)
 
-    def _show(self, outcome: Outcome, written: Written, tracked: str | None) -> None:
+    def _show(self, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
         names = [name for name in ("loss", "acc", "auc", "r2", "mse") if f"test_{name}" in written.indicators]
         cells = [[part, *(written.indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")]
         self.screen.table("metrics (local)", ["rows of", *names], cells)

@@ -38,7 +38,7 @@ from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
-from homo_dp.federation.sessions.plan import Plan, agree, difference, hides_count, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, agree, difference, hides_count, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
@@ -65,7 +65,7 @@ USERS = "users"  # all users of a run stand under one name: no output says who w
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """What a simulation ends with, complete or interrupted."""
 
     run: str
@@ -127,7 +127,7 @@ class Simulation:
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
-        self._agreed_to: Plan | None = None
+        self._agreed_to: PlanJson | None = None
         self.best_round = best_round_of(config)
         self.rounds: list[RoundRow] = []
         self.gradient_norms = GradientNorms()
@@ -136,7 +136,7 @@ class Simulation:
     def plans(self) -> dict[str, PartyPlan]:
         return {name: party.plan for name, party in self.parties.items()}
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Train, from ``train.init_from`` if it is given; Ctrl-C ends early with the rounds that were finished.
 
         The aggregator's session runs until it waits; then the parties take what was written to them, and their charges
@@ -172,7 +172,7 @@ class Simulation:
                 sessions[message.recipient].take(message)
         except KeyboardInterrupt:
             interrupted = True
-        return Outcome(
+        return RunOutcome(
             run=self.run_id,
             config=self.config,
             federation=self.federation,
@@ -197,7 +197,7 @@ class Simulation:
     def _session(self, name: str, transport: MemoryEnd) -> PartySession:
         """The party's side; the party was built at the start, so that what its config cannot do is said then."""
 
-        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             self._check_plan(plan)
             self.parties[name].outbox = outbox
             return self.parties[name]
@@ -207,12 +207,12 @@ class Simulation:
         return PartySession(duty, transport, PartyMemory())
 
     @functools.cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> PlanJson:
         """The job as an aggregator would describe it to these parties."""
         rows = {name: facts.rows for name, facts in self.facts.parties.items()}
         return make_plan(self.config, rows, self.federation.encoding.to_json())
 
-    def _check_plan(self, plan: Plan) -> None:
+    def _check_plan(self, plan: PlanJson) -> None:
         """Agree to the plan as a party between machines does; once, since all parties have one config here.
 
         Caps are a party's defence against a config that is not its own, so here they are off.

@@ -13,7 +13,7 @@ from homo_dp.core.heavy_imports import quick_imports
 if TYPE_CHECKING:
     from homo_dp.config.schema import Config
     from homo_dp.console.screen import Progress, Screen
-    from homo_dp.runs.simulation import Outcome, Simulation
+    from homo_dp.runs.simulation import RunOutcome, Simulation
     from homo_dp.tracking.tracker import Tracker
 
 
@@ -68,7 +68,7 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
         yield simulation
 
 
-def check_rounds(outcome: Outcome, tracker: Tracker) -> None:
+def check_rounds(outcome: RunOutcome, tracker: Tracker) -> None:
     """Raise if the run was interrupted before its first round was over, so that there is nothing to write."""
     if outcome.interrupted and not outcome.rounds:
         tracker.finish("KILLED", {}, {})

@@ -17,7 +17,7 @@ from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
-from homo_dp.federation.sessions.plan import Plan, facts_for_aggregator, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
@@ -97,7 +97,7 @@ class SmallRun:
         session.run()
         return session
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlanJson:
         return make_plan(self.config, dict.fromkeys(self.members.parties, None if self.sums is None else 20), {})
 
     def _mechanism(self) -> Mechanism:
@@ -109,7 +109,7 @@ class SmallRun:
         folder.mkdir(exist_ok=True)
         ledger = Ledger(folder / "ledger.sqlite")
 
-        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             if plan["version"] != 1:
                 raise ConfigError("unknown plan")
             if self.sums is None:

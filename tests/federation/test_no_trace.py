@@ -29,7 +29,7 @@ from homo_dp.federation.sessions import party as party_module
 from homo_dp.federation.sessions.build import federation_facts, noise_source
 from homo_dp.federation.sessions.crash_state import PartyFiles, RunFolder, read_state
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
-from homo_dp.federation.sessions.plan import Plan, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, make_plan
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox
@@ -96,7 +96,7 @@ class Life:
         self.lock = RunFolder(self.folder / "state", RUN)
         config, mechanism = carrying(**self.overrides)
 
-        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(config, self.folder, mechanism=mechanism, outbox=outbox)
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Message, encode
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import RunFolder
-from homo_dp.federation.sessions.plan import Plan, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, make_plan
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.runs import party_process
@@ -52,7 +52,7 @@ def job(columns: Mapping[str, Any], **overrides: Any) -> Config:
     return load_config(None, JOB | {"data.columns": dict(columns)} | keys)
 
 
-def plan_of(config: Config, rows: int | None = None) -> Plan:
+def plan_of(config: Config, rows: int | None = None) -> PlanJson:
     return make_plan(config, {PARTY: rows}, public_encoding(config).to_json())
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.runs.budget_plan import Plan, changes
+from homo_dp.runs.budget_plan import BudgetPlan, changes
 
-STANDARD = Plan(total=60_000, drawn=256, epochs=15, delta=1e-5)
+STANDARD = BudgetPlan(total=60_000, drawn=256, epochs=15, delta=1e-5)
 
 
 def test_noise_for_a_target_keeps_it() -> None:
@@ -18,19 +18,19 @@ def test_noise_for_a_target_keeps_it() -> None:
 @pytest.mark.parametrize("options", [{"drawn": 70_000}, {"delta": 0.5}, {"epochs": -1.0}, {"total": 0}])
 def test_plans_that_promise_nothing(options: dict[str, float]) -> None:
     with pytest.raises(PrivacyError):
-        Plan(**{"total": 60_000, "drawn": 256, "epochs": 15, "delta": 1e-5, **options})  # type: ignore[arg-type]
+        BudgetPlan(**{"total": 60_000, "drawn": 256, "epochs": 15, "delta": 1e-5, **options})  # type: ignore[arg-type]
 
 
 def test_users_count_rounds() -> None:
-    plan = Plan(total=1000, drawn=50, rounds=20)
+    plan = BudgetPlan(total=1000, drawn=50, rounds=20)
     assert (plan.steps, plan.sample_rate, plan.names) == (20, 0.05, ("cohort", "population"))
     assert plan.epsilon(1.0).pld is not None
-    fixed = Plan(total=1000, drawn=50, rounds=20, sampling="fixed", relation="replace_one")
+    fixed = BudgetPlan(total=1000, drawn=50, rounds=20, sampling="fixed", relation="replace_one")
     assert fixed.epsilon(1.0).pld is None
 
 
 def test_each_knob_turns_the_right_way() -> None:
-    found = {change.knob: change for change in changes(Plan(total=6000, drawn=256, epochs=3, delta=1e-5), 1.1)}
+    found = {change.knob: change for change in changes(BudgetPlan(total=6000, drawn=256, epochs=3, delta=1e-5), 1.1)}
     assert list(found) == ["noise multiplier", "batch size", "epochs", "rows", "delta"]
     for knob, more_is_less in (("noise multiplier", True), ("epochs", False), ("rows", True), ("delta", True)):
         change = found[knob]
@@ -40,6 +40,6 @@ def test_each_knob_turns_the_right_way() -> None:
 
 
 def test_a_knob_that_cannot_be_turned_says_why() -> None:
-    found = {change.knob: change for change in changes(Plan(total=300, drawn=256, epochs=1, delta=1e-5), 1.1)}
+    found = {change.knob: change for change in changes(BudgetPlan(total=300, drawn=256, epochs=1, delta=1e-5), 1.1)}
     assert found["batch size"].result_at_twice is None
     assert "must be at most" in found["batch size"].refusals[0]

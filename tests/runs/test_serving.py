@@ -23,7 +23,7 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.party import main as party_command
 from homo_dp.runs.run_status import status as status_of
 from homo_dp.runs.serving import PartyServer
-from homo_dp.transport.flower.envelopes import Question
+from homo_dp.transport.flower.envelopes import SealedQuestion
 from homo_dp.transport.flower.relay import PartyPlace, carry
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows, served
@@ -224,9 +224,9 @@ def test_on_flower_a_clientapp_calls_runs_that_an_asker_may_use(tmp_path: Path) 
     place = PartyPlace(tmp_path / "party.sock")
     try:
         with server._door():
-            assert carry(Question("made-up"), place).state == "failed"
+            assert carry(SealedQuestion("made-up"), place).state == "failed"
             assert not server._called
-            asking = Thread(target=carry, args=(Question("a-1"), place), daemon=True)
+            asking = Thread(target=carry, args=(SealedQuestion("a-1"), place), daemon=True)
             asking.start()
             while not server._called:
                 time.sleep(0.01)
@@ -234,10 +234,10 @@ def test_on_flower_a_clientapp_calls_runs_that_an_asker_may_use(tmp_path: Path) 
             assert list(server._running) == ["a-1"]
             layer = yaml.safe_load((tmp_path / "state" / "a-1" / "served.yaml").read_text())
             assert layer["transport"]["flower"]["socket"] is None  # its own, in its folder
-            assert carry(Question("a-2"), place).state == "other_run"  # one at once
+            assert carry(SealedQuestion("a-2"), place).state == "other_run"  # one at once
             assert server._running["a-1"].wait(60) == 2  # it has no config to start from
             server.turn()
-            assert carry(Question("a-1"), place).state == "ended"
+            assert carry(SealedQuestion("a-1"), place).state == "ended"
             asking.join(60)
             assert not asking.is_alive()
     finally:

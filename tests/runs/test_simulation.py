@@ -12,7 +12,7 @@ import torch
 from homo_dp.config.load import load_config
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.runs.simulation import Outcome, RoundRow, Simulation
+from homo_dp.runs.simulation import RoundRow, RunOutcome, Simulation
 
 
 def _simulation(folder: Path, **keys: Any) -> tuple[Simulation, list[RoundRow]]:
@@ -25,7 +25,7 @@ def _simulation(folder: Path, **keys: Any) -> tuple[Simulation, list[RoundRow]]:
     return Simulation(load_config(None, settings | keys), on_round), told
 
 
-def _run(folder: Path, **keys: Any) -> tuple[Outcome, list[RoundRow]]:
+def _run(folder: Path, **keys: Any) -> tuple[RunOutcome, list[RoundRow]]:
     simulation, told = _simulation(folder, **keys)
     return simulation.run(), told
 

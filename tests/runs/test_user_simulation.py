@@ -14,7 +14,7 @@ from homo_dp.models.files import load_model
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.outputs import write_outputs
-from homo_dp.runs.simulation import Outcome, RoundRow
+from homo_dp.runs.simulation import RoundRow, RunOutcome
 from homo_dp.runs.user_simulation import UserSimulation
 from homo_dp.tracking.indicators import published
 from tests.commands import Finished, run_command
@@ -28,7 +28,9 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def simulated(keys: dict[str, Any], recipe: str = "dp_fedavg.yaml") -> tuple[Outcome, list[RoundRow], UserSimulation]:
+def simulated(
+    keys: dict[str, Any], recipe: str = "dp_fedavg.yaml"
+) -> tuple[RunOutcome, list[RoundRow], UserSimulation]:
     told: list[RoundRow] = []
 
     def on_round(row: RoundRow, parties: Any) -> None:

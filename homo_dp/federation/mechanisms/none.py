@@ -6,7 +6,7 @@ from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan,
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 
 
-class NoPrivacy(Mechanism):
+class PlainAveraging(Mechanism):
     """Sends the trained weights as they are. It guarantees nothing."""
 
     name = "none"

@@ -41,7 +41,7 @@ from homo_dp.federation.sessions.crash_state import (
 )
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import SKIPPED
-from homo_dp.federation.sessions.plan import Plan
+from homo_dp.federation.sessions.plan import PlanJson
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.privacy.accounting.events import from_json, to_json
 
@@ -84,7 +84,7 @@ class _KeptPlan(Schema):
 class Saved:
     """What a killed or stopped aggregator left."""
 
-    plan: Plan
+    plan: PlanJson
     tensors: Weights
     facts: _KeptFacts
     rows: list[Row]
@@ -108,7 +108,7 @@ class RunState:
         agreed = state_file(self._plan_path).check(_KeptPlan, plan[1]).plan
         return Saved(agreed, tensors, kept, self._rows.load(kept.round))
 
-    def begin(self, aggregator: Aggregator, plan: Plan) -> None:
+    def begin(self, aggregator: Aggregator, plan: PlanJson) -> None:
         """Keep the plan of a new run."""
         write_state(self._plan_path, {}, {"plan": plan}, point="aggregator_plan")
         self.save(aggregator)
@@ -126,7 +126,7 @@ class RunState:
 class RunMemory:
     """The state of an aggregator that lives as long as its run: nothing to keep beside the aggregator itself."""
 
-    def begin(self, aggregator: Aggregator, plan: Plan) -> None:
+    def begin(self, aggregator: Aggregator, plan: PlanJson) -> None:
         """A new run begins."""
 
     def add_row(self, row: Row) -> None:
@@ -148,7 +148,7 @@ class AggregatorSession:
     def __init__(
         self,
         aggregator: Aggregator,
-        plan: Plan,
+        plan: PlanJson,
         members: Members,
         rules: SessionRules,
         state: RunState | RunMemory,

@@ -10,14 +10,14 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.sessions.aggregator import Aggregator
-from homo_dp.federation.sessions.plan import Plan
+from homo_dp.federation.sessions.plan import PlanJson
 from homo_dp.federation.sessions.statement import ONE_PARTY_NOTE, privacy_statement
 
 KEPT = "kept by the parties"
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
 
 
-def promised_plans(config: Config, aggregator: Aggregator, plan: Plan) -> dict[str, PartyPlan] | None:
+def promised_plans(config: Config, aggregator: Aggregator, plan: PlanJson) -> dict[str, PartyPlan] | None:
     """What each party planned, as far as the aggregator can know; None where it depends on rows that none declared."""
     mechanism = aggregator.mechanism
     if not (config.private and mechanism.private) or _hidden(mechanism, plan):
@@ -25,7 +25,7 @@ def promised_plans(config: Config, aggregator: Aggregator, plan: Plan) -> dict[s
     return {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
 
 
-def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, rounds_done: int) -> dict[str, Any]:
+def promised_statement(config: Config, aggregator: Aggregator, plan: PlanJson, rounds_done: int) -> dict[str, Any]:
     """The ``privacy`` part of the aggregator's indicators, after ``rounds_done`` rounds."""
     mechanism, rows = aggregator.mechanism, plan["rows"]
     private = config.private and mechanism.private
@@ -48,13 +48,13 @@ def promised_statement(config: Config, aggregator: Aggregator, plan: Plan, round
     return {**statement, "basis": BASIS}
 
 
-def _hidden(mechanism: Mechanism, plan: Plan) -> bool:
+def _hidden(mechanism: Mechanism, plan: PlanJson) -> bool:
     """Whether epsilon depends on rows that a party keeps to itself."""
     counted = mechanism.unit == "record" and mechanism.price_needs_rows
     return counted and any(count is None for count in plan["rows"].values())
 
 
-def _without_rows(config: Config, aggregator: Aggregator, plan: Plan, private: bool) -> dict[str, Any]:
+def _without_rows(config: Config, aggregator: Aggregator, plan: PlanJson, private: bool) -> dict[str, Any]:
     """Parties that keep their row counts to themselves promise the target and solve their own noise for it."""
     target, delta = config.privacy.target_epsilon, config.privacy.delta
     if not private:

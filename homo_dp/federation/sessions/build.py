@@ -23,7 +23,7 @@ from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
-from homo_dp.federation.mechanisms.none import NoPrivacy
+from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.statistics import Learnt, Statistics
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
@@ -44,7 +44,7 @@ from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise
 log = logging.getLogger(__name__)
 
 MECHANISMS: Mapping[str, type[Mechanism]] = {
-    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, NoPrivacy)
+    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, PlainAveraging)
 }
 
 

@@ -32,7 +32,7 @@ from homo_dp.federation.sessions.outbox_answers import packed, unpacked
 from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
 from homo_dp.federation.sessions.plan import change, release_names
-from homo_dp.federation.sessions.plan_schema import Plan
+from homo_dp.federation.sessions.plan_schema import PlanJson
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
@@ -243,7 +243,7 @@ class PartyDuty:
     run: str
     ledger: Ledger | None
     declared_rows: int | None
-    build: Callable[[Plan, Outbox | MemoryOutbox], Party]
+    build: Callable[[PlanJson, Outbox | MemoryOutbox], Party]
     measure: Callable[[int, Weights], dict[str, Any]] | None
     say: Callable[[str], None]
     patience: float = 3600.0
@@ -274,7 +274,7 @@ class PartySession:
             **dict.fromkeys(PartySums.KINDS, self._take_sums),
         }
         self._questions: dict[str, Callable[[Message], Message | None]] = {}
-        self._plan: Plan | None = None
+        self._plan: PlanJson | None = None
         self._answer: Message | None = None  # the last one, for a party that charges nothing
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
@@ -374,7 +374,7 @@ class PartySession:
         self.state.keep_plan(plan)
         crash_point("party.after_plan")
 
-    def _agree(self, plan: Plan) -> None:
+    def _agree(self, plan: PlanJson) -> None:
         """Start with a plan, or tell the aggregator in one word why not, and stop."""
         try:
             self._start(plan)
@@ -382,7 +382,7 @@ class PartySession:
             self._messages.refuse_plan(refusal)
             raise
 
-    def _start(self, plan: Plan) -> None:
+    def _start(self, plan: PlanJson) -> None:
         """Build the party of a plan, and put it where it was when it was killed."""
         party = self.duty.build(plan, self.state.outbox)
         party.keep = self.state.keep_fit

@@ -32,7 +32,7 @@ from homo_dp.federation.sessions.plan_schema import (
     check_sizes,
     read_plan,
 )
-from homo_dp.federation.sessions.plan_schema import Plan as Plan
+from homo_dp.federation.sessions.plan_schema import PlanJson as PlanJson
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
@@ -41,7 +41,7 @@ _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
 _MOST_TURNS = 10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
 
 
-def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> Plan:
+def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> PlanJson:
     """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
     train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
     privacy = every_key(config.privacy)
@@ -68,7 +68,7 @@ def _asks(privacy: Mapping[str, Any]) -> bool:
     return bool(privacy["secure_aggregation"])
 
 
-def change(kept: Plan, plan: Plan) -> str | None:
+def change(kept: PlanJson, plan: PlanJson) -> str | None:
     """What a plan that came later under the same run changes, also if it is too large to be read; None if nothing."""
     try:
         check_sizes(plan)
@@ -77,7 +77,7 @@ def change(kept: Plan, plan: Plan) -> str | None:
     return difference(kept, plan)
 
 
-def difference(old: Plan, new: Plan) -> str | None:
+def difference(old: PlanJson, new: PlanJson) -> str | None:
     """The first key in which two plans differ, None if they are the same job.
 
     Declared rows aside; and the order of columns, which the digest of the encoding covers.
@@ -102,7 +102,7 @@ def encoding_digest(encoding: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
-def agree(own: Config, plan: Plan) -> Config:
+def agree(own: Config, plan: PlanJson) -> Config:
     """The config that a party runs with, or PlanRefused; touches no data.
 
     Guarantees:
@@ -157,7 +157,7 @@ def check_price(own: Config, plan: PartyPlan) -> None:
             )
 
 
-def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
+def check_encoding(plan: PlanJson, encoding: Mapping[str, Any]) -> None:
     """Refuse to train on columns that mean something else here than at the aggregator."""
     if encoding_digest(encoding) != plan["encoding"]:
         raise PlanRefused(
@@ -168,7 +168,7 @@ def check_encoding(plan: Plan, encoding: Mapping[str, Any]) -> None:
 
 
 def facts_for_party(
-    config: Config, plan: Plan, name: str, rows: int, parameters: int, outputs: int = 1
+    config: Config, plan: PlanJson, name: str, rows: int, parameters: int, outputs: int = 1
 ) -> FederationFacts:
     """The facts as a party knows them: its own rows, and those that others declared (its own count where they did not).
 
@@ -180,7 +180,7 @@ def facts_for_party(
     return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
 
 
-def facts_for_aggregator(config: Config, plan: Plan, parameters: int, outputs: int = 1) -> FederationFacts:
+def facts_for_aggregator(config: Config, plan: PlanJson, parameters: int, outputs: int = 1) -> FederationFacts:
     """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
     train, needs_rows = config.train, needs_declared_rows(config)
     parties = {}
@@ -201,7 +201,7 @@ def needs_declared_rows(config: Config) -> str | None:
     return mechanism_class(config.privacy.mechanism).needs_rows(config)
 
 
-def _check_code(own: Config, plan: Plan) -> None:
+def _check_code(own: Config, plan: PlanJson) -> None:
     mechanism, factory = plan["privacy"]["mechanism"], plan["model"]["factory"]
     if mechanism not in BUILT_IN and mechanism != own.privacy.mechanism:
         raise PlanRefused(
@@ -211,7 +211,7 @@ def _check_code(own: Config, plan: Plan) -> None:
         raise PlanRefused("factory", f"model.factory={factory}: is code that this party's config does not name")
 
 
-def _check_protection(own: Config, plan: Plan) -> None:
+def _check_protection(own: Config, plan: PlanJson) -> None:
     mechanism = plan["privacy"]["mechanism"]
     found = mechanism_class(mechanism)
     if not found.private and own.privacy.mechanism != mechanism:
@@ -230,7 +230,7 @@ def _check_protection(own: Config, plan: Plan) -> None:
         )
 
 
-def _check_caps(own: Config, plan: Plan) -> None:
+def _check_caps(own: Config, plan: PlanJson) -> None:
     caps, rounds = own.party.caps, plan["train"]["rounds"]
     if epsilon_cap(own) is None and own.private and mechanism_class(plan["privacy"]["mechanism"]).private:
         raise PlanRefused(
@@ -250,7 +250,7 @@ def _check_caps(own: Config, plan: Plan) -> None:
         )
 
 
-def _check_shared_noise(own: Config, plan: Plan) -> None:
+def _check_shared_noise(own: Config, plan: PlanJson) -> None:
     """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add it alone."""
     asked = plan["privacy"]
     if not asked.get("secure_aggregation"):
@@ -283,7 +283,7 @@ def _check_shared_noise(own: Config, plan: Plan) -> None:
         )
 
 
-def _check_columns(own: Config, plan: Plan) -> None:
+def _check_columns(own: Config, plan: PlanJson) -> None:
     """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
     cap, data = own.party.caps.columns, plan["data"]
     described = data["columns"].values()
@@ -342,7 +342,7 @@ def hides_count(config: Config) -> bool:
     return found.private and found.unit == "record" and found.relation != REPLACE_ONE
 
 
-def _merged(own: Config, plan: Plan) -> dict[str, Any]:
+def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
     tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # what leaves, the plan says
@@ -374,7 +374,7 @@ def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any
     return {name: columns[name] for name in dict.fromkeys((*order, *columns)) if name in columns}
 
 
-def noisy_count(own: Config, plan: Plan) -> dict[str, int]:
+def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
     """The count under which a party with ``data.counts: private`` stands: the noisy one, of the plan; before it is
     released one row, so that nothing depends on the true one. Empty where it declares its rows, or none came."""
     name = own.party.name
@@ -390,7 +390,7 @@ def with_count(own: Config, counts: Mapping[str, int]) -> Config:
     return own.model_copy(update={"data": data}) if counts else own
 
 
-def _public_data(own: DataConfig, plan: Plan) -> dict[str, Any]:
+def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
     """Column facts: the party's own where it states any, else the aggregator's; of what is learnt the aggregator's."""
     fields, asked = DataConfig.model_fields, plan["data"]
     stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]

@@ -21,7 +21,7 @@ from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import one_line
 from homo_dp.privacy.errors import BudgetExceeded
 
-Plan = dict[str, Any]
+PlanJson = dict[str, Any]
 VERSION = 1
 
 # What the aggregator decides in `privacy` and `data`; every other key there is the party's own.
@@ -65,7 +65,7 @@ class PlanRefused(BudgetExceeded):
         self.reason = reason
 
 
-def read_plan(plan: object) -> Plan:
+def read_plan(plan: object) -> PlanJson:
     """The plan with every value checked and every key there, or PlanRefused; takes time and memory as its text does.
 
     >>> read_plan({"version": 1, "privacy": {"trust_aggregator": True}})

@@ -35,7 +35,7 @@ from homo_dp.privacy.accounting.events import (
 )
 from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
-from homo_dp.privacy.accounting.pld_step import Mechanism
+from homo_dp.privacy.accounting.pld_step import NoisyStep
 from homo_dp.privacy.accounting.poisson_rdp import poisson_rdp
 from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi, converted, gaussian_rdp, laplace_rdp
 from homo_dp.privacy.errors import PrivacyError
@@ -102,7 +102,7 @@ def rdp_epsilon(counts: Counts, delta: float) -> float:
     return renyi_epsilon(renyi(counts), delta)
 
 
-def mechanisms_of(event: DpEvent) -> dict[Mechanism, int] | None:
+def mechanisms_of(event: DpEvent) -> dict[NoisyStep, int] | None:
     """The steps whose privacy loss distribution is known, with their counts; None for fixed-size samples."""
     counts = parts(event)
     return None if any(map(_fixed_size, counts)) else _with_gaussian(counts)
@@ -192,18 +192,18 @@ def _found(values: list[float]) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values]
 
 
-def _mechanisms(counts: Counts) -> tuple[float, dict[Mechanism, int]]:
+def _mechanisms(counts: Counts) -> tuple[float, dict[NoisyStep, int]]:
     """All plain Gaussians as one (its inverse noise multiplier, 0 for none), and every other mechanism."""
-    inverse, others = 0.0, dict[Mechanism, int]()
+    inverse, others = 0.0, dict[NoisyStep, int]()
     for text, count in counts.items():
         event = from_json(text)
         if isinstance(event, dp_event.PoissonSampledDpEvent):
             noise = gaussian_multiplier(event.event)
-            key = Mechanism(noise or math.nan, float(event.sampling_probability))
+            key = NoisyStep(noise or math.nan, float(event.sampling_probability))
         elif isinstance(event, dp_event.LaplaceDpEvent):
-            key = Mechanism(float(event.noise_multiplier), laplace=True)
+            key = NoisyStep(float(event.noise_multiplier), laplace=True)
         else:
-            key = Mechanism(float(event.noise_multiplier))
+            key = NoisyStep(float(event.noise_multiplier))
         if key.sample_rate == 1 and not key.laplace:
             inverse = math.hypot(inverse, math.sqrt(count) / key.noise)
         else:
@@ -211,9 +211,9 @@ def _mechanisms(counts: Counts) -> tuple[float, dict[Mechanism, int]]:
     return inverse, others
 
 
-def _with_gaussian(counts: Counts) -> dict[Mechanism, int]:
+def _with_gaussian(counts: Counts) -> dict[NoisyStep, int]:
     inverse, others = _mechanisms(counts)
-    return {**others, Mechanism(1 / inverse): 1} if inverse else others
+    return {**others, NoisyStep(1 / inverse): 1} if inverse else others
 
 
 # --- by RDP ---------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from homo_dp.privacy.accounting.pld_step import Floats, Losses, Mechanism, Step, discretise, spread
+from homo_dp.privacy.accounting.pld_step import Floats, Losses, NoisyStep, Step, discretise, spread
 
-Counts = Mapping[Mechanism, int]
+Counts = Mapping[NoisyStep, int]
 
 RESOLUTION = 30  # grid points per standard deviation of the loss of one step: epsilon is about 1e-4 above the truth
 LARGEST = 2**20  # grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
@@ -37,7 +37,7 @@ def loss_epsilons(
     Guarantees:
         - at or above the true epsilon, at any resolution; infinite where floating point cannot resolve delta.
 
-    >>> step = Mechanism(noise=1.1, sample_rate=256 / 60000)
+    >>> step = NoisyStep(noise=1.1, sample_rate=256 / 60000)
     >>> [round(value, 3) for value in loss_epsilons({}, {step: 141}, [1, 100], delta=1e-5)]
     [0.249, 2.385]
     """
@@ -71,7 +71,7 @@ def loss_distribution(counts: Counts, delta: float, resolution: float = RESOLUTI
     trade-off between the two errors of a test. It dominates the true one, as ``loss_epsilons`` does; what lies outside
     of the window (1e-6 of ``delta``) is left out.
 
-    >>> grid, losses = loss_distribution({Mechanism(noise=1.0): 1}, delta=1e-5)
+    >>> grid, losses = loss_distribution({NoisyStep(noise=1.0): 1}, delta=1e-5)
     >>> round(float(losses.mass.sum()), 6)
     1.0
     """
@@ -89,7 +89,7 @@ def loss_distribution(counts: Counts, delta: float, resolution: float = RESOLUTI
     return grid, Losses(low, np.maximum(mass, 0.0), -math.expm1(composition.log_finite()))
 
 
-def _composition(counts: Counts, step: Mapping[Mechanism, Step], removed: bool) -> "Composition":
+def _composition(counts: Counts, step: Mapping[NoisyStep, Step], removed: bool) -> "Composition":
     return Composition([(step[key].removed if removed else step[key].added, count) for key, count in counts.items()])
 
 

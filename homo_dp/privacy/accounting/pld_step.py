@@ -11,7 +11,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class NoisyStep:
     """One step: a Gaussian or Laplace sum of sensitivity 1, on a Poisson sample (rate 1: on everybody)."""
 
     noise: float
@@ -78,7 +78,7 @@ class Step:
     added: Losses
 
 
-def spread(mechanism: Mechanism, ignored: float) -> float:
+def spread(mechanism: NoisyStep, ignored: float) -> float:
     """Root mean square of the loss of one step, leaving out its most extreme ``ignored`` probability."""
     low, high = mechanism.reach(max(ignored, 1e-18) / 2)
     edges = np.linspace(low, high, 4001)
@@ -88,7 +88,7 @@ def spread(mechanism: Mechanism, ignored: float) -> float:
     return math.sqrt(float(np.sum(np.where(rare, 0.0, upper * losses**2))))
 
 
-def discretise(mechanism: Mechanism, grid: float, tail: float) -> Step:
+def discretise(mechanism: NoisyStep, grid: float, tail: float) -> Step:
     """One step on the grid, rounded so that every hockey-stick divergence is at least the true one.
 
     Guarantees:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from homo_dp.core.errors import error_text
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.batch_invariance import SameEverywhere, places_of
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of_place
@@ -137,7 +138,7 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
     except PrivacyError:
         raise
     except Exception as error:  # whatever Opacus raises on layers that it does not know
-        raise PrivacyError(f"grad_sample_mode={mode}: {_line(error)}; {_INSTEAD[mode == 'ghost']}") from error
+        raise PrivacyError(f"grad_sample_mode={mode}: {error_text(error)}; {_INSTEAD[mode == 'ghost']}") from error
     finally:
         for layer in dropouts:
             layer.train()
@@ -174,10 +175,6 @@ _INSTEAD = ("call every layer with one row a record, and use its weights nowhere
 
 def _reason(error: PrivacyError) -> str:
     return str(error).removeprefix("grad_sample_mode=fast: ").split("; ")[0]
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
 
 
 def _true_norms(module: nn.Module, rows: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from homo_dp.core.errors import error_text
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.recurrent import is_fast_lstm
 from homo_dp.privacy.gradients.losses import Loss, per_sample
@@ -24,10 +25,10 @@ _FLOATS = (torch.float32, torch.float64)
 Probed = tuple[Tensor, Sequence[Tensor | None]]  # losses per row, and gradients by parameter
 
 
-def check_noise_multiplier(noise_multiplier: float) -> float:
-    """Return ``noise_multiplier`` or raise: private training without noise does not exist.
+def check_has_noise(noise_multiplier: float) -> float:
+    """Return a noise multiplier above zero, or raise PrivacyError: there is no private training without noise.
 
-    >>> check_noise_multiplier(1.1)
+    >>> check_has_noise(1.1)
     1.1
     """
     if isinstance(noise_multiplier, bool) or not isinstance(noise_multiplier, int | float):
@@ -176,7 +177,7 @@ def _ask_opacus(module: nn.Module) -> None:
     validators = ModuleValidator.VALIDATORS
     errors = [error for layer in asked if type(layer) in validators for error in validators[type(layer)](layer)]
     if errors:
-        raise PrivacyError(f"{type(module).__name__} cannot be trained privately: {_one_line(errors[0])}; {_FIX}")
+        raise PrivacyError(f"{type(module).__name__} cannot be trained privately: {error_text(errors[0])}; {_FIX}")
 
 
 def _has_trained(layer: nn.Module) -> bool:
@@ -410,7 +411,3 @@ def _mixes(module: nn.Module, how: str, what: str | None) -> str:
         f"{type(module).__name__} mixes rows: {how} changed another row's {what}; "
         "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
     )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -7,7 +7,7 @@ from homo_dp.core.crash_points import crash_point
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger.hash_chain import GENESIS, Head, check_head, follow, read_head, write_head
 from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
-from homo_dp.privacy.ledger.store import Store
+from homo_dp.privacy.ledger.store import LedgerFile
 from homo_dp.privacy.ledger.totals import Totals
 
 _RESTORE = "restore the ledger and its .head from a backup that is not older"
@@ -22,7 +22,7 @@ class CheckedRows:
         - the head is written only inside a write transaction, and always for the newest row.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LedgerFile) -> None:
         self._store = store
         self.path = store.path
         self.reached = GENESIS

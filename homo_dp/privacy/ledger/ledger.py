@@ -38,7 +38,7 @@ from homo_dp.privacy.ledger.checked_rows import CheckedRows, checkpoint_digest
 from homo_dp.privacy.ledger.hash_chain import GENESIS, Head, head_path, read_head
 from homo_dp.privacy.ledger.lifetime import Releases, number_of
 from homo_dp.privacy.ledger.rows import MARK, Budget, Charge, LedgerRow, row_hash
-from homo_dp.privacy.ledger.store import Store
+from homo_dp.privacy.ledger.store import LedgerFile
 from homo_dp.privacy.ledger.totals import look_ahead
 
 __all__ = ["Ledger", "Spent"]
@@ -250,7 +250,7 @@ class Ledger:
                 )
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self._store = Store(self.path, read_only=self.read_only)
+        self._store = LedgerFile(self.path, read_only=self.read_only)
         self._plans: dict[str, Releases] = {}
         self._planned: dict[str, int] = {}  # how many releases each of them has
         self._pending = None
@@ -444,7 +444,7 @@ class Ledger:
         return charge, rounds - done
 
 
-_of_the_parent: list[Store] = []
+_of_the_parent: list[LedgerFile] = []
 
 
 def _columns(charge: Charge) -> dict[str, Any]:

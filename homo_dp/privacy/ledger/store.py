@@ -15,7 +15,7 @@ from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger.hash_chain import GENESIS, head_path
 from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
-__all__ = ["Store"]
+__all__ = ["LedgerFile"]
 
 _APPLICATION = 0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
 _VERSION = 3
@@ -59,7 +59,7 @@ CREATE TABLE releases (
 """
 
 
-class Store:
+class LedgerFile:
     """Rows in SQLite.
 
     Guarantees:

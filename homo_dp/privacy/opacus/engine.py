@@ -28,8 +28,8 @@ from homo_dp.privacy.gradients.opacus_gradients import ExpandedWeights, rows_fir
 from homo_dp.privacy.gradients.row_independence import FirstBatches
 from homo_dp.privacy.gradients.validation import (
     RowsSecond,
+    check_has_noise,
     check_module,
-    check_noise_multiplier,
     check_optimizer,
     compatible_module,
     probe_rows,
@@ -106,7 +106,7 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             - weights go in and out (``load_state_dict``, ``state_dict``) under the names of ``module``.
         """
         _check_request(poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module)
-        check_noise_multiplier(noise_multiplier)
+        check_has_noise(noise_multiplier)
         _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
         plain = clipping == "flat" and wrap_model and batch_first

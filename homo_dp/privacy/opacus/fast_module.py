@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import FastChain, all_finite, chain_of
-from homo_dp.privacy.gradients.validation import check_noise_multiplier
+from homo_dp.privacy.gradients.validation import check_has_noise
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.opacus.dp_optimizer import SecureDPOptimizer, check_trained
 from homo_dp.privacy.training.batches_and_noise import NoiseVectors
@@ -146,7 +146,7 @@ class FastDPOptimizer(SecureDPOptimizer):
             raise ValueError("the last sum was released already: call optimizer.zero_grad() before the next pass")
         if not all_finite(self._sum):
             raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
-        sigma = check_noise_multiplier(float(self.noise_multiplier)) * float(self.max_grad_norm)
+        sigma = check_has_noise(float(self.noise_multiplier)) * float(self.max_grad_norm)
         if self._vectors is None:
             self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS)
         self._released = True

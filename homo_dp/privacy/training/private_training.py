@@ -19,7 +19,7 @@ from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multip
 from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
 from homo_dp.privacy.gradients.row_independence import RowsAlone, keeps_rows_alone
-from homo_dp.privacy.gradients.validation import check_module, check_noise_multiplier, check_optimizer, probe_rows
+from homo_dp.privacy.gradients.validation import check_has_noise, check_module, check_optimizer, probe_rows
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.noise.source import NoiseSource, secure_noise
 from homo_dp.privacy.sampling.samplers import PoissonSampler
@@ -62,7 +62,7 @@ class PrivateTraining:
         grad_sample_mode: str = "auto",
         after_noise: Callable[[], None] | None = None,
     ) -> None:
-        self._noise_multiplier = check_noise_multiplier(noise_multiplier)
+        self._noise_multiplier = check_has_noise(noise_multiplier)
         self._max_grad_norm = check_clip_norm(max_grad_norm, "max_grad_norm")
         self._noise: NoiseSource = secure_noise() if noise is None else noise
         self._sampler = sampler

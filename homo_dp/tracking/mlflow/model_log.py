@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.config.addresses import masked, without_secrets
-from homo_dp.core.errors import ModelFileError
+from homo_dp.core.errors import ModelFileError, error_text
 from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.signature import describe, example_of, privacy_tags, signature_of
 from homo_dp.tracking.mlflow.uris import missing_file
@@ -95,7 +95,7 @@ def model_file(name: str, uri: str) -> Iterator[str]:
         try:
             found = Path(download_artifacts(artifact_uri=name, dst_path=folder, tracking_uri=uri))
         except (MlflowException, OSError) as error:
-            text = without_secrets(" ".join(str(error).split()), uri)[:200]
+            text = without_secrets(error_text(error, 2000), uri)[:200]
             raise ModelFileError(
                 f"modelFileName={name}: cannot be fetched from tracking.uri={shown} ({text}); check name and version"
             ) from error

@@ -21,7 +21,7 @@ from homo_dp.config.addresses import without_secrets
 from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.spool import CLOSE, LINES, State, discard, locked, opening, read_lines, unsent
-from homo_dp.tracking.mlflow.store import Store, one_line
+from homo_dp.tracking.mlflow.store import MlflowStore, first_line
 
 POLL_SECONDS = 0.02
 LONGEST_PAUSE = 5.0
@@ -58,7 +58,7 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             return False
         try:
             if store is None:
-                store = Store(folder, first["uri"], first["experiment"], state)
+                store = MlflowStore(folder, first["uri"], first["experiment"], state)
                 with quick_imports():
                     _prepare()
             store.apply(lines)
@@ -70,7 +70,7 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             state.error, pause = None, 0.1
             time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever the store does, the lines stay
-            logging.getLogger(__name__).warning("%s", without_secrets(one_line(error), first["uri"]))
+            logging.getLogger(__name__).warning("%s", without_secrets(first_line(error), first["uri"]))
             state.error, failed_at = without_secrets(explain(error), first["uri"]), time.monotonic()
             state.save(folder)
             _wait(pause, folder, state.offset, alive)
@@ -83,7 +83,7 @@ def explain(error: BaseException) -> str:
     >>> explain(ConnectionError("HTTPConnectionPool(host='a'): Max retries exceeded with url: /api"))
     'does not answer'
     """
-    text = one_line(error)
+    text = first_line(error)
     silent = ("Max retries exceeded", "Connection refused", "timed out", "Failed to resolve")
     return "does not answer" if any(mark in text for mark in silent) else text
 

@@ -34,7 +34,7 @@ REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS",
 Numbered = tuple[Line, int]
 
 
-class Store:
+class MlflowStore:
     """One MLflow store and experiment, as seen by one spool."""
 
     def __init__(self, folder: Path, uri: str, experiment: str, state: State) -> None:
@@ -99,9 +99,9 @@ class Store:
             self._retried = True
             if error.error_code not in REFUSALS:
                 raise
-            self.state.refused.append(one_line(error))
+            self.state.refused.append(first_line(error))
         except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:  # it would fail again
-            self.state.refused.append(f"{type(error).__name__}: {one_line(error)}")
+            self.state.refused.append(f"{type(error).__name__}: {first_line(error)}")
         except Exception:
             self._retried = True
             raise
@@ -272,7 +272,7 @@ class Store:
             return draw(*arguments)
         except Exception as error:
             log.exception("pictures")
-            self.state.refused.append(f"pictures: {one_line(error)}")
+            self.state.refused.append(f"pictures: {first_line(error)}")
             return None
 
     def _end(self, line: Line) -> None:
@@ -341,7 +341,7 @@ def _half_made(path: Path) -> bool:
     return False
 
 
-def one_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error, short enough to print."""
     text = str(error).strip()
     return (text.splitlines()[0] if text else type(error).__name__)[:300]

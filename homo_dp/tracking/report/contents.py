@@ -14,7 +14,7 @@ from homo_dp import __version__
 from homo_dp.tracking.report.epsilon_meaning import meaning_table
 from homo_dp.tracking.report.evidence import CANNOT_SHOW, NONE_FOUND, audit_table
 from homo_dp.tracking.report.nist import hazards
-from homo_dp.tracking.report.page import Table, render
+from homo_dp.tracking.report.page import HtmlTable, render
 from homo_dp.tracking.report.run_files import Record
 from homo_dp.tracking.report.text import (
     event_words,
@@ -192,12 +192,12 @@ def _guarantee_facts(record: Record) -> list[tuple[str, object]]:
     ]
 
 
-def _parties(record: Record) -> Table:
+def _parties(record: Record) -> HtmlTable:
     """A row for each party, with the figures that any of them has."""
     parties: Mapping[str, Mapping[str, Any]] = record.privacy.get("parties") or {}
     names = [name for name in PARTY_COLUMNS if any(name in party for party in parties.values())]
     header = ["party", *(_counted(record) if name == "rows" else PARTY_COLUMNS[name] for name in names)]
-    return Table(header, [[party, *(values.get(name) for name in names)] for party, values in parties.items()])
+    return HtmlTable(header, [[party, *(values.get(name) for name in names)] for party, values in parties.items()])
 
 
 def _counted(record: Record) -> str:
@@ -206,7 +206,7 @@ def _counted(record: Record) -> str:
     return "users" if together else "rows"
 
 
-def _releases(record: Record) -> Table:
+def _releases(record: Record) -> HtmlTable:
     """What is on the ledger; rounds that released the same way stand in one row."""
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in record.ledger:
@@ -222,10 +222,10 @@ def _releases(record: Record) -> Table:
         )
         for key, rows in groups.items()
     ]
-    return Table(["who", "what", "rounds", "how it was made", "sigma"], shown[:MOST_ROWS])
+    return HtmlTable(["who", "what", "rounds", "how it was made", "sigma"], shown[:MOST_ROWS])
 
 
-def _heads(record: Record) -> Table | None:
+def _heads(record: Record) -> HtmlTable | None:
     """The heads of the parties' own ledgers, which an aggregator keeps; None where there are none."""
     heads: Mapping[str, Mapping[str, Any] | None] = record.indicators.get("ledger_heads") or {}
     rows = [
@@ -238,10 +238,10 @@ def _heads(record: Record) -> Table | None:
         for name, head in heads.items()
     ]
     header = ["party", "rounds answered", "rows of its ledger", "head of its ledger"]
-    return Table(header, rows, last_is_hash=True) if rows else None
+    return HtmlTable(header, rows, last_is_hash=True) if rows else None
 
 
-def _ledger(record: Record) -> Table | None:
+def _ledger(record: Record) -> HtmlTable | None:
     """The rows of the ledger extract, the first ``MOST_ROWS`` of them; None where there is no extract."""
     header = ["row", "time", "party", "round", "kind", "observer", "epsilon so far", "delta", "hash"]
     rows = [
@@ -253,10 +253,10 @@ def _ledger(record: Record) -> Table | None:
         ]
         for row in record.ledger[:MOST_ROWS]
     ]
-    return Table(header, rows, last_is_hash=True) if rows else None
+    return HtmlTable(header, rows, last_is_hash=True) if rows else None
 
 
-def _budget(record: Record) -> Table | None:
+def _budget(record: Record) -> HtmlTable | None:
     """What each dataset has spent so far; None where the run has no ledger."""
     summary = record.indicators.get("ledger") or {}
     datasets: Sequence[Mapping[str, Any]] = summary.get("datasets") or ()
@@ -272,7 +272,7 @@ def _budget(record: Record) -> Table | None:
         "lifetime_epsilon": "lifetime limit",
     }
     rows = [[each.get(name) for name in names] for each in datasets]
-    return Table(list(names.values()), rows) if rows else None
+    return HtmlTable(list(names.values()), rows) if rows else None
 
 
 def _plots(record: Record, checks: Checks) -> list[tuple[str, bool, bytes]]:
@@ -289,7 +289,7 @@ def _plots(record: Record, checks: Checks) -> list[tuple[str, bool, bytes]]:
     return [(text, local, checks.pictures[name]) for name, (text, local) in names.items() if name in checks.pictures]
 
 
-def _quality(record: Record) -> Table | None:
+def _quality(record: Record) -> HtmlTable | None:
     """Metrics of training and test rows, beside those of a baseline; None where there are none."""
     indicators = record.indicators
     parts, released = ("train", "test"), indicators.get("released_metrics")
@@ -312,7 +312,7 @@ def _quality(record: Record) -> Table | None:
     for party, own in parties.items() if isinstance(parties, dict) else ():
         figures = own if isinstance(own, dict) else {}
         rows.append([f"test, {party}, released with noise", *(_with_bar(figures.get(name)) for name in metrics)])
-    return Table(["rows of", *metrics], rows)
+    return HtmlTable(["rows of", *metrics], rows)
 
 
 def _with_bar(released: object) -> str | None:

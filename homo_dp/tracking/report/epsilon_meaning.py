@@ -15,7 +15,7 @@ from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.dp_event import ComposedDpEvent, DpEvent
 from homo_dp.privacy.accounting.events import from_json
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.tracking.report.page import Table
+from homo_dp.tracking.report.page import HtmlTable
 
 FALSE_POSITIVES = 0.01
 PRIORS = (0.5, 0.1, 0.01)
@@ -50,7 +50,7 @@ def posterior(prior: float, spent: float) -> float:
     return odds / (1 + odds)
 
 
-def meaning_table(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> Table | None:
+def meaning_table(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
     """Epsilon in odds and in attacks, for the party with the largest; None where no epsilon holds."""
     spent, delta = privacy.get("epsilon"), privacy.get("delta")
     if not privacy.get("private") or not isinstance(spent, int | float) or not isinstance(delta, int | float):
@@ -68,7 +68,7 @@ def meaning_table(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]
         ["guessing finds, at the same 1 %", f"{FALSE_POSITIVES:.1%}"],
         ["but with probability (delta) at most, no bound of these holds", f"{delta:g}"],
     ]
-    return Table(["what it means", "at most"], rows)
+    return HtmlTable(["what it means", "at most"], rows)
 
 
 def _profile(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], spent: float) -> Points:

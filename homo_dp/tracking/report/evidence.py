@@ -11,8 +11,8 @@ from pydantic import Field
 
 from homo_dp.core.errors import InputError
 from homo_dp.core.untrusted_text import Foreign
-from homo_dp.tracking.report.page import Table
-from homo_dp.tracking.report.run_files_schema import Number, Part, Whole
+from homo_dp.tracking.report.page import HtmlTable
+from homo_dp.tracking.report.run_files_schema import FilePart, Number, Whole
 
 LARGEST = 1 << 20  # bytes of an audit.json
 LARGEST_PICTURE = 10 << 20
@@ -29,7 +29,7 @@ NONE_FOUND = (
 )
 
 
-class Audit(Part):
+class Audit(FilePart):
     """What ``audit.json`` must hold."""
 
     claimed_epsilon: float
@@ -46,7 +46,7 @@ class Audit(Part):
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditOnFile:
     """An audit and the picture of its ROC, where there is one."""
 
     audit: Audit
@@ -59,7 +59,7 @@ class Audited:
         return same and isinstance(epsilon, float) and abs(self.audit.claimed_epsilon / epsilon - 1) <= SAME
 
 
-def audits_in(folder: Path) -> tuple[Audited, ...]:
+def audits_in(folder: Path) -> tuple[AuditOnFile, ...]:
     """Audits in a folder of outputs and in its subfolders: ``audit.json``, with ``roc.png`` beside it."""
     found = []
     for path in [*folder.glob("audit.json"), *sorted(folder.glob("*/audit.json"))]:
@@ -67,11 +67,11 @@ def audits_in(folder: Path) -> tuple[Audited, ...]:
         audit = file.check(Audit, file.json(file.read(path)))
         picture = path.with_name("roc.png")
         fits = picture.is_file() and picture.stat().st_size <= LARGEST_PICTURE
-        found.append(Audited(audit, picture.read_bytes() if fits else None))
+        found.append(AuditOnFile(audit, picture.read_bytes() if fits else None))
     return tuple(found)
 
 
-def audit_table(audits: Sequence[Audited], privacy: Mapping[str, object]) -> Table | None:
+def audit_table(audits: Sequence[AuditOnFile], privacy: Mapping[str, object]) -> HtmlTable | None:
     """A row for each audit; None where there is none."""
     header = ["attack", "observer", "claim", "at least", "confidence", "ceiling", "estimate", "runs", "outcome"]
     rows = [
@@ -83,4 +83,4 @@ def audit_table(audits: Sequence[Audited], privacy: Mapping[str, object]) -> Tab
         ]
         for each in audits
     ]
-    return Table(header, rows) if rows else None
+    return HtmlTable(header, rows) if rows else None

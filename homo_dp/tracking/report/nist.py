@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from homo_dp.tracking.report.page import Table
+from homo_dp.tracking.report.page import HtmlTable
 from homo_dp.tracking.report.run_files import Record
 
 NOT_COVERED = "not covered"
 
 
-def hazards(record: Record) -> Table:
+def hazards(record: Record) -> HtmlTable:
     """One row a question: what it asks, the answer for this run, and what the answer rests on."""
     privacy = record.privacy
     rows = [
@@ -24,7 +24,7 @@ def hazards(record: Record) -> Table:
         *_about_the_computation(privacy),
         *_about_the_rest(record),
     ]
-    return Table(["question", "this run", "rests on"], rows)
+    return HtmlTable(["question", "this run", "rests on"], rows)
 
 
 Row = tuple[str, str, str]

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 @dataclass(frozen=True)
-class Table:
+class HtmlTable:
     """A table for the macro of the same name; columns of numbers stand to the right."""
 
     header: Sequence[str]
@@ -23,7 +23,7 @@ class Table:
     def right(self) -> list[bool]:
         """For each column, whether it holds numbers only.
 
-        >>> Table(["name", "rows"], [["a", 3], ["b", None]]).right
+        >>> HtmlTable(["name", "rows"], [["a", 3], ["b", None]]).right
         [False, True]
         """
         columns = range(len(self.header))
@@ -33,7 +33,7 @@ class Table:
 def render(template: str, **values: object) -> str:
     """A template of ours with its values filled in.
 
-    >>> render("plan.html", parties=Table(["party"], [["<b>"]]), texts=[]).count("&lt;b&gt;")
+    >>> render("plan.html", parties=HtmlTable(["party"], [["<b>"]]), texts=[]).count("&lt;b&gt;")
     1
     """
     return _environment().get_template(template).render(values)

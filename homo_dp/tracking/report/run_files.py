@@ -12,11 +12,11 @@ from typing import Any
 
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.config.yaml_text import parse_yaml
-from homo_dp.core.errors import InputError
+from homo_dp.core.errors import InputError, error_text
 from homo_dp.core.untrusted_text import Foreign
 from homo_dp.tracking.mlflow.environment import set_defaults
 from homo_dp.tracking.mlflow.uris import missing_file
-from homo_dp.tracking.report.evidence import Audited, audits_in
+from homo_dp.tracking.report.evidence import AuditOnFile, audits_in
 from homo_dp.tracking.report.run_files_schema import EXTRACT, ConfigFacts, Indicators, Norms
 from homo_dp.tracking.tracker import CONFIG, INDICATORS, LEDGER, NORMS
 
@@ -33,7 +33,7 @@ class Record:
     config_text: str = ""
     norms: Mapping[str, Any] | None = None
     folder: Path = Path()
-    audits: tuple[Audited, ...] = ()
+    audits: tuple[AuditOnFile, ...] = ()
 
     @cached_property
     def settings(self) -> ConfigFacts.Privacy:
@@ -141,7 +141,7 @@ def fetched(run_id: str, uri: str) -> Iterator[Record]:
                 if not item.is_dir and (item.file_size or 0) <= LARGEST_FILE:
                     client.download_artifacts(run_id, item.path, folder)
         except (MlflowException, OSError) as error:
-            text = without_secrets(" ".join(str(error).split()), uri)[:200]
+            text = without_secrets(error_text(error, 2000), uri)[:200]
             raise InputError(
                 f"{run_id}: is neither a folder nor a run of --uri {shown} ({text}); give an output folder or a run id"
             ) from error

@@ -21,13 +21,13 @@ MOST_POINTS = 10_000  # of a curve
 Delta = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Part(Schema):
+class FilePart(Schema):
     """A part of a file of ours: known keys have their types, others may be anything."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True, allow_inf_nan=False)
 
 
-class Party(Part):
+class StatedParty(FilePart):
     """What the statement says about one party."""
 
     rows: Number = None
@@ -40,13 +40,13 @@ class Party(Part):
     delta: Number = None
 
 
-class Observer(Part):
+class Observer(FilePart):
     """What holds towards one observer."""
 
     epsilon: Number = None
 
 
-class Statement(Part):
+class Statement(FilePart):
     """The privacy statement."""
 
     mechanism: str
@@ -58,12 +58,12 @@ class Statement(Part):
     delta: Delta | None = None
     quoted_observer: str | None = None
     observers: dict[str, Observer] | None = None
-    parties: dict[str, Party] | None = None
+    parties: dict[str, StatedParty] | None = None
     releases: list[str] | None = None
     notes: list[str] | None = None
 
 
-class Round(Part):
+class Round(FilePart):
     """The row of a round; every metric in it is a number."""
 
     round: Whole
@@ -78,7 +78,7 @@ class Round(Part):
         return self
 
 
-class Dataset(Part):
+class Dataset(FilePart):
     """What all runs on a dataset have cost."""
 
     dataset: str
@@ -89,7 +89,7 @@ class Dataset(Part):
     lifetime_epsilon: Number = None
 
 
-class Summary(Part):
+class Summary(FilePart):
     """Where the ledger ended."""
 
     head: str | None = None
@@ -97,28 +97,28 @@ class Summary(Part):
     datasets: list[Dataset] | None = None
 
 
-class Head(Part):
+class LedgerHead(FilePart):
     """The head of a party's ledger, as the aggregator was shown it."""
 
     count: Whole
     hash: str
 
 
-class PlainFit(Part):
+class PlainFit(FilePart):
     """The test metrics of a fit without privacy."""
 
     what: str
     test_acc: Number = None
 
 
-class Bounds(Part):
+class Bounds(FilePart):
     """Where bounds and levels come from."""
 
     source: str
     columns: dict[str, str] | None = None
 
 
-class ReleasedRoc(Part):
+class ReleasedRoc(FilePart):
     """A ROC curve read off noisy histograms."""
 
     fpr: list[float]
@@ -127,7 +127,7 @@ class ReleasedRoc(Part):
     tpr_error: list[Bar]
 
 
-class ReleasedCalibration(Part):
+class ReleasedCalibration(FilePart):
     """Shares of class 1 by bin of score, read off noisy histograms."""
 
     score: list[float]
@@ -135,7 +135,7 @@ class ReleasedCalibration(Part):
     share_error: list[Bar]
 
 
-class ReleasedCurves(Part):
+class ReleasedCurves(FilePart):
     """Curves of two classes, whose points have bars."""
 
     roc: ReleasedRoc
@@ -150,14 +150,14 @@ class ReleasedCurves(Part):
         return self
 
 
-class Indicators(Part):
+class Indicators(FilePart):
     """The indicators of a training."""
 
     run: str
     privacy: Statement
     rounds: list[Round]
     ledger: Summary | None = None
-    ledger_heads: dict[str, Head | None] | None = None
+    ledger_heads: dict[str, LedgerHead | None] | None = None
     local_only: list[str] = Field(default_factory=list)
     classes: list[str] | None = None
     bounds: Bounds | None = None
@@ -179,7 +179,7 @@ class Indicators(Part):
         return self
 
 
-class ExtractRow(Part):
+class ExtractRow(FilePart):
     """A row of the ledger, with its event as a tree."""
 
     row: Whole
@@ -207,14 +207,14 @@ class ExtractRow(Part):
         return self
 
 
-class PartyNorms(Part):
+class PartyNorms(FilePart):
     """The histogram of one party's gradient norms."""
 
     counts: list[Whole]
     fraction_clipped: Annotated[float, Field(ge=0, le=1)]
 
 
-class Norms(Part):
+class Norms(FilePart):
     """Histograms of gradient norms."""
 
     edges: Annotated[list[float], Field(min_length=2, max_length=10_000)]
@@ -228,10 +228,10 @@ class Norms(Part):
         return self
 
 
-class ConfigFacts(Part):
+class ConfigFacts(FilePart):
     """What a report reads of the resolved configuration."""
 
-    class Privacy(Part):
+    class Privacy(FilePart):
         """Its `privacy` section."""
 
         ledger: str | None = None

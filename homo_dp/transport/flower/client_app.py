@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from homo_dp.core.errors import ConfigError
-from homo_dp.transport.flower.envelopes import Answer, Question
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion
 from homo_dp.transport.flower.relay import PartyPlace, carry
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def train(message: Message, context: Context) -> Message:
 
 def _carried(message: Message, context: Context) -> Message:
     try:
-        question = Question.of(dict(message.content.config_records[RECORD]))
+        question = SealedQuestion.of(dict(message.content.config_records[RECORD]))
         answer = carry(replace(question, job=str(context.run_id)), _place(context, question.run))
     except Exception:  # the error's text would be sent: it may hold paths and settings of this site
         log.exception("homo_dp: the party could not be asked")

@@ -29,7 +29,7 @@ def tag_of(sealed: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class SealedQuestion:
     """Sealed messages for a party, or none: then only for what it has to say."""
 
     run: str
@@ -74,7 +74,7 @@ class Answer:
         return cls(str(state), _pieces(fields), _tags(fields, "done"), _tags(fields, "held"))
 
 
-def send_letter(connection: socket.socket, letter: Question | Answer) -> None:
+def send_letter(connection: socket.socket, letter: SealedQuestion | Answer) -> None:
     """Write a letter to a socket: the length of a JSON header, the header, the messages."""
     fields = letter.fields()
     pieces = fields.pop("sealed")

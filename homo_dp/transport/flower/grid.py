@@ -17,7 +17,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import superseded_by
 from homo_dp.transport.fair_queue import FairQueue
-from homo_dp.transport.flower.envelopes import MOST_MESSAGES, Answer, Question, tag_of
+from homo_dp.transport.flower.envelopes import MOST_MESSAGES, Answer, SealedQuestion, tag_of
 from homo_dp.transport.sealing import Sealer
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Fleet(Protocol):
     def nodes(self) -> list[int]:
         """The nodes that are there."""
 
-    def push(self, questions: Sequence[tuple[int, Question]]) -> list[str | None]:
+    def push(self, questions: Sequence[tuple[int, SealedQuestion]]) -> list[str | None]:
         """Send questions; for each the id of its answer, None if it could not be sent."""
 
     def pull(self, tickets: Sequence[str]) -> list[tuple[str, Answer | None]]:
@@ -204,7 +204,7 @@ class GridTransport:
         self._ready.put(message.sender, message)
 
     def _ask(self, now: float) -> None:
-        questions: list[tuple[int, Question]] = []
+        questions: list[tuple[int, SealedQuestion]] = []
         for node, link in self._links.items():
             if link.ticket is not None and now - link.asked < LOST_AFTER:
                 continue
@@ -212,7 +212,7 @@ class GridTransport:
                 link.ticket, link.held = None, frozenset()
             unsent = self._unsent(node, link)
             if now >= link.ask_at or (unsent and not link.rests):
-                questions.append((node, Question(self._run, tuple(item.sealed for item in unsent))))
+                questions.append((node, SealedQuestion(self._run, tuple(item.sealed for item in unsent))))
         for start in range(0, len(questions), _AT_ONCE):
             part = questions[start : start + _AT_ONCE]
             for (node, _), ticket in zip(part, self._fleet.push(part), strict=True):

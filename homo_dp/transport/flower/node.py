@@ -22,7 +22,14 @@ from homo_dp.core.errors import MessageError
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.protocol.refusals import Refusals
 from homo_dp.federation.protocol.transport import superseded_by
-from homo_dp.transport.flower.envelopes import MOST_MESSAGES, Answer, Question, receive_letter, send_letter, tag_of
+from homo_dp.transport.flower.envelopes import (
+    MOST_MESSAGES,
+    Answer,
+    SealedQuestion,
+    receive_letter,
+    send_letter,
+    tag_of,
+)
 from homo_dp.transport.flower.unix_sockets import listen, note_end
 from homo_dp.transport.sealing import Sealer, largest_sealed
 
@@ -149,7 +156,7 @@ class NodeTransport:
             with connection:
                 connection.settimeout(60)
                 most = 4 * largest_sealed(self._sealer.limits)
-                self._reply(connection, Question.of(receive_letter(connection, most)))
+                self._reply(connection, SealedQuestion.of(receive_letter(connection, most)))
         except (OSError, MessageError) as error:
             log.warning("a ClientApp at %s: %s", self._path, error)
         finally:
@@ -158,7 +165,7 @@ class NodeTransport:
                 self._talking -= 1
                 self._news.notify_all()
 
-    def _reply(self, connection: socket.socket, question: Question) -> None:
+    def _reply(self, connection: socket.socket, question: SealedQuestion) -> None:
         if question.run != self._run:
             send_letter(connection, Answer("other_run"))
             return
@@ -174,7 +181,7 @@ class NodeTransport:
             self._said = [item for item in self._said if item not in said]
             self._done = {tag: None for tag in self._done if tag not in done}
 
-    def _put(self, question: Question) -> None:
+    def _put(self, question: SealedQuestion) -> None:
         with self._news:
             known = {tag for tag, _ in self._inbox} | set(self._in_hand)
             for sealed in question.sealed:

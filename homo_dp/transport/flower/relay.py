@@ -15,7 +15,7 @@ from typing import Final
 
 from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.core.files import make_folder, write_whole
-from homo_dp.transport.flower.envelopes import Answer, Question, receive_letter, send_letter
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion, receive_letter, send_letter
 from homo_dp.transport.flower.unix_sockets import connect, has_ended, note_end
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def socket_of(given: str | None, state: Path, run: str) -> Path:
     return Path(given) if given is not None else state / run / "party.sock"
 
 
-def carry(question: Question, place: PartyPlace) -> Answer:
+def carry(question: SealedQuestion, place: PartyPlace) -> Answer:
     """Hand a question to the party; its answer, or what is the matter with it in one word."""
     try:
         with connect(place.socket, READS_WITHIN) as connection:
@@ -78,13 +78,13 @@ def carry(question: Question, place: PartyPlace) -> Answer:
     return _started(question, place)
 
 
-def exchange(connection: socket.socket, question: Question) -> Answer:
+def exchange(connection: socket.socket, question: SealedQuestion) -> Answer:
     """Hand a question to whoever is behind a socket; the answer."""
     send_letter(connection, question)
     return Answer.of(receive_letter(connection, _MOST_BYTES))
 
 
-def _started(question: Question, place: PartyPlace) -> Answer:
+def _started(question: SealedQuestion, place: PartyPlace) -> Answer:
     """Start the party and hand it the question as soon as it listens."""
     if has_ended(place.socket, question.job):
         return Answer("ended")

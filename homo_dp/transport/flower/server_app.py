@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from homo_dp.core.errors import MessageError
 from homo_dp.transport.flower.client_app import RECORD
-from homo_dp.transport.flower.envelopes import Answer, Question
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion
 from homo_dp.transport.flower.grid import LOST_AFTER, Fleet
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class GridFleet:
         """The nodes that are connected."""
         return list(self._grid.get_node_ids())
 
-    def push(self, questions: Sequence[tuple[int, Question]]) -> list[str | None]:
+    def push(self, questions: Sequence[tuple[int, SealedQuestion]]) -> list[str | None]:
         """Send questions; the ids under which their answers come."""
         messages = [
             Message(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from homo_dp.core.errors import MessageError
-from homo_dp.transport.flower.envelopes import Answer, Question, receive_letter, send_letter
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion, receive_letter, send_letter
 from homo_dp.transport.flower.relay import READS_WITHIN, exchange
 from homo_dp.transport.flower.unix_sockets import connect, listen
 
@@ -71,13 +71,13 @@ class Door:
         try:
             with connection:
                 connection.settimeout(READS_WITHIN)
-                send_letter(connection, self._answer(Question.of(receive_letter(connection, self._most_bytes))))
+                send_letter(connection, self._answer(SealedQuestion.of(receive_letter(connection, self._most_bytes))))
         except (OSError, MessageError) as error:
             log.warning("a ClientApp at %s: %s", self._path, error)
         finally:
             self._callers.release()
 
-    def _answer(self, question: Question) -> Answer:
+    def _answer(self, question: SealedQuestion) -> Answer:
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
             place = self._place(question.run)

@@ -107,6 +107,7 @@ class Link:
                 client, closed = await self._connect(max(0.1, min(left, _CONNECT)))
                 break
             except Exception as error:
+                # A refused login is a plain nats.errors.Error while connecting: only its text tells it.
                 final = isinstance(error, ssl.SSLError | nats.js.errors.APIError) or "uthorization" in str(error)
                 if final or left < pause:
                     raise self._unreachable(error) from None

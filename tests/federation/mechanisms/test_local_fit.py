@@ -6,7 +6,7 @@ from torch import nn
 from homo_dp.config.schema import Config, TrainConfig
 from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.none import NoPrivacy
+from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.models.task import task_for
 from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.privacy.noise.source import secure_noise
@@ -23,7 +23,7 @@ def make_fit(**train: object) -> LocalFit:
     return LocalFit(model, binary_logistic, features, labels, FACTS, config, torch.Generator().manual_seed(1))
 
 
-class Recorder(NoPrivacy):
+class Recorder(PlainAveraging):
     """Writes down which hook was called."""
 
     def __init__(self) -> None:

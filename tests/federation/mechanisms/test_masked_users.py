@@ -24,7 +24,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.privacy.noise.source import SeededNoise, secure_noise
 from homo_dp.runs.dry_run import plan_of
-from homo_dp.runs.simulation import Outcome
+from homo_dp.runs.simulation import RunOutcome
 from homo_dp.runs.user_simulation import HolderSimulation, UserSimulation, build_simulation
 from tests.federation.small import FEATURES, RUN, small_table
 from tests.federation.user_parts import ADAPTIVE, EVERYONE, FIXED, POISSON, SERVER, Keys, user_config
@@ -177,7 +177,7 @@ SMALL: Keys = {
 THREE: Keys = {"data.partition": {"kind": "iid", "parties": 3}}
 
 
-def run(folder: Path, *parts: Keys) -> tuple[Outcome, HolderSimulation | UserSimulation]:
+def run(folder: Path, *parts: Keys) -> tuple[RunOutcome, HolderSimulation | UserSimulation]:
     keys: Keys = dict(SMALL)
     for part in parts:
         keys |= part

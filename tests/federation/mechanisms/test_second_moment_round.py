@@ -13,7 +13,7 @@ from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, as_table, as_weights
 from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.models.scoring import round_metrics
-from homo_dp.runs.simulation import Outcome, Simulation
+from homo_dp.runs.simulation import RunOutcome, Simulation
 from tests.federation.small import small_config, small_mechanism, zeros
 
 MOMENT = {
@@ -26,7 +26,7 @@ MOMENT = {
 }
 
 
-def ran(folder: Path, **keys: Any) -> tuple[Simulation, Outcome]:
+def ran(folder: Path, **keys: Any) -> tuple[Simulation, RunOutcome]:
     base = {
         "data.embedded": "breast_cancer",
         "data.partition": {"kind": "iid", "parties": 3},
@@ -43,7 +43,7 @@ def ran(folder: Path, **keys: Any) -> tuple[Simulation, Outcome]:
     return found, found.run()
 
 
-def scores(found: Simulation, outcome: Outcome) -> dict[str, float | None]:
+def scores(found: Simulation, outcome: RunOutcome) -> dict[str, float | None]:
     outcome.load_weights()
     return round_metrics(outcome.model.module, outcome.model.task, found.test_tables)
 

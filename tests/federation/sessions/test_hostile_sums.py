@@ -22,7 +22,7 @@ from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.shares import SHARE_BYTES
 from homo_dp.federation.sessions.crash_state import PartyFiles, SumFiles
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
-from homo_dp.federation.sessions.plan import Plan, make_plan
+from homo_dp.federation.sessions.plan import PlanJson, make_plan
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.federation.sessions.secure_messages import ABSENT, as_matrix, opened_places
 from homo_dp.privacy.errors import LedgerError
@@ -63,7 +63,7 @@ class Hostile:
         member = SecureSumParty(self.roster, name, IDENTITIES[name].sign, self.files(name))
         sums = PartySums(RUN, member, found, rounds=3)
 
-        def build(plan: Plan, outbox: Outbox | MemoryOutbox) -> Party:
+        def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(CONFIG, folder, name, mechanism, outbox, sums=sums)
 
         duty = PartyDuty(name, RUN, Ledger(folder / "ledger.sqlite"), None, build, None, lambda text: None)

@@ -9,7 +9,7 @@ from homo_dp.privacy.errors import BudgetExceeded, LedgerError
 from homo_dp.privacy.ledger import Budget, Ledger, checked_rows, hash_chain
 from homo_dp.privacy.ledger import ledger as ledger_module
 from homo_dp.privacy.ledger.rows import LedgerRow
-from homo_dp.privacy.ledger.store import Store
+from homo_dp.privacy.ledger.store import LedgerFile
 from tests.privacy.ledger_parts import DELTA, FREE, budget_for, ledger_of, release
 
 LIFETIME = Budget(lifetime_epsilon=1.0, lifetime_delta=DELTA)
@@ -98,7 +98,7 @@ def test_an_edit_before_the_checkpoint_hides_no_spend_and_verify_names_it(tmp_pa
 
 def test_what_was_read_is_not_read_again_and_must_stay(tmp_path: Path) -> None:
     path = ledger_of(tmp_path, 3)
-    store = Store(path, read_only=False)
+    store = LedgerFile(path, read_only=False)
     seen = checked_rows.CheckedRows(store)
     with store.reading():
         seen.catch_up(repair=False)
@@ -122,7 +122,7 @@ def test_only_a_writer_mends_the_head(tmp_path: Path) -> None:
         newest = ledger.head()
     assert first is not None
     hash_chain.write_head(path, first)  # as a crash between commit and head leaves it
-    store = Store(path, read_only=False)
+    store = LedgerFile(path, read_only=False)
     seen = checked_rows.CheckedRows(store)
     with store.reading():
         seen.catch_up(repair=False)

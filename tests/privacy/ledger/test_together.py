@@ -15,15 +15,15 @@ from tests.privacy.ledger_parts import FREE, budget_for, in_process, ledger_of, 
 
 def test_rows_are_those_of_single_charges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[str] = []
-    begin = store.Store._transaction
+    begin = store.LedgerFile._transaction
 
-    def counted(self: store.Store, kind: str) -> object:
+    def counted(self: store.LedgerFile, kind: str) -> object:
         commits.append(kind)
         return begin(self, kind)
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.charge(release(1), FREE)
-        monkeypatch.setattr(store.Store, "_transaction", counted)
+        monkeypatch.setattr(store.LedgerFile, "_transaction", counted)
         with ledger.together():
             for name in "abc":
                 assert ledger.charged("run-1", name, 2, "update") is None
@@ -74,12 +74,12 @@ def test_others_who_write_meanwhile_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_fails_charges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: store.Store, rows: object) -> None:
+    def full(self: store.LedgerFile, rows: object) -> None:
         raise LedgerError("disk full")
 
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         with monkeypatch.context() as patched:
-            patched.setattr(store.Store, "insert", full)
+            patched.setattr(store.LedgerFile, "insert", full)
             with pytest.raises(LedgerError, match="disk full"), ledger.together():
                 ledger.charge(release(1), budget_for(1))
         assert ledger.head().count == 0

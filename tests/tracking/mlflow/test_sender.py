@@ -26,8 +26,8 @@ PRINTS = """if True:
     from homo_dp.tracking.mlflow import sender
     from homo_dp.tracking.mlflow import store
 
-    end = store.Store._end
-    store.Store._end = lambda self, line: (print("View run at: http://...", flush=True), end(self, line))
+    end = store.MlflowStore._end
+    store.MlflowStore._end = lambda self, line: (print("View run at: http://...", flush=True), end(self, line))
     sys.exit(sender.main(sys.argv[1:]))
 """
 

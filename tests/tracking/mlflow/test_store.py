@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from homo_dp.tracking.mlflow.spool import Spool, State, read_lines
-from homo_dp.tracking.mlflow.store import Store
+from homo_dp.tracking.mlflow.store import MlflowStore
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -27,8 +27,8 @@ def spool(tmp_path: Path, store: str) -> Spool:
     return made
 
 
-def sent(spool: Spool, store: str, state: State) -> Store:
-    made = Store(spool.folder, store, spool.folder.parent.name, state)
+def sent(spool: Spool, store: str, state: State) -> MlflowStore:
+    made = MlflowStore(spool.folder, store, spool.folder.parent.name, state)
     made.apply(read_lines(spool.folder, state.offset))
     return made
 
@@ -111,7 +111,7 @@ def test_a_process_that_is_started_again_goes_on_in_its_run(
     for number in order:
         folder = tmp_path / f"spool-{number}"
         states[number] = State.load(folder)
-        Store(folder, store, tmp_path.name, states[number]).apply(read_lines(folder, 0))
+        MlflowStore(folder, store, tmp_path.name, states[number]).apply(read_lines(folder, 0))
     (run,) = client.search_runs([states[1].experiment_id])
     assert run.info.status == "FINISHED"
     assert {metric.step for metric in client.get_metric_history(run.info.run_id, "loss")} == {1, 2, 3, 4}

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from homo_dp.transport.flower.envelopes import Answer, Question
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion
 from homo_dp.transport.flower.relay import PartyPlace, carry
 
 
@@ -15,7 +15,7 @@ class SocketFleet:
     def __init__(self, nodes: dict[int, Path], lose: float = 0.0, seed: int = 0) -> None:
         self.places = dict(nodes)
         self.lose = lose
-        self.pushed: list[tuple[int, Question]] = []
+        self.pushed: list[tuple[int, SealedQuestion]] = []
         self.answers: list[Answer] = []
         self._chance = random.Random(seed)
         self._back: dict[str, Answer | None] = {}
@@ -25,7 +25,7 @@ class SocketFleet:
     def nodes(self) -> list[int]:
         return list(self.places)
 
-    def push(self, questions: Sequence[tuple[int, Question]]) -> list[str | None]:
+    def push(self, questions: Sequence[tuple[int, SealedQuestion]]) -> list[str | None]:
         tickets: list[str | None] = []
         for node, question in questions:
             self._count += 1
@@ -40,7 +40,7 @@ class SocketFleet:
         with self._lock:
             return [(ticket, self._back.pop(ticket)) for ticket in tickets if ticket in self._back]
 
-    def _carry(self, ticket: str, node: int, question: Question, there: bool, back: bool) -> None:
+    def _carry(self, ticket: str, node: int, question: SealedQuestion, there: bool, back: bool) -> None:
         answer = carry(question, PartyPlace(self.places[node])) if there and node in self.places else None
         with self._lock:
             if answer is not None:

@@ -18,7 +18,7 @@ from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.flower import grid, node, serving_socket
-from homo_dp.transport.flower.envelopes import Answer, Question, receive_letter, send_letter, tag_of
+from homo_dp.transport.flower.envelopes import Answer, SealedQuestion, receive_letter, send_letter, tag_of
 from homo_dp.transport.flower.grid import GridTransport
 from homo_dp.transport.flower.node import NodeTransport
 from homo_dp.transport.flower.relay import PartyPlace, carry
@@ -154,13 +154,13 @@ def test_work_that_takes_long_is_in_hand_and_is_not_sent_again(tmp_path: Path, m
     with party(tmp_path) as end:
         place = PartyPlace(tmp_path / "bank_a.sock")
         sealed = b"".join(sealer(AGGREGATOR).seal(weights()).pieces)
-        first = carry(Question("demo", (sealed,)), place)
+        first = carry(SealedQuestion("demo", (sealed,)), place)
         assert first == Answer("running", (), (), (tag_of(sealed),))
         message = got(end)
-        assert carry(Question("demo"), place).held == (tag_of(sealed),)
+        assert carry(SealedQuestion("demo"), place).held == (tag_of(sealed),)
         end.send(update())
         end.done(message)
-        last = carry(Question("demo"), place)
+        last = carry(SealedQuestion("demo"), place)
         assert (last.done, last.held, len(last.sealed)) == ((tag_of(sealed),), (), 1)
 
 
@@ -177,7 +177,7 @@ def test_the_socket_is_of_this_user_alone_and_a_long_path_does(tmp_path: Path) -
     with party(deep) as end:
         end.send(join())
         assert stat.S_IMODE((deep / "bank_a.sock").stat().st_mode) == 0o600
-        assert len(carry(Question("demo"), PartyPlace(deep / "bank_a.sock")).sealed) == 1
+        assert len(carry(SealedQuestion("demo"), PartyPlace(deep / "bank_a.sock")).sealed) == 1
     assert not (deep / "bank_a.sock").exists()
     with pytest.raises(ConfigError, match=r"transport\.flower\.socket"):
         NodeTransport(tmp_path / "not-there" / "p.sock", "demo", sealer("bank_a"))
@@ -191,14 +191,14 @@ def test_a_letter_that_is_none_ends_nothing(tmp_path: Path) -> None:
                 connection.sendall(nonsense)
                 connection.shutdown(socket.SHUT_WR)
                 assert connection.recv(10) == b""
-        assert carry(Question("another"), PartyPlace(tmp_path / "bank_a.sock")) == Answer("other_run")
-        assert len(carry(Question("demo"), PartyPlace(tmp_path / "bank_a.sock")).sealed) == 1
+        assert carry(SealedQuestion("another"), PartyPlace(tmp_path / "bank_a.sock")) == Answer("other_run")
+        assert len(carry(SealedQuestion("demo"), PartyPlace(tmp_path / "bank_a.sock")).sealed) == 1
 
 
 def test_a_party_that_ended_with_an_error_says_so_and_is_not_started_again(tmp_path: Path) -> None:
     place = tmp_path / "bank_a.sock"
     end = NodeTransport(place, "demo", sealer("bank_a"))
-    carry(Question("demo", (), "7"), PartyPlace(place))
+    carry(SealedQuestion("demo", (), "7"), PartyPlace(place))
     refusal = Message("demo", 0, "bank_a", AGGREGATOR, "refused", {}, {"reason": "budget", "ledger_head": None})
     end.send(refusal)
     try:
@@ -207,8 +207,8 @@ def test_a_party_that_ended_with_an_error_says_so_and_is_not_started_again(tmp_p
         end.close()
     assert has_ended(place, "7")
     assert not has_ended(place, "8")
-    assert carry(Question("demo", (), "7"), PartyPlace(place, ("false",))) == Answer("ended")
-    assert carry(Question("demo", (), "7"), PartyPlace(place)) == Answer("failed")
+    assert carry(SealedQuestion("demo", (), "7"), PartyPlace(place, ("false",))) == Answer("ended")
+    assert carry(SealedQuestion("demo", (), "7"), PartyPlace(place)) == Answer("failed")
 
 
 def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_than_it_serves(tmp_path: Path) -> None:
@@ -228,11 +228,11 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n"  # it is there
         busy.write_text(str(process.pid))
-        assert carry(Question("cards-7"), place) == Answer("other_run")
+        assert carry(SealedQuestion("cards-7"), place) == Answer("other_run")
         process.communicate(b"\n")
     assert not (tmp_path / "state" / "cards-7").exists()
     ends = replace(place, command=(sys.executable, "-c", "raise SystemExit(2)"))
-    assert carry(Question("cards-7", (), "7"), ends) == Answer("ended")
+    assert carry(SealedQuestion("cards-7", (), "7"), ends) == Answer("ended")
     assert (tmp_path / "state" / "cards-7" / "served.yaml").read_bytes() == place.layer
     assert stat.S_IMODE((tmp_path / "state" / "cards-7").stat().st_mode) == 0o700
 
@@ -258,21 +258,21 @@ def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: 
     place = PartyPlace(tmp_path / "door.sock")
     try:
         assert stat.S_IMODE((tmp_path / "door.sock").stat().st_mode) == 0o600
-        first = carry(Question("loans"), place)
+        first = carry(SealedQuestion("loans"), place)
         assert (first.state, len(first.sealed)) == ("running", 1)
         assert sealer(AGGREGATOR).open_bytes(first.sealed[0]).run == "loans"
-        assert [carry(Question(run), place).state for run in ("old", "cards", "made-up")] == [
+        assert [carry(SealedQuestion(run), place).state for run in ("old", "cards", "made-up")] == [
             *("over", "other_run", "failed")
         ]
         started[0].close()
-        assert carry(Question("loans"), place).state == "starting"
+        assert carry(SealedQuestion("loans"), place).state == "starting"
         with connect(tmp_path / "door.sock", 5) as connection:
             connection.sendall(b"\xff\xff\xff\xff")
             assert connection.recv(10) == b""
     finally:
         made.close()
     assert not (tmp_path / "door.sock").exists()
-    assert carry(Question("loans"), place) == Answer("failed")
+    assert carry(SealedQuestion("loans"), place) == Answer("failed")
 
 
 def test_close_does_not_wait_for_parties_that_are_not_there(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_close_does_not_wait_for_parties_that_are_not_there(tmp_path: Path) -> N
 )
 def test_questions_are_checked(fields: dict[str, object]) -> None:
     with pytest.raises(MessageError):
-        Question.of(fields)
+        SealedQuestion.of(fields)
 
 
 def test_letters_survive_a_socket_and_too_large_ones_are_refused() -> None:
