@@ -28,7 +28,7 @@ from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.privacy.accounting.selection import Distribution, check_mean, secret_number, selected
 from homo_dp.runs.sweep import Cell, cells_of
-from homo_dp.runs.sweep_cost import extract_of
+from homo_dp.runs.sweep_cost import extract_of, noise_before
 from homo_dp.tracking.files import write_json
 
 LOCAL = "LOCAL"  # below --out: what must not leave this machine
@@ -67,10 +67,10 @@ def check_search(config: Config, keys: Sequence[str], search: Search) -> None:
     check_mean(search.mean)
     if not config.private or not config.privacy.built_in:
         raise ConfigError("--publish winner: trials must be private, by a built-in privacy.mechanism")
-    if config.train.init_from is not None or config.data.learnt is not None:
+    if config.train.init_from is not None:
         raise ConfigError(
-            "--publish winner: train.init_from and statistics released before the training cost more than the trials; "
-            "leave --publish out"
+            "--publish winner: train.init_from costs more than the trials, and no event is kept of it; leave it out, "
+            "or --publish"
         )
     stopping = config.train.early_stopping
     if stopping is not None and stopping.patience is not None:
@@ -138,9 +138,10 @@ class SearchCost:
 
 
 def search_cost(results: Sequence[Mapping[str, Any]], search: Search) -> SearchCost:
-    """The cost from what the trials charged; an error unless all charged the same."""
-    from homo_dp.privacy.accounting.accountants import renyi_epsilon
-    from homo_dp.privacy.accounting.events import EventText
+    """The cost from what the trials charged, and was learnt before them once; an error unless all charged the same."""
+    from homo_dp.privacy.accounting.accountants import renyi, renyi_epsilon
+    from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+    from homo_dp.privacy.accounting.events import EventText, to_json
     from homo_dp.privacy.ledger.lifetime import Lifetime
     from homo_dp.privacy.ledger.rows import Spend
 
@@ -158,8 +159,9 @@ def search_cost(results: Sequence[Mapping[str, Any]], search: Search) -> SearchC
     if not charged or not charged[0] or any(events != charged[0] for events in charged) or len(scopes) != 1:
         raise InputError("the trials did not all charge the same: nothing is published; the ledger holds their sum")
     one = lifetimes[0].renyi()
-    winner = renyi_epsilon(selected(one, search.mean, search.distribution), delta)
-    return SearchCost(winner, renyi_epsilon(search.mean * one, delta), delta, scopes.pop())
+    before = renyi(Counter(to_json(GaussianDpEvent(noise)) for noise in noise_before(results[0])))
+    winner = renyi_epsilon(selected(one, search.mean, search.distribution) + before, delta)
+    return SearchCost(winner, renyi_epsilon(search.mean * one + before, delta), delta, scopes.pop())
 
 
 def best_of(trials: Sequence[tuple[Cell, Mapping[str, Any]]], *, public_test: bool) -> tuple[Cell, str, float]:

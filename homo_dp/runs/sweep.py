@@ -21,6 +21,7 @@ from typing import Any
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError, InputError
 from homo_dp.core.untrusted_text import Foreign, Schema
+from homo_dp.runs.sweep_cost import before_of
 from homo_dp.tracking.files import write_json
 
 RESULT = "result.json"
@@ -118,7 +119,7 @@ def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
         known = file.check(_Result, found)
     except (FileNotFoundError, InputError):
         return None  # what cannot be read is run again
-    return dict(found) if known.status == "finished" else None
+    return {**found, "before": before_of(cell.config)} if known.status == "finished" else None
 
 
 def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -136,6 +137,7 @@ def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Iterator[tuple[
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell, result = running.pop(future), future.result()
                     result |= {"values": dict(cell.values), "repeat": cell.repeat, "cell": cell.id}
+                    result["before"] = before_of(cell.config)
                     if result["status"] == "finished":
                         write_json(folder / "cells" / cell.id / RESULT, result, "result of a cell")
                     yield cell, result

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from homo_dp.config.schema import Config
 
 WORDS = (
     "choosing a cell by its result on private rows costs the epsilon of all cells together; its own epsilon holds only "
@@ -26,17 +29,19 @@ class Price:
 
 
 def price(results: Sequence[Mapping[str, Any]]) -> Price:
-    """Add up the releases of all cells, by RDP, from their ledger extracts."""
+    """Add up the releases of all cells, by RDP, from their ledger extracts, and what was released before them."""
     private = [result for result in results if result.get("private")]
     if not private:
         said = "NOT PRIVATE: these runs give no guarantee, so there is nothing to add up"
         return Price(None, (said,) if results else ())
     from homo_dp.privacy.accounting.accountants import renyi_epsilon
-    from homo_dp.privacy.accounting.events import EventText
+    from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+    from homo_dp.privacy.accounting.events import EventText, to_json
     from homo_dp.privacy.ledger.lifetime import Lifetime
     from homo_dp.privacy.ledger.rows import Spend
 
     spent: dict[tuple[str, str, str], Lifetime] = {}
+    learnt: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}  # cells of one config have it once
     delta = 0.0
     for result in private:
         for row in extract_of(result):
@@ -44,14 +49,49 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
             scope = row["dataset"], row["unit"], row["relation"]
             spent.setdefault(scope, Lifetime()).add(row["run"], row["party"], Spend(event, *scope[1:]))
             delta = max(delta, float(row["delta"]))
+            if noise_before(result):
+                learnt.setdefault(scope, {})[json.dumps(result["before"], sort_keys=True)] = result
+    runs = {scope: lifetime.runs for scope, lifetime in spent.items()}
+    for scope, found in learnt.items():
+        for text, result in found.items():
+            for noise in noise_before(result):
+                event = to_json(GaussianDpEvent(noise))
+                spent[scope].add(f"before {text}", "every party", Spend(event, *scope[1:]))
     totals = {scope: renyi_epsilon(lifetime.renyi(), delta) for scope, lifetime in spent.items()}
-    lines = [
-        f"all {spent[scope].runs} runs together: epsilon {total:.4g} at delta {delta:g} by RDP (dataset {scope[0]}, "
-        f"{scope[1]}, {scope[2]})"
-        for scope, total in totals.items()
+    lines = []
+    for scope, total in totals.items():
+        which = f"{runs[scope]} runs{' and what was learnt before them' if scope in learnt else ''}"
+        about = ", ".join(scope[1:])
+        lines.append(
+            f"all {which} together: epsilon {total:.4g} at delta {delta:g} by RDP (dataset {scope[0]}, {about})"
+        )
+    starts = sorted({str(result["before"]["init_from"]) for result in private if _start(result)})
+    lines += [
+        f"train.init_from={start}: what that model cost is not in this sum; it adds up where its data are the same"
+        for start in starts
     ]
-    about = {scope[1:] for scope in totals}  # guarantees about different neighbours do not add up
-    return Price(max(totals.values()) if len(about) == 1 else None, (*lines, f"{WORDS}; cost by {WHY_SUM}"))
+    neighbours = {scope[1:] for scope in totals}  # guarantees about different neighbours do not add up
+    return Price(max(totals.values()) if len(neighbours) == 1 else None, (*lines, f"{WORDS}; cost by {WHY_SUM}"))
+
+
+def before_of(config: Config) -> dict[str, Any]:
+    """What a cell builds on that its own ledger rows do not show; kept with its result."""
+    learnt = config.data.learnt
+    return {
+        "run": None if learnt is None else learnt.run,
+        "noise_multipliers": [] if learnt is None else list(learnt.noise_multipliers),
+        "init_from": config.train.init_from,
+    }
+
+
+def noise_before(result: Mapping[str, Any]) -> Sequence[float]:
+    """The noise multipliers of the Gaussian sums that were released before a cell, under its target."""
+    found: Sequence[float] = (result.get("before") or {}).get("noise_multipliers", ())
+    return found
+
+
+def _start(result: Mapping[str, Any]) -> bool:
+    return (result.get("before") or {}).get("init_from") is not None
 
 
 def extract_of(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

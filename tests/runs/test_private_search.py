@@ -7,6 +7,9 @@ import pytest
 
 from homo_dp.core.errors import InputError
 from homo_dp.models.files import read_card
+from homo_dp.privacy.accounting.accountants import rdp_epsilon
+from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
+from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs import private_search
 from homo_dp.runs.private_search import Search, search_cost
@@ -60,6 +63,11 @@ def test_trials_that_charged_differently_have_no_winner(tmp_path: Path) -> None:
         results.append({"files": {"ledger": str(tmp_path / name)}})
     cost = search_cost(results[:1] * 2, Search(8, "geometric"))
     assert cost.epsilon < cost.epsilon_of_sum
+    learnt = [{**results[0], "before": {"noise_multipliers": [5.0]}}] * 2
+    dearer = search_cost(learnt, Search(8, "geometric"))
+    assert dearer.epsilon > cost.epsilon
+    nine = {to_json(GaussianDpEvent(5.0)): 9}  # eight trials, and what was learnt before them once
+    assert dearer.epsilon_of_sum == pytest.approx(rdp_epsilon(nine, 1e-5), rel=1e-9)
     with pytest.raises(InputError, match="nothing is published"):
         search_cost(results, Search(8, "geometric"))
     with pytest.raises(InputError, match="nothing is published"):
