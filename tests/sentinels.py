@@ -82,6 +82,27 @@ def found_in(
     return found
 
 
+OFTEN = (".pid", ".time", ".seconds", ".bytes")  # of a clock or the machine; sizes, which are compared by themselves
+
+ANSWERS = re.compile(r"\.questions\.|\.stat\.")
+
+
+def spooled(folder: Path) -> Iterator[Fact]:
+    """All that was told to a store of runs and did not reach it: every call with its numbers, texts and files."""
+    for lines in sorted(folder.rglob("lines.jsonl")):
+        for line in filter(str.strip, lines.read_text(encoding="utf-8").splitlines()):
+            call = json.loads(line)
+            yield from _settled(facts_of(call, f"mlflow.{call['op']}"))
+        for path in sorted((lines.parent / "files").rglob("*")):
+            if path.is_file():
+                yield from _settled(facts_in(f"mlflow.{path.name}", path.read_bytes()))
+
+
+def _settled(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """Without numbers that may be any: of clocks, and answers of statistics, which have noise."""
+    return ((path, value) for path, value in facts if not path.endswith(OFTEN) and not ANSWERS.search(path))
+
+
 def bytes_of(value: float) -> list[bytes]:
     """How a value would stand in a tensor."""
     return [struct.pack(form, number) for form in ("<f", "<d") for number in (value, np.float32(value))]

@@ -1,14 +1,17 @@
 """Nothing of a row leaves a party without an event or a declaration: sentinels in the data, looked for everywhere.
 
-Every recipe runs in one process with all messages as bytes, and some between processes. In what leaves a party
-(messages, the aggregator's files, log and screen) no sentinel may be found: a row count that is declared as another
-number, a value of a feature, the count of a label. And whatever the rows are, the same messages go the same way: tables
-that differ by rows give the same kinds, rounds, words and shapes.
+Every recipe of ``conf/``, and some more, run in one process with tables that hold sentinels: a row count that is
+declared as another number, a value of a feature, the count of a label. None of them may be in a message of a party, in
+a line of the log, in what is told to a store of runs on another machine, or in the files that go there. And whatever
+the rows are, the same messages go the same way: tables that differ by rows give the same kinds, rounds, words and
+shapes. ``tests/processes/test_sentinels_between_processes.py`` looks at folders and queues. A leak of each kind is
+planted, and found.
 """
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,69 +19,313 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from homo_dp.config.load import load_config
+from homo_dp.config.load import config_from
 from homo_dp.config.schema import Config
+from homo_dp.config.yaml_text import parse_yaml
+from homo_dp.console.screen import Screen
+from homo_dp.data.parties import load_federation
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.ids import AGGREGATOR
-from homo_dp.federation.protocol.messages import Message, encode
-from homo_dp.runs.learned_bounds import with_what_is_learnt
-from homo_dp.runs.outputs import released_line
-from homo_dp.runs.simulation import Simulation
-from homo_dp.runs.statistics import StatisticsSimulation
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions.party_messages import PartyMessages
+from homo_dp.runs.statistics import ask_and_publish
+from homo_dp.tracking.mlflow.run_log import RunLog
+from homo_dp.tracking.mlflow.tracker import MlflowTracker
+from homo_dp.train import train
 from homo_dp.transport.memory import MemoryHub
-from tests.processes.parts import PARTIES, Cluster
-from tests.processes.zygote import Zygote
-from tests.sentinels import bytes_of, facts_in, facts_of, found_in, is_the_truth, true_bins
+from tests.sentinels import Fact, bytes_of, facts_in, facts_of, found_in, spooled
 
-VALUE = 0.7135791357913579  # of a feature, in the rows of one party
+VALUE = 0.7135791357913579  # of a feature, in rows of each party
 DECLARED = 250
-RADIUS = 13.5791357913579  # of a feature, between processes
-ROWS = (141, 139, 137)  # of each party, between processes, where 150 are declared
-RECIPES: dict[str, dict[str, Any]] = {
-    "dp_sgd": {},
-    "metrics": {"metrics.release": "noised", "metrics.every": 1},
-    "scaling": {"data.scaling": "private"},
-    "dp_fedsgd": {"privacy.mechanism": "dp_fedsgd", "train.local_steps": None},
-    "masked": {
-        "privacy.mechanism": "dp_fedsgd",
-        "train.local_steps": None,
-        "privacy.secure_aggregation": True,
-        "metrics.release": "noised",
+TABLES = {"a": 211, "b": 223}
+TRUSTED = ("bits", "replies", "clip_norm")  # of users, where the config trusts the aggregator with the noise
+OTHERS = {"a": 31, "b": 224}  # one row more, and many fewer
+CONF = Path(__file__).parents[1] / "conf"
+FROM_CONF = (
+    *("auto", "dp_fedavg", "dp_fedavg_adaptive", "dp_fedavg_secure", "homo_cnn_dpsgd", "homo_lr_dpsgd"),
+    *("homo_lr_plain", "homo_lr_secure", "homo_nn_dpsgd", "homo_softmax_dpsgd", "nbafl", "primihub_homo_lr"),
+)
+BETWEEN_PROCESSES = ("federation", "federation_secure", "party_")  # as clusters, with the same mechanisms
+OVERLAYS = ("primihub_binclass", "primihub_multiclass", "primihub_regression")  # descriptions of columns alone
+MORE: dict[str, dict[str, Any]] = {
+    "metrics": {"metrics": {"release": "noised", "every": 1}},
+    "metrics of parties": {"metrics": {"release": "noised", "per_party": True}},
+    "learnt": {"data": {"scaling": "private"}, "privacy": {"target_epsilon": 8.0}},
+    "masked metrics": {
+        "privacy": {"mechanism": "dp_fedsgd", "secure_aggregation": True},
+        "train": {"local_steps": None},
+        "metrics": {"release": "noised"},
     },
-    "nbafl": {"privacy.mechanism": "nbafl", "privacy.target_epsilon": None},
-    "statistics": {"privacy.mechanism": "statistics", "statistics.ask": "rows,classes,means,histograms,second_moments"},
+    "regression": {"model": {"name": "linear_regression"}, "data": {"target_bounds": [0, 1], "classes": None}},
+    "statistics": {
+        "privacy": {"mechanism": "statistics"},
+        "train": {"local_steps": None},
+        "statistics": {"ask": "rows,classes,means,variances,histograms,second_moments,missing,quantiles"},
+    },
 }
+RECIPES = (*FROM_CONF, *MORE)
 
 
-def _table(rows: int, seed: int, value: float = VALUE) -> pd.DataFrame:
+def test_every_recipe_is_looked_at() -> None:
+    names = {path.stem for path in CONF.glob("*.yaml")}
+    known = {*FROM_CONF, *OVERLAYS, *(name for name in names if name.startswith(BETWEEN_PROCESSES))}
+    assert names == known
+
+
+def _table(kind: str, rows: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({f"x{i}": rng.uniform(-1, 1, rows) for i in range(4)})
-    frame.loc[frame.index % 7 == 3, "x1"] = value
-    frame["y"] = (rng.uniform(size=rows) < 0.3).astype(int)
+    width, high = (64, 16.0) if kind == "digits" else (4, 1.0)
+    frame = pd.DataFrame({f"x{i}": rng.uniform(0, high, rows) for i in range(width)})
+    frame.loc[frame.index % 7 == 3, "x1"] = VALUE
+    frame["y"] = rng.integers(0, 10, rows) if kind == "digits" else (rng.uniform(size=rows) < 0.31).astype(int)
+    if kind == "users":
+        frame["u"] = [f"u{seed}-{row // 5}" for row in range(rows)]
     return frame
 
 
-def _config(folder: Path, rows: dict[str, int], keys: dict[str, Any]) -> Config:
-    files = {}
-    for number, (name, count) in enumerate(rows.items()):
-        files[name] = str(folder / f"{name}.csv")
-        _table(count, number).to_csv(files[name], index=False)
-    base = {
-        "data.files": files,
-        "data.columns": {f"x{i}": {"bounds": [-1, 1]} for i in range(4)},
-        "data.rows": dict.fromkeys(rows, DECLARED),
-        "privacy.target_epsilon": 4.0,
-        "privacy.ledger": str(folder / "ledger.sqlite"),
-        "tracking.enabled": False,
-        "train.rounds": 2,
-        "train.local_steps": 2,
+def _data(kind: str, rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
+    """Tables with sentinels, and what is publicly said of them."""
+    frames = {name: _table(kind, count, number) for number, (name, count) in enumerate(rows.items())}
+    high = 16 if kind == "digits" else 1
+    columns = {f"x{i}": {"bounds": [0, high]} for i in range(64 if kind == "digits" else 4)}
+    data: dict[str, Any] = {"columns": columns, "label": "y", "test_fraction": 0.2, "classes": [0, 1]}
+    if kind == "users":
+        pd.concat(frames.values()).to_csv(folder / "all.csv", index=False)
+        return data | {"files": str(folder / "all.csv"), "user_column": "u"}
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    data |= {"files": {name: str(folder / f"{name}.csv") for name in frames}, "rows": dict.fromkeys(frames, DECLARED)}
+    images = {"classes": list(range(10)), "image": {"shape": [1, 8, 8]}}
+    return data | (images if kind == "digits" else {})
+
+
+def _config(recipe: str, rows: Mapping[str, int], folder: Path) -> Config:
+    """A recipe as it stands in ``conf/``, with two rounds, tables with sentinels and a store on another machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tree: dict[str, Any] = {"train": {"local_steps": 2, "batch_size": 50}, "privacy": {"target_epsilon": 4.0}}
+    if recipe in FROM_CONF:
+        tree = parse_yaml((CONF / f"{recipe}.yaml").read_text())
+    more = MORE.get(recipe, {})
+    embedded = tree.get("data", {}).get("embedded")
+    data = _data(embedded if embedded in ("digits", "users") else "binary", rows, folder)
+    if "partition" in tree.get("data", {}) and embedded == "users":
+        data["partition"] = tree["data"]["partition"]
+        data["rows"] = {f"party_{number}": DECLARED for number in (1, 2, 3)}
+    for section in ("train", "privacy", "model", "metrics", "statistics"):
+        tree[section] = {**tree.get(section, {}), **more.get(section, {})}
+    if tree["train"] or recipe != "auto":
+        tree["train"] = {name: value for name, value in tree["train"].items() if value is not None} | {"rounds": 2}
+    tree["data"] = {name: value for name, value in (data | more.get("data", {})).items() if value is not None}
+    tree["privacy"]["ledger"] = str(folder / "ledger.sqlite")
+    tree["tracking"] = {"uri": "http://127.0.0.1:9", "plots": False}
+    names = {"predict": "predict.csv", "indicator": "indicator.json", "model": "model.safetensors"}
+    tree["output"] = {f"{name}FileName": str(folder / "out" / file) for name, file in names.items()}
+    return config_from(tree)
+
+
+@dataclass
+class Left:
+    """What left the parties of one run, and what must not be in it."""
+
+    messages: list[Message] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    told: list[Fact] = field(default_factory=list)  # to a store of runs on another machine
+    counts: list[int] = field(default_factory=list)
+    folder: str = ""
+
+    def leaks(self) -> list[str]:
+        """Where sentinels are: in messages, lines of the log, calls of MLflow and the files that went with them."""
+        values, known = bytes_of(VALUE), [self.folder]
+        found = []
+        for message in self.messages:
+            if message.recipient == AGGREGATOR:
+                tensors = [tensor.numpy().tobytes() for tensor in message.tensors.values()]
+                found += [f"tensor of {message.kind}" for data in tensors if any(value in data for value in values)]
+                facts = facts_of(dict(message.info), f"message.{message.kind}")
+                found += found_in(facts, self.counts, [VALUE], known)
+        found += found_in((("log", line) for line in self.lines), self.counts, [VALUE], known)
+        return found + found_in(self.told, self.counts, [VALUE], known)
+
+
+def _counts(config: Config) -> list[int]:
+    """Numbers that nobody declared, where they are no small ones: rows, those that train, those of a class, users."""
+    federation = load_federation(config)
+    found = [sum(TABLES.values())]
+    for data in federation.parties.values():
+        labels = data.train.labels
+        assert labels is not None
+        found += [len(data.train), len(data.train) + (0 if data.test is None else len(data.test))]
+        if not labels.is_floating_point():
+            found += [int((labels == each).sum()) for each in (0, 1)]
+    return sorted({*found, *([] if federation.users is None else [federation.users])} - set(range(61)))
+
+
+def _run(config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Left:
+    """A run as a user starts it, with all that leaves its parties."""
+    folder = Path(config.output.indicatorFileName).parent
+    left = Left(counts=_counts(config), folder=str(folder.parent))
+    post = MemoryHub.post
+
+    def keep(hub: MemoryHub, message: Message) -> None:
+        left.messages.append(message)
+        post(hub, message)
+
+    caplog.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryHub, "post", keep)
+        patched.setattr(RunLog, "_start", lambda log, folder: None)  # nothing is sent: it stays where it is kept
+        with caplog.at_level(logging.DEBUG, "homo_dp"):
+            screen = Screen(quiet=True, as_json=False)
+            try:
+                if config.privacy.mechanism == "statistics":
+                    ask_and_publish(config, screen)
+                else:
+                    train(config, screen)
+            finally:
+                left.lines = [record.getMessage() for record in caplog.records]
+                left.told = list(spooled(folder))
+    model = folder / "model.safetensors"
+    if model.exists():
+        left.told += facts_in(model.name, model.read_bytes())
+    return left
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+    """What left in the run of each recipe, once it was looked at."""
+    return {}
+
+
+@pytest.fixture
+def left_of(
+    runs: dict[str, Left], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[[str], Left]:
+    def look(recipe: str) -> Left:
+        if recipe not in runs:
+            runs[recipe] = _run(_config(recipe, TABLES, tmp_path / "first"), monkeypatch, caplog)
+        return runs[recipe]
+
+    return look
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_sentinel_leaves_a_party(left_of: Callable[[str], Left], recipe: str) -> None:
+    left = left_of(recipe)
+    assert any(message.recipient == AGGREGATOR for message in left.messages)
+    assert {path.split(".")[1] for path, _ in left.told if path.startswith("mlflow.")} >= {"run", "params", "end"}
+    assert left.counts
+    assert left.leaks() == []
+
+
+def _skeleton(message: Message) -> tuple[Any, ...]:
+    """All of a message that is not the noisy numbers themselves."""
+    head = message.info.get("ledger_head")
+    count = head.get("count") if isinstance(head, dict) else None
+    info = {key: value for key, value in message.info.items() if key not in ("ledger_head", "plan", *TRUSTED)}
+    shapes = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in message.tensors.items()}
+    return message.kind, message.round, message.sender, message.recipient, str(info), count, str(sorted(shapes.items()))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_tables_that_differ_by_rows_give_the_same_messages(
+    left_of: Callable[[str], Left],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    recipe: str,
+) -> None:
+    other = _run(_config(recipe, OTHERS, tmp_path / "other"), monkeypatch, caplog)
+    assert [_skeleton(message) for message in other.messages] == [_skeleton(each) for each in left_of(recipe).messages]
+
+
+PLANTED = "homo_lr_dpsgd"
+
+
+def _look(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Left:
+    return _run(_config(PLANTED, TABLES, folder), monkeypatch, caplog)
+
+
+@pytest.mark.parametrize(
+    "leak",
+    ["a count in a message", "a value in a tensor", "a line of the log", "a metric", "a tag", "a parameter", "a file"],
+)
+def test_a_planted_leak_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, leak: str
+) -> None:
+    """The look itself can fail: each way out, with one number too many."""
+    publish, finish, log_round = PartyMessages.publish, MlflowTracker.finish, MlflowTracker.log_round
+
+    def message(self: PartyMessages, answer: Message, releases: Any) -> None:
+        tensors = dict(answer.tensors)
+        if leak == "a value in a tensor":
+            name = next(iter(tensors))
+            tensors[name] = tensors[name].clone()
+            tensors[name].view(-1)[0] = VALUE
+        if leak == "a line of the log":
+            logging.getLogger("homo_dp.federation").info("fitted %d rows", 211)
+        publish(self, replace(answer, tensors=tensors), releases)
+
+    def end(self: MlflowTracker, status: str, files: Any, tags: Any, metrics: Any = None) -> str | None:
+        folder = Path(self._log.unsent).parent
+        if leak == "a tag":
+            tags = {**tags, "note": "of 211 rows"}
+        if leak == "a parameter":
+            self._log.add("params", key="training", params={"rows": 211})
+        if leak == "a file":
+            (folder / "more.json").write_text(json.dumps({"x1": VALUE}))
+            files = {**files, "more": folder / "more.json"}
+        return finish(self, status, files, tags, metrics)
+
+    def told(self: MlflowTracker, number: int, metrics: Any, parties: Any) -> None:
+        log_round(self, number, {**metrics, "rows": 211.0} if leak == "a metric" else metrics, parties)
+
+    join = PartyMessages.join
+    if leak == "a count in a message":  # where one may stand that is declared: all others are refused when it is built
+        monkeypatch.setattr(PartyMessages, "join", lambda self, number, rows: join(self, number, 211))
+    monkeypatch.setattr(PartyMessages, "publish", message)
+    monkeypatch.setattr(MlflowTracker, "finish", end)
+    monkeypatch.setattr(MlflowTracker, "log_round", told)
+    found = _look(tmp_path, monkeypatch, caplog).leaks()
+    ways = {
+        "a count in a message": "message.join",
+        "a value in a tensor": "tensor of update",
+        "a line of the log": "log",
+        "a metric": "mlflow.",
+        "a tag": "mlflow.tags",
+        "a parameter": "mlflow.params",
+        "a file": "mlflow.more.json",
     }
-    merged = base | keys
-    return load_config(None, {name: value for name, value in merged.items() if value is not None})
+    assert any(text.startswith(ways[leak]) for text in found), found
 
 
-def _messages(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Message], Simulation]:
-    """All messages of a run, in their order, and the run."""
-    sent: list[Message] = []
+def test_a_planted_dependence_of_messages_on_rows_is_found(
+    left_of: Callable[[str], Left], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A party that refuses where it has few rows gives itself away by that alone."""
+    expected, publish = [_skeleton(each) for each in left_of(PLANTED).messages], PartyMessages.publish
+
+    def message(self: PartyMessages, answer: Message, releases: Any) -> None:
+        if self.name == "a":
+            self.refuse(answer.round, "few_rows")
+        publish(self, answer, releases)
+
+    monkeypatch.setattr(PartyMessages, "publish", message)
+    other = _run(_config(PLANTED, OTHERS, tmp_path), monkeypatch, caplog)
+    assert [_skeleton(each) for each in other.messages] != expected
+
+
+@pytest.mark.parametrize("recipe", [PLANTED, "homo_lr_secure", "homo_nn_dpsgd"])
+def test_an_error_that_quotes_rows_stays_with_the_party(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recipe: str
+) -> None:
+    """Whatever a fit fails with: the aggregator hears one word, and a store elsewhere the kind of error alone."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError(f"row 7 of 211 has {VALUE}")
+
+    monkeypatch.setattr(LocalFit, "fit", fail)
+    config = _config(recipe, TABLES, tmp_path)
+    folder, sent = Path(config.output.indicatorFileName).parent, list[Message]()
     post = MemoryHub.post
 
     def keep(hub: MemoryHub, message: Message) -> None:
@@ -86,66 +333,15 @@ def _messages(config: Config, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Mes
         post(hub, message)
 
     monkeypatch.setattr(MemoryHub, "post", keep)
-    config = with_what_is_learnt(config)
-    asks = config.privacy.mechanism == "statistics"
-    simulation = StatisticsSimulation(config) if asks else Simulation(config, lambda row, numbers: None)
-    simulation.run()
-    monkeypatch.undo()
-    return sent, simulation
-
-
-def _counts(simulation: Simulation) -> dict[str, list[int]]:
-    """Numbers of each party that nobody declared: rows that train, that test, and in all; and of a class."""
-    found = {}
-    for name, data in simulation.federation.parties.items():
-        test = 0 if data.test is None else len(data.test)
-        labels = data.train.labels
-        assert labels is not None
-        found[name] = [len(data.train), len(data.train) + test, int((labels == 1).sum())]
-    return found
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_no_sentinel_is_in_what_leaves_a_party(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, recipe: str
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    config = _config(tmp_path, {"a": 211, "b": 223}, RECIPES[recipe])
-    sent, simulation = _messages(config, monkeypatch)
-    counts = _counts(simulation)
-    values = bytes_of(VALUE)
-    from_parties = [message for message in sent if message.recipient == AGGREGATOR]
-    assert from_parties
-    for message in from_parties:
-        data = encode(message, simulation.mechanism.kinds)
-        assert not any(value in data for value in values), message.kind
-        assert found_in(facts_of(message.info), counts[message.sender], [VALUE]) == []
-    numbers = [number for numbers in counts.values() for number in numbers if number > 60]
-    said = [("log", record.getMessage()) for record in caplog.records]
-    assert found_in(said, numbers, [VALUE], known=[str(tmp_path)]) == []
-    assert found_in(facts_of(simulation.statement(simulation.mechanism.rounds)), numbers, [VALUE]) == []
-
-
-def _skeleton(message: Message) -> tuple[Any, ...]:
-    """All of a message that is not the noisy numbers themselves."""
-    head = message.info.get("ledger_head")
-    count = head.get("count") if isinstance(head, dict) else None
-    info = {key: value for key, value in message.info.items() if key not in ("ledger_head", "plan")}
-    shapes = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in message.tensors.items()}
-    return message.kind, message.round, message.sender, message.recipient, str(info), count, str(sorted(shapes.items()))
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_tables_that_differ_by_rows_give_the_same_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
-) -> None:
-    skeletons = []
-    for number, rows in enumerate(({"a": 211, "b": 223}, {"a": 212, "b": 223}, {"a": 30, "b": 223})):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        sent, _ = _messages(_config(folder, rows, RECIPES[recipe]), monkeypatch)
-        skeletons.append([_skeleton(message) for message in sent])
-    assert skeletons[0] == skeletons[1] == skeletons[2]
+    monkeypatch.setattr(RunLog, "_start", lambda log, folder: None)
+    with caplog.at_level(logging.DEBUG, "homo_dp"), pytest.raises(ValueError, match="row 7"):
+        train(config, Screen(quiet=True, as_json=False))
+    lines = [record.getMessage() for record in caplog.records]
+    left = Left(sent, lines, list(spooled(folder)), [211], str(tmp_path))
+    assert left.leaks() == []
+    assert "ValueError" in [value for path, value in left.told if path.endswith("tags.reason")]
+    told = Left(told=[("mlflow.tags.reason", f"row 7 of 211 has {VALUE}")], counts=[211])
+    assert len(told.leaks()) == 1
 
 
 def test_the_look_finds_a_count_that_leaves() -> None:
@@ -154,59 +350,3 @@ def test_the_look_finds_a_count_that_leaves() -> None:
     assert found_in(told, [211, 223]) == [".rows: 211"]
     for leak in ({"rows": 223.0}, {"said": "party_1 (223 rows)"}, {"facts": '{"n": 223}'}, {"n": {"223": 1}}):
         assert len(found_in(facts_of(leak), [211, 223])) == 1, leak
-
-
-def _rows_of_their_own(cluster: Cluster, folder: Path) -> None:
-    """Each party has fewer rows than it declares, and a value of its own in some of them."""
-    for number, party in enumerate(PARTIES):
-        given = pd.read_csv(cluster.configs[party]["data"]["files"][party])
-        given = given.head(ROWS[number]).copy()
-        given.loc[given.index % 5 == 1, "mean radius"] = RADIUS
-        path = folder / f"{party}.csv"
-        given.to_csv(path, index=False)
-        cluster.change(party, "data", files={party: str(path)}, rows={party: 150}, counts=None)
-
-
-def _seen(cluster: Cluster) -> dict[str, bytes]:
-    """Every file that the aggregator has or that lies in the exchange, and what it said."""
-    found = {"log": cluster.log(AGGREGATOR).encode()}
-    for folder in (cluster.folder / AGGREGATOR, cluster.folder / "state-aggregator", cluster.folder / "exchange"):
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        found |= {str(path.relative_to(cluster.folder)): path.read_bytes() for path in files}
-    return found
-
-
-def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
-    """Which sentinels are in what the aggregator has."""
-    readable = {name: data for name, data in seen.items() if name == "log" or Path(name).suffix}
-    facts = [fact for name, data in readable.items() for fact in facts_in(name, data)]
-    found = found_in(facts, ROWS, [RADIUS], known=known)
-    return found + [name for name, data in seen.items() if any(each in data for each in bytes_of(RADIUS))]
-
-
-@pytest.mark.parametrize("asked", [{}, {"metrics": {"release": "noised"}}])
-def test_no_sentinel_is_with_the_aggregator(tmp_path: Path, zygote: Zygote, asked: dict[str, Any]) -> None:
-    """Between processes, over a folder: the aggregator's files, state, log and the exchange hold none of them."""
-    with Cluster(tmp_path, zygote=zygote, rounds=2) as cluster:
-        for section, keys in asked.items():
-            cluster.change(AGGREGATOR, section, **keys)
-        cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
-        _rows_of_their_own(cluster, tmp_path)
-        cluster.start_all()
-        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
-        seen = _seen(cluster)
-    indicator = f"{AGGREGATOR}/out/indicator.json"
-    indicators = json.loads(seen[indicator])
-    said = released_line(indicators)  # by figures that stand in the indicators as released, so it may be left out
-    known = [str(tmp_path), *([said] if said else [])]
-    assert len(seen) > 5
-    assert _left(seen, known) == []
-    for leak in ({"party_1": {"rows_seen": ROWS[2]}}, {"privacy": {"note": f"{ROWS[0]} rows"}}, {"radius": RADIUS}):
-        told = seen | {indicator: json.dumps(indicators | leak).encode()}
-        assert len(_left(told, known)) == 1, leak
-    if asked:
-        bins = len(indicators["released_curves"]["calibration"]["rows"])
-        truth = true_bins([tmp_path / party / "out/predict.csv" for party in PARTIES], bins)
-        assert not is_the_truth(indicators, truth)
-        bare = {"rows": {"value": float(sum(truth))}}
-        assert is_the_truth({"released_metrics": bare, "released_curves": {"calibration": {"rows": truth}}}, truth)
