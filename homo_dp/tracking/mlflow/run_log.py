@@ -19,7 +19,7 @@ from typing import Any
 
 from homo_dp.config.addresses import masked, without_secrets
 from homo_dp.core.files import open_private
-from homo_dp.tracking.mlflow.spool import LOG, Spool, State, discard, spool_name
+from homo_dp.tracking.mlflow.spool import ADDRESS, LOG, Spool, State, discard, spool_name
 from homo_dp.tracking.mlflow.uris import absolute, is_local
 
 log = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class RunLog:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                env={**os.environ, ADDRESS: absolute(self.uri)},  # which only this user can read, and no file keeps
             )
 
     def _warn(self, reason: str) -> None:

@@ -1,7 +1,8 @@
 """Sends spools to their MLflow stores: ``python -m homo_dp.tracking.mlflow.sender FOLDER...``.
 
 Every run starts one for itself and goes on without it. By hand it sends what earlier runs could not:
-``python -m homo_dp.tracking.mlflow.sender out/indicator_unsent``.
+``python -m homo_dp.tracking.mlflow.sender out/indicator_unsent``, where the store has a password with
+``MLFLOW_TRACKING_URI`` set to its whole address.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from pathlib import Path
 from homo_dp.config.addresses import without_secrets
 from homo_dp.core.heavy_imports import quick_imports
 from homo_dp.tracking.mlflow.environment import set_defaults
-from homo_dp.tracking.mlflow.spool import CLOSE, LINES, State, discard, locked, opening, read_lines, unsent
+from homo_dp.tracking.mlflow.spool import (
+    ADDRESS,
+    CLOSE,
+    LINES,
+    State,
+    address_of,
+    discard,
+    locked,
+    opening,
+    read_lines,
+    unsent,
+)
 from homo_dp.tracking.mlflow.store import MlflowStore, first_line
 
 POLL_SECONDS = 0.02
@@ -49,6 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def send(folder: Path, alive: Callable[[], bool]) -> bool:
     """Send a spool until it is closed (or its writer is gone), trying again while the writer lives."""
     state, store, first = State.load(folder), None, opening(folder)
+    uri = address_of(folder)
+    if uri is None:
+        state.error = f"{first['uri']} has a password, which is kept nowhere; set {ADDRESS} to the whole address"
+        state.save(folder)
+        return False
     pause, failed_at = 0.1, -math.inf
     while True:
         lines = read_lines(folder, state.offset)
@@ -58,7 +75,7 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             return False
         try:
             if store is None:
-                store = MlflowStore(folder, first["uri"], first["experiment"], state)
+                store = MlflowStore(folder, uri, first["experiment"], state)
                 with quick_imports():
                     _prepare()
             store.apply(lines)
@@ -70,8 +87,8 @@ def send(folder: Path, alive: Callable[[], bool]) -> bool:
             state.error, pause = None, 0.1
             time.sleep(POLL_SECONDS)
         except Exception as error:  # whatever the store does, the lines stay
-            logging.getLogger(__name__).warning("%s", without_secrets(first_line(error), first["uri"]))
-            state.error, failed_at = without_secrets(explain(error), first["uri"]), time.monotonic()
+            logging.getLogger(__name__).warning("%s", without_secrets(first_line(error), uri))
+            state.error, failed_at = without_secrets(explain(error), uri), time.monotonic()
             state.save(folder)
             _wait(pause, folder, state.offset, alive)
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -2,6 +2,7 @@
 
 The training process only appends lines; another process (sender.py) reads them and talks to the store. So a store that
 is slow or down costs training nothing, and nothing is lost: what was not sent stays here and goes with the next run.
+A password of the store's address is not among the lines: whoever sends them has it from its environment (``address_of``).
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from homo_dp.config.addresses import MASK, masked
 from homo_dp.core.files import make_folder, open_private, write_file
 
 LINES, STATE, LOCK, LOG, FILES = "lines.jsonl", "state.json", "lock", "sender.log", "files"
 CLOSE = "close"
+ADDRESS = "MLFLOW_TRACKING_URI"  # MLflow's own name for the address of its store
 
 Line = dict[str, Any]
 
@@ -37,7 +40,7 @@ class Spool:
         with contextlib.suppress(OSError):  # a file system without locks: then only what was closed is left behind
             fcntl.flock(self._file, fcntl.LOCK_EX)  # ends with this process, whose number another may have later
         self.used = False
-        self._write({"op": "open", "uri": uri, "experiment": experiment, "pid": os.getpid()})
+        self._write({"op": "open", "uri": masked(uri), "experiment": experiment, "pid": os.getpid()})
 
     def add(self, op: str, **fields: Any) -> None:
         """Append one line; it is in the file when this returns."""
@@ -119,6 +122,17 @@ def opening(folder: Path) -> Line:
     with (folder / LINES).open("rb") as file:
         line: Line = json.loads(file.readline())
     return line
+
+
+def address_of(folder: Path) -> str | None:
+    """The address of a spool's store, with its password from the environment; None if it is not there.
+
+    Only an address that is the same but for passwords is taken: runs in one folder may go to different stores.
+    """
+    kept, given = str(opening(folder)["uri"]), os.environ.get(ADDRESS, "")
+    if masked(given) == kept:
+        return given
+    return None if MASK in kept else kept
 
 
 @contextlib.contextmanager

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.tracking.mlflow.spool import Spool, discard, locked, spool_name, unsent
+from homo_dp.tracking.mlflow import sender
+from homo_dp.tracking.mlflow.run_log import RunLog
+from homo_dp.tracking.mlflow.spool import ADDRESS, Spool, State, address_of, discard, locked, spool_name, unsent
 
 
 def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
@@ -71,3 +73,46 @@ def test_the_last_spool_takes_its_folder_with_it(tmp_path: Path) -> None:
     discard(second.folder)
     assert not (tmp_path / "unsent").exists()
     assert unsent(tmp_path / "unsent") == []
+
+
+SECRET = "postgresql://ann:s%40fe-word@db.example/mlflow?sslpassword=oth3r"
+
+
+def _texts(folder: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_password_is_in_no_file_of_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "unsent" / "one", SECRET, "x")
+    spool.add("run", key="training", parent=None, name="one", tags={})
+    spool.close()
+    assert not any(secret in _texts(tmp_path) for secret in ("s%40fe-word", "s@fe-word", "oth3r"))
+    monkeypatch.delenv(ADDRESS, raising=False)
+    assert address_of(spool.folder) is None
+    assert sender.main([str(tmp_path / "unsent")]) == 1
+    assert ADDRESS in str(State.load(spool.folder).error)
+    assert unsent(tmp_path / "unsent") == [spool.folder]  # it stays until somebody has the password
+    monkeypatch.setenv(ADDRESS, SECRET.replace("db.example", "evil.example"))
+    assert address_of(spool.folder) is None  # the run of one store is not sent to another
+    monkeypatch.setenv(ADDRESS, SECRET)
+    assert address_of(spool.folder) == SECRET
+
+
+def test_a_run_hands_the_password_to_its_sender_and_to_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, str]] = []
+
+    def start(command: list[str], env: dict[str, str], **options: object) -> None:
+        started.append(env)
+        raise OSError("not in this test")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    RunLog(SECRET, "x", tmp_path / "unsent").add("run", key="training", parent=None, name="one", tags={})
+    assert [env[ADDRESS] for env in started] == [SECRET]
+    assert "s%40fe-word" not in _texts(tmp_path)
+
+
+def test_a_spool_without_password_needs_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS, "http://other.example")
+    assert address_of(Spool(tmp_path / "one", "sqlite:////x.db", "x").folder) == "sqlite:////x.db"
