@@ -23,6 +23,9 @@ from homo_dp.privacy.noise.grid import Grid, summed_with_noise
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
+_MOST_ROWS = 2.0**40
+_TAIL = 40.0  # standard deviations: a longer vector of normals has a probability below 1e-300
+
 
 @dataclass(frozen=True)
 class NoiseShare:
@@ -98,6 +101,11 @@ class PrivateSum:
         if self.share is None:
             return self.sigma
         return self.grid.share_std(self.party_sigma) * math.sqrt(self.share.parties)
+
+    @property
+    def longest(self) -> float:
+        """A norm that no party's own released sum reaches: more rows than any table has, and all of the noise."""
+        return self.clip_norm * _MOST_ROWS + self.party_sigma * (math.sqrt(self.dimension) + _TAIL)
 
     @property
     def grid(self) -> Grid:

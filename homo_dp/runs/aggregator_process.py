@@ -19,7 +19,7 @@ from homo_dp.core.event_log import about, kept_events, told_errors
 from homo_dp.core.files import write_whole
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.public_encoding import public_encoding, public_table
-from homo_dp.federation.mechanisms.base import PartyPlan, Weights
+from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Weights
 from homo_dp.federation.protocol.messages import KINDS, extended
 from homo_dp.federation.sessions.aggregator import Aggregator, RoundReport
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
@@ -34,13 +34,14 @@ from homo_dp.federation.sessions.build import (
 )
 from homo_dp.federation.sessions.crash_state import Row, RunFolder
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
-from homo_dp.federation.sessions.members import Members, SessionRules
+from homo_dp.federation.sessions.members import MOST_ROWS, Members, SessionRules
 from homo_dp.federation.sessions.plan import PlanJson, difference, facts_for_aggregator, make_plan
 from homo_dp.federation.sessions.plan_schema import read_plan
 from homo_dp.models.files import ModelCard, save_model
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.registry import BuiltModel
 from homo_dp.models.scoring import load_into, no_metrics, round_metrics, score_tables, with_features
+from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.auto import chosen_mechanism, settled, with_model
 from homo_dp.runs.continuation import continued_statement, earlier_model
@@ -69,6 +70,7 @@ from homo_dp.tracking.indicators import build_indicators, numbers_of, write_indi
 from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
+_NUMBER_BYTES = 9  # of a sum in a message, with what is around it
 SEEN_BY = {"directory": "can list the folder", "flower": "runs the SuperLink"}  # who is in which cohort
 COHORT_NOTE = (
     "transport.kind={kind}: whoever {who} sees who is in which cohort; epsilon holds for readers of the model who "
@@ -118,7 +120,9 @@ class AggregatorProcess:
         session = None
         try:
             heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
-            members = Members(self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line)
+            members = Members(
+                self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line, self._most_rows
+            )
             rules = self._rules()
             if plan is None:
                 members.open(rules)
@@ -170,6 +174,13 @@ class AggregatorProcess:
             transport.close()
             folder.close()
 
+    @property
+    def _most_rows(self) -> int:
+        """The most rows that a party can declare: where records are hidden, delta must be below one over them."""
+        found = mechanism_class(chosen_mechanism(self.config))
+        hidden = self.config.private and found.private and found.unit == "record"
+        return min(MOST_ROWS, most_rows(self.config.privacy.delta)) if hidden else MOST_ROWS
+
     def _plan(self, joined: Mapping[str, int | None]) -> PlanJson:
         declared = self.config.data.rows
         rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
@@ -206,10 +217,21 @@ class AggregatorProcess:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
+        self._check_sums(mechanism)
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
         sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
         return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums)
+
+    def _check_sums(self, mechanism: Mechanism) -> None:
+        """Refuse to ask for answers that this process would not read, before a party pays for one."""
+        most = self.sealer.limits.bytes
+        for asked in mechanism.sums.values():
+            if _NUMBER_BYTES * asked.dimension > most:
+                raise ConfigError(
+                    f"the sum {asked.name} has {asked.dimension} numbers, more than a message of {most} bytes holds; "
+                    "ask about fewer columns, classes or bins"
+                )
 
     def _first_weights(self) -> Weights:
         if self.earlier is not None:

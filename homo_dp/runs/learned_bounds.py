@@ -23,6 +23,7 @@ from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.checks import most_rows
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.runs.statistics import ask_in_process
 from homo_dp.runs.statistics_outputs import Results
@@ -138,7 +139,8 @@ def with_counts(config: Config, found: Results, names: Sequence[str]) -> Config:
     answer = found["questions"]["rows"]
     equal = {name: {"values": {"rows": answer["values"]["rows"] / len(names)}} for name in names}
     seen = answer.get("parties") or equal
-    rows = {name: max(1, round(each["values"]["rows"])) for name, each in seen.items()}
+    most = most_rows(config.privacy.delta)  # a party may answer anything, and no plan can have more
+    rows = {name: min(most, max(1, round(each["values"]["rows"]))) for name, each in seen.items()}
     tree = _tree(config)
     tree["data"] |= {
         "rows": config.data.rows | {name: count for name, count in rows.items() if name not in config.data.rows},

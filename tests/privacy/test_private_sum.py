@@ -56,3 +56,10 @@ def test_sums_that_could_wrap_are_refused() -> None:
 def test_somebody_must_be_left_to_share(share: tuple[int, int, int]) -> None:
     with pytest.raises(PrivacyError):
         NoiseShare(*share)
+
+
+@pytest.mark.parametrize("share", [None, SHARE])
+def test_no_table_makes_a_sum_as_long_as_the_longest(share: NoiseShare | None) -> None:
+    found = PrivateSum(1000, 2.0, 3.0, 100, share=share)
+    released = found.release(torch.full((1000,), 2.0**20 / math.sqrt(1000), dtype=torch.float64), SeededNoise(1))
+    assert float(released.double().norm()) * (1.0 if share is None else found.grid.step) < found.longest < 1e13

@@ -15,9 +15,9 @@ from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import KINDS, Message, encode
 from homo_dp.federation.protocol.transport import Transport
+from homo_dp.federation.sessions.build import build_mechanism, noise_source, trained_model
 from homo_dp.federation.sessions.crash_state import RunFolder
-from homo_dp.federation.sessions.plan import PlanJson, make_plan
-from homo_dp.models.registry import build_model
+from homo_dp.federation.sessions.plan import PlanJson, facts_for_aggregator, make_plan
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.runs import party_process
 from homo_dp.runs.party_process import PartyProcess
@@ -56,6 +56,14 @@ def plan_of(config: Config, rows: int | None = None) -> PlanJson:
     return make_plan(config, {PARTY: rows}, public_encoding(config).to_json())
 
 
+def rounds_of(config: Config) -> int:
+    """How many rounds an aggregator asks, those of other sums than the update included."""
+    if not config.privacy.asks_raw_values and config.metrics.release != "noised":
+        return config.train.rounds
+    facts = facts_for_aggregator(config, plan_of(config, 40), 1)
+    return build_mechanism(config, facts, noise_source(config)).rounds
+
+
 class Hostile:
     """Runs a party with a table and a plan, each time in a folder of its own."""
 
@@ -74,13 +82,14 @@ class Hostile:
         place.mkdir()
         (place / "table.csv").write_text(table)
         aggregator = self._aggregator(place)
-        model = build_model(config.model, public_encoding(config).input_shape, public_encoding(config).classes)
+        model = trained_model(config, public_encoding(config).input_shape, public_encoding(config).classes)
         weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
         seen: list[tuple[Any, ...]] = []
+        rounds = rounds_of(config)
 
         def on_sent(message: Message) -> None:
             seen.append(_seen(message))
-            if message.kind == "update" and message.round < config.train.rounds:
+            if message.kind == "update" and message.round < rounds:
                 aggregator.send(Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights))
             elif message.kind == "update" and to_end:
                 aggregator.send(Message(RUN, message.round, AGGREGATOR, PARTY, "finished", weights))

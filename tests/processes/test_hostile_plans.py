@@ -14,7 +14,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger.outbox import Outbox
 from tests.federation.sessions.test_plan_schema import mutate, places
 from tests.processes.hostile import Hostile, job, plan_of
-from tests.processes.test_what_a_party_tells import BASE, COLUMNS, csv
+from tests.processes.test_what_a_party_tells import ASKED, BASE, COLUMNS, csv
 
 JOBS = [
     job(COLUMNS),
@@ -27,15 +27,25 @@ JOBS = [
         nbafl__epsilon=0.01,
     ),
     job(COLUMNS, model__name="mlp", train__local_epochs=1.0, train__batch_size=10),
+    job(COLUMNS, privacy__mechanism="dp_fedsgd", train__local_steps=None, metrics__release="noised", train__rounds=5),
+    job(COLUMNS, privacy__mechanism="statistics", statistics__ask=ASKED),
+    job(COLUMNS, data__learnt={"run": "r-bounds", "noise_multipliers": [20.0, 30.0]}),
 ]
 NUMBERS = [0, 1, 2, 17, 1000, 10**5, 10**6, 10**9, 10**15, 1e-30, 1e-12, 1e-3, 0.5, 0.999999, 1.0, 1e3, 1e15, 1e38]
 WORDS = ["adam", "optimal", "cosine", "inverse_sqrt", "tail", "ema", "fedadam", "rows", "cnn", "linear_regression"]
 NUMBERED = {f"{number}": json.loads(json.dumps(plan_of(config, 40))) for number, config in enumerate(JOBS)}
-PATHS = [
-    path for path in places(NUMBERED["3"]) if path[0] in ("model", "train", "privacy", "nbafl", "rows") and path[1:]
-]
+SECTIONS = ("model", "train", "privacy", "nbafl", "metrics", "statistics", "rows")
+PATHS = {
+    name: [path for path in places(plan) if (path[0] in SECTIONS and path[1:]) or path[:2] == ("data", "learnt")]
+    for name, plan in NUMBERED.items()
+}
 VALUES = [*NUMBERS, *WORDS, None, True, [10**9], [1] * 60]
-MUTATIONS = st.lists(st.tuples(st.sampled_from(PATHS), st.just("replace"), st.sampled_from(VALUES)), max_size=2)
+
+
+def mutations(name: str) -> st.SearchStrategy[tuple[str, list[tuple[tuple[Any, ...], str, Any]]]]:
+    """Up to two values of a plan replaced."""
+    one = st.tuples(st.sampled_from(PATHS[name]), st.just("replace"), st.sampled_from(VALUES))
+    return st.tuples(st.just(name), st.lists(one, max_size=2))
 
 
 def test_a_party_is_built_or_the_plan_refused(
@@ -45,11 +55,12 @@ def test_a_party_is_built_or_the_plan_refused(
     process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
     outbox, built = Outbox(tmp_path / "outbox"), []
 
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(sorted(NUMBERED)), MUTATIONS)
-    def build(name: str, mutations: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(sorted(NUMBERED)).flatmap(mutations))
+    def build(named: tuple[str, list[tuple[tuple[Any, ...], str, Any]]]) -> None:
+        name, changes = named
         plan = json.loads(json.dumps(NUMBERED[name]))
-        for mutation in mutations:
+        for mutation in changes:
             mutate(plan, *mutation)
         with contextlib.suppress(InputError, PrivacyError):
             built.append(process._build(folder, plan, outbox))

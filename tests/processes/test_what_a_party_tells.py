@@ -19,6 +19,7 @@ NEIGHBOURS = {
     "no age, no ward": [*BASE[:-1], "40,,,0"],
 }
 STRICT = {"ward": {"levels": ["A", "B", "C"], "missing": "error"}, "age": {"bounds": [0, 100], "missing": "error"}}
+ASKED = ["rows", "classes", "means", "variances", "second_moments", "histograms", "levels", "missing", "bounds"]
 QUESTIONS: dict[str, Config] = {
     "none: a job as any": job(COLUMNS, train__rounds=2),
     "is anybody on ward D?": job({"age": COLUMNS["age"]}, data__label="ward", data__classes=["A", "B", "C"],
@@ -36,6 +37,11 @@ QUESTIONS: dict[str, Config] = {
     "what do 40 rows cost?": job(COLUMNS, privacy__noise_multiplier=1.0, train__batch_size=40),
     "how many steps are 10**15 epochs?": job(COLUMNS, train__local_epochs=1e15, train__batch_size=40),
     "is delta above 1 / 40?": job(COLUMNS, privacy__delta=0.0247),
+    "every statistic": job(COLUMNS, privacy__mechanism="statistics", statistics__ask=ASKED),
+    "every statistic of rows that must not be missing": job(STRICT, privacy__mechanism="statistics",
+                                                            statistics__ask=ASKED),
+    "metrics of every round": job(COLUMNS, metrics__release="noised", metrics__every=1, train__rounds=2),
+    "metrics of classes that nobody has": job(COLUMNS, data__classes=[7, 8], metrics__release="noised"),
 }  # fmt: skip
 
 

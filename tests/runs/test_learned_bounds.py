@@ -21,7 +21,7 @@ from homo_dp.privacy.accounting.events import compose, from_json
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.dry_run import plan_of
-from homo_dp.runs.learned_bounds import levels_phase, with_what_is_learnt
+from homo_dp.runs.learned_bounds import levels_phase, with_counts, with_what_is_learnt
 from homo_dp.runs.simulation import Simulation
 from homo_dp.runs.statistics import StatisticsSimulation
 from homo_dp.statistics.private_levels import counts_of
@@ -287,3 +287,13 @@ def test_what_was_learnt_is_refused_where_noise_is_not_solved_with_it(recipe: st
     path = Path(__file__).parents[2] / "conf" / f"{recipe}.yaml"
     with pytest.raises(ConfigError, match=r"data\.learnt"):
         load_config(str(path), {"data.learnt": {"run": "run-1", "noise_multipliers": [3.0]}})
+
+
+@pytest.mark.parametrize("told", [1e300, -1e300, 1e12])
+def test_a_count_that_a_party_makes_up_ends_no_run(tmp_path: Path, told: float) -> None:
+    """The count of a party is what it answered: more rows than delta allows would end the run of all."""
+    config = _config(tmp_path, data__counts="private", privacy__delta=1e-5)
+    parties = {"a": {"values": {"rows": told}}, "b": {"values": {"rows": 152.4}}}
+    answer = {"values": {"rows": told + 152.4}, "noise_multiplier": 9.0, "parties": parties}
+    rows = with_counts(config, {"run": "r", "questions": {"rows": answer}}, ["a", "b"]).data.rows
+    assert rows == {"a": 99_999 if told > 0 else 1, "b": 152}

@@ -20,6 +20,7 @@ from homo_dp.privacy.gradients.losses import per_sample
 from homo_dp.privacy.training.sgd import step_optimizer
 from homo_dp.statistics.released_metrics import ReleasedMetrics
 
+CHUNK = 1 << 22  # numbers of contributions to a sum that are held at a time
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 Steps = Callable[[int, Callable[[], None]], None]
 
@@ -87,7 +88,8 @@ class LocalFit:
         if self.test is None:
             return
         task, features, labels = self.test
-        for rows, truth in zip(torch.split(features, 10_000), torch.split(labels, 10_000), strict=True):
+        size = max(1, min(10_000, CHUNK // metrics.dimension))
+        for rows, truth in zip(torch.split(features, size), torch.split(labels, size), strict=True):
             yield metrics.parts(task, outputs_row_by_row(self.model, rows), truth)
 
     def _with_hooks(self, mechanism: Mechanism) -> HookedSteps | None:

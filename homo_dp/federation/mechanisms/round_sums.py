@@ -122,6 +122,11 @@ def calibrated_noise(
     True
     """
     sampler = PoissonSampler(1, sample_rate)
+    if sample_rate * steps <= delta:  # then no noise at all would do, and looking for the least takes minutes
+        raise PrivacyError(
+            f"sample rate {sample_rate:g} in {steps} steps: a row is drawn with a probability below delta={delta:g}, "
+            "which alone would let it be published; draw more rows or lower delta"
+        )
     if beside is None:
         return calibrate(lambda z: sampler.event(z, steps), target_epsilon, delta)
     others = from_json(beside)

@@ -28,7 +28,7 @@ from homo_dp.federation.mechanisms.base import (
     Release,
     Weights,
 )
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.accounting.accountants import check_delta
@@ -51,7 +51,6 @@ from homo_dp.statistics.working_bounds import (
 )
 
 LEARNING = {"bounds": 6.0, LEVEL_NAMES: 2.0}  # shares of questions beside those of ``SHARES``
-CHUNK = 1 << 22  # numbers of contributions that are held at a time
 
 
 class Learnt(nn.Module):

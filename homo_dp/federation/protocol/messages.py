@@ -297,8 +297,10 @@ def signature(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...],
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
-def check_tensors(tensors: Mapping[str, Tensor], expected: Signature, max_norm: float | None = None) -> None:
-    """Refuse tensors that are not the expected ones, not finite, or together longer than `max_norm` (L2).
+def check_tensors(
+    tensors: Mapping[str, Tensor], expected: Signature, max_norm: float | None = None, limit: str = "max_update_norm"
+) -> None:
+    """Refuse tensors that are not the expected ones, not finite, or longer than `max_norm` (L2), which `limit` names.
 
     >>> check_tensors({"w": torch.tensor([float("nan")])}, {"w": ((1,), torch.float32)})
     Traceback (most recent call last):
@@ -321,4 +323,4 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Signature, max_norm: 
         pieces = (piece for tensor in tensors.values() for piece in torch.split(tensor.reshape(-1), 1 << 20))
         norm = math.sqrt(sum(float(piece.double().square().sum()) for piece in pieces))
         if not norm <= max_norm:
-            raise MessageError(f"norm={norm:.6g} of the tensors, allowed up to max_update_norm={max_norm:g}")
+            raise MessageError(f"norm={norm:.6g} of the tensors, allowed up to {limit}={max_norm:g}")

@@ -149,8 +149,11 @@ class Aggregator:
         if self._masked:
             self._sums.take(message)
         else:
-            expected, longest = self.mechanism.signature_of(self.weights, self.asked), self.settings.max_update_norm
-            check_tensors(message.tensors, expected, max_norm=None if self.asked else longest)
+            expected, asked = self.mechanism.signature_of(self.weights, self.asked), self.asked
+            if asked is None:
+                check_tensors(message.tensors, expected, self.settings.max_update_norm)
+            else:
+                check_tensors(message.tensors, expected, asked.private_sum.longest, "the sum of any table")
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)

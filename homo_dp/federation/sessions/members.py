@@ -16,6 +16,8 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
+ROWS = "rows"  # why a party is refused that declares too many or too few
+MOST_ROWS = 1 << 40  # of a party; its declared count goes into the plan of all others
 _JOINS = (
     20.0  # joins of one party that are answered at once; normally a party sends one, and another every 20 s of silence
 )
@@ -33,8 +35,17 @@ class SessionRules:
 class Members:
     """The parties that have joined, with their declared rows and ledger heads, and those that have refused."""
 
-    def __init__(self, run: str, parties: Collection[str], transport: Transport, heads: LedgerHeads, say: Say) -> None:
+    def __init__(
+        self,
+        run: str,
+        parties: Collection[str],
+        transport: Transport,
+        heads: LedgerHeads,
+        say: Say,
+        most_rows: int = MOST_ROWS,
+    ) -> None:
         self.run = run
+        self.most_rows = most_rows
         self.parties = tuple(parties)
         self.transport = transport
         self.heads = heads
@@ -79,9 +90,18 @@ class Members:
         self._held = []
 
     def join(self, message: Message) -> bool:
-        """Let a party in, unless its ledger is behind what it showed before or it joins without end."""
-        party = message.sender
+        """Let a party in, unless it joins without end, declares rows that no plan can have, or its ledger is behind
+        what it showed before.
+
+        Guarantees:
+            - a count that one party declares makes the plan of no other party invalid.
+        """
+        party, rows = message.sender, message.info.get("rows")
         if self._joins_too_often(party):
+            return False
+        if isinstance(rows, int) and not 1 <= rows <= self.most_rows:
+            log.warning("refused %s: it declares %d rows, and 1 to %d can be", party, rows, self.most_rows)
+            self.tell(party, message.round, "refused", ROWS)
             return False
         try:
             self.heads.take(party, message.info.get("ledger_head"))
@@ -90,7 +110,6 @@ class Members:
             self.tell(party, message.round, "refused", "ledger_behind")
             return False
         self.heads.save()
-        rows = message.info.get("rows")
         if party not in self.rows:
             self.say(f"party {party} joined ({'rows not declared' if rows is None else f'{rows} rows declared'})")
         self.rows[party] = rows if isinstance(rows, int) else None

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from homo_dp.core.crash_points import crash_point
-from homo_dp.core.errors import InputError, MessageError, TransportError
+from homo_dp.core.errors import ConfigError, InputError, MessageError, TransportError
 from homo_dp.core.event_log import about
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -28,6 +28,7 @@ from homo_dp.federation.protocol.messages import Json, Message, check, check_ten
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
+from homo_dp.federation.sessions.members import ROWS
 from homo_dp.federation.sessions.outbox_answers import packed, unpacked
 from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
@@ -485,7 +486,7 @@ class PartySession:
     def _take_status(self, message: Message) -> None:
         state, reason = message.info.get("state"), message.info.get("reason")
         if state == "refused":
-            self._doubted(str(reason))
+            self._refused(str(reason))
             return
         if state == LEARNING:
             if reason in STEPS and self.party is None and not self.duty.has_learnt(str(reason)):
@@ -497,6 +498,15 @@ class PartySession:
             return  # from before the plan
         where = f"round {message.round} of {rounds}" if rounds else "the others are awaited"
         self.duty.say(f"run {self.duty.run}: {state}, {where}")
+
+    def _refused(self, reason: str) -> None:
+        if reason != ROWS:
+            self._doubted(reason)
+        elif self.party is None:
+            raise ConfigError(
+                f"data.rows.{self.duty.name}={self.duty.declared_rows}: the aggregator takes no such count; it must be "
+                "at least 1 and below 1 / privacy.delta of the plan: agree on a smaller delta with its operator"
+            )
 
     def _doubted(self, reason: str) -> None:
         """The aggregator has seen more rows of our ledger. It may have read an old message of ours: join again."""

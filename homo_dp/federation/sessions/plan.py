@@ -132,8 +132,21 @@ def release_names(mechanism: Mechanism | type[Mechanism], asked: RoundSum | None
 
 
 def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> None:
-    """Refuse rounds that ask for a sum that the party's caps do not name."""
-    caps = own.party.caps
+    """Refuse rounds that ask for a sum that the party's caps do not name, or of more numbers than a model may have.
+
+    Guarantees:
+        - the answer is a function of the plan and of the party's config; that memory runs out depends on rows.
+    """
+    caps, most = own.party.caps, own.transport.max_message_bytes // 8
+    if caps.parameters is not None:
+        most = min(most, caps.parameters)
+    large = next((asked for asked in plan.sums.values() if asked.dimension > most), None)
+    if large is not None:
+        raise PlanRefused(
+            "releases_cap",
+            f"party.caps.parameters={caps.parameters} transport.max_message_bytes={own.transport.max_message_bytes}: "
+            f"the sum {large.name} has {large.dimension} numbers; ask about fewer columns, classes or bins",
+        )
     if caps.releases is not None and (surplus := {asked.name for asked in plan.sums.values()} - set(caps.releases)):
         raise PlanRefused(
             "releases_cap",

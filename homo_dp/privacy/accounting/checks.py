@@ -26,6 +26,17 @@ def check_delta(delta: float, population: int | None = None) -> None:
         raise PrivacyError(f"delta={delta:g} must be in (0, 1); choose it well below one over the number of records")
 
 
+def most_rows(delta: float) -> int:
+    """The most records for which a delta is below one over their number.
+
+    >>> most_rows(1e-5), most_rows(0.3)
+    (99999, 3)
+    """
+    check_delta(delta)
+    found = math.floor(1 / delta)
+    return found if delta < 1 / found else max(1, found - 1)
+
+
 def check_noise_multiplier(noise_multiplier: float) -> None:
     """Refuse zero, negative, non-finite and absurd noise."""
     _finite("noise_multiplier", noise_multiplier)

@@ -2,7 +2,7 @@
 
 The training process only appends lines; another process (sender.py) reads them and talks to the store. So a store that
 is slow or down costs training nothing, and nothing is lost: what was not sent stays here and goes with the next run.
-A password of the store's address is not among the lines: whoever sends them has it from its environment (``address_of``).
+A password of the store's address is not among the lines: whoever sends them has it from the environment.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from torch import nn
 
 from homo_dp.config.schema import Config, TrainConfig
 from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts, Release
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
 from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.models.task import task_for
 from homo_dp.privacy.gradients.losses import binary_logistic
@@ -114,3 +114,16 @@ def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None
             sums.append(torch.cat(list(fit.metric_parts(asked))).sum(0))
         worst = max(worst, float((sums[0] - sums[1]).norm()))
     assert worst <= 1 + 1e-9
+
+
+def test_metrics_of_many_classes_take_rows_a_few_at_a_time() -> None:
+    """A thousand classes are a million numbers a row: whether memory is left must not depend on the count of rows."""
+    classes, count = 1000, 9
+    task, asked = task_for(list(range(classes))), ReleasedMetrics("multiclass", classes)
+    features, labels = torch.randn(count, 2), torch.arange(count)
+    model = nn.Sequential(nn.Linear(2, classes))
+    fit = LocalFit(model, task.loss, features, labels, FACTS, TrainConfig(), torch.Generator())
+    fit.test = (task, features, labels)
+    sizes = [part.numel() for part in fit.metric_parts(asked)]
+    assert max(sizes) <= CHUNK
+    assert sum(sizes) == count * asked.dimension

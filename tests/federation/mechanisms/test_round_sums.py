@@ -14,7 +14,7 @@ from homo_dp.config.load import load_config
 from homo_dp.federation.mechanisms.base import Combined, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, noise_of_share, text_of
 from homo_dp.federation.sessions.plan import PlanRefused, check_releases_cap
 from homo_dp.federation.sessions.statement import epsilon_after
 from homo_dp.privacy.accounting.accountants import epsilon
@@ -233,3 +233,22 @@ def test_an_answer_that_costs_more_than_its_plan_never_leaves(tmp_path: Path) ->
     told = party.handle(weights_message(1))  # charged as planned, and answered with one word
     assert told is not None
     assert (told.kind, dict(told.info), dict(told.tensors)) == ("refused", {"reason": "skipped"}, {})
+
+
+@pytest.mark.parametrize("cap", [{"party.caps.parameters": 5}, {"transport.max_message_bytes": 47}])
+def test_a_sum_of_more_numbers_than_a_model_may_have_is_refused(cap: dict[str, int]) -> None:
+    asked = RoundSum("second_moment", PrivateSum(6, 1.0, 1.0, 10), "")
+    mechanism = small_mechanism(small_config(), {"a": 20})
+    plan = replace(mechanism.planned(mechanism.facts.parties["a"]), sums={1: asked})
+    with pytest.raises(PlanRefused, match="sum second_moment has 6 numbers") as refusal:
+        check_releases_cap(load_config(None, cap), mechanism, plan)
+    assert refusal.value.reason == "releases_cap"
+    check_releases_cap(load_config(None, {name: value + 1 for name, value in cap.items()}), mechanism, plan)
+
+
+@pytest.mark.parametrize("beside", [None, text_of(GaussianDpEvent(20.0))])
+def test_rows_that_are_drawn_less_often_than_delta_are_refused_at_once(beside: str | None) -> None:
+    """Any noise would do there, and a plan with a rate of 1e-12 kept a party busy for 23 s."""
+    with pytest.raises(PrivacyError, match="below delta"):
+        calibrated_noise(1e-12, 1000, 2.0, 1e-5, beside)
+    assert calibrated_noise(1e-4, 1, 2.0, 1e-5, beside) > 0.1

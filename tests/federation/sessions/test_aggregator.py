@@ -1,15 +1,18 @@
 """The aggregator: checks every update, counts each party once, moves the weights."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
+from homo_dp.config.load import load_config
 from homo_dp.core.errors import MessageError, TransportError
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.aggregator import Aggregator
-from homo_dp.federation.sessions.build import build_aggregator
+from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, federation_facts
+from homo_dp.privacy.noise.source import SeededNoise
 from tests.federation.in_memory import run_in_memory
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
 
@@ -103,3 +106,18 @@ def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
 
     with pytest.raises(TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"):
         run_in_memory(aggregator, {"a": answer})
+
+
+def test_a_sum_that_no_table_can_have_is_refused() -> None:
+    """Finite numbers of 1e308 became infinite in a total, and ended the aggregator where a count was read off it."""
+    config = load_config(None, {"privacy.mechanism": "statistics", "data.columns": {"x": {"bounds": [0, 1]}}})
+    facts = federation_facts(config, {"a": 20, "b": 20}, 1)
+    mechanism = build_mechanism(config, facts, SeededNoise(1))
+    weights = {"numbers": torch.zeros(3, 2, dtype=torch.float64)}
+    aggregator = build_aggregator(config, RUN, weights, mechanism, None)
+    aggregator.start_round()
+    for value, taken in ((1e308, False), (1e15, False), (1e9, True)):
+        told = {"sum": torch.full((1,), value, dtype=torch.float64)}
+        with nullcontext() if taken else pytest.raises(MessageError, match="norm="):
+            aggregator.receive(update("a", 0.0, tensors=told))
+    assert aggregator.waiting_for == ("b",)

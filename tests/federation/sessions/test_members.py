@@ -5,6 +5,7 @@ from pathlib import Path
 import opacus  # noqa: F401  (takes seconds that no round of these tests should wait for)
 import pytest
 
+from homo_dp.core.errors import ConfigError
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
@@ -42,3 +43,26 @@ def test_an_old_refusal_does_not_keep_a_party_out_that_came_back(tmp_path: Path,
     run.join()
     assert [row["replied"] for row in session.rows] == [["a", "b"]] * 3
     assert session.members.refusals == {}
+
+
+@pytest.mark.parametrize("rows", [0, 1001, 1 << 53])
+def test_a_count_that_no_plan_can_have_costs_its_sender_the_run_and_nobody_else(tmp_path: Path, rows: int) -> None:
+    """In the plan, a count of 0 made it invalid at every party, and one above 1 / delta ended the aggregator."""
+    run = SmallRun(tmp_path, small_config(), "abe", min_parties=2, round_timeout=0.5)
+    run.members.most_rows = 1000
+    for name, count in (("a", 1000), ("b", 1), ("e", rows)):
+        head = {"count": 0, "hash": ""}
+        run.post.end(name).send(Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": count, "ledger_head": head}))
+    run.members.open(run.rules)
+    assert run.members.rows == {"a": 1000, "b": 1}
+    told = [message.info for message in run.of("status", AGGREGATOR) if message.recipient == "e"]
+    assert told[-1] == {"state": "refused", "reason": "rows"}
+
+
+def test_a_party_whose_count_is_refused_says_what_to_change(tmp_path: Path) -> None:
+    run = SmallRun(tmp_path, small_config(), "a")
+    session = run.party_session("a")
+    session.duty.declared_rows = 0
+    run.members.tell("a", 0, "refused", "rows")
+    with pytest.raises(ConfigError, match=r"data\.rows\.a=0: .* delta"):
+        session.run()

@@ -98,9 +98,7 @@ def test_a_password_is_in_no_file_of_a_spool(tmp_path: Path, monkeypatch: pytest
     assert address_of(spool.folder) == SECRET
 
 
-def test_a_run_hands_the_password_to_its_sender_and_to_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_hands_the_password_to_its_sender_and_to_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[dict[str, str]] = []
 
     def start(command: list[str], env: dict[str, str], **options: object) -> None:
