@@ -2,10 +2,8 @@
 
 import json
 import math
-import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,9 @@ from homo_dp.runs.budget_plan import BudgetPlan, changes
 from tests.commands import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
+
+
 KEYS = ["epsilon_pld", "epsilon_rdp", "noise_multiplier", "steps", "sample_rate", "delta", "neighbouring_relation"]
-
-
-# --- plan -----------------------------------------------------------------------------------------------------------
 
 
 def test_golden_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,21 +116,12 @@ def test_more_noise_and_fewer_steps_cost_less() -> None:
         assert (found[knob].result_at_half or math.inf) < (found[knob].result_at_twice or 0)
 
 
-def test_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "new" / "epsilon.png"
-    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--json", "--plot", str(picture)) == 0
-    assert list(json.loads(capsys.readouterr().out)) == KEYS
-    content = picture.read_bytes()
-    assert content.startswith(b"\x89PNG")
-    width, height = struct.unpack(">II", content[16:24])
-    assert width > 900
-    assert height > 600
-
-
-# --- mistakes -------------------------------------------------------------------------------------------------------
-
 ROWS = ["plan", "--rows", "100", "--batch-size", "10", "--epochs", "2", "--delta", "1e-3"]
+
+
 USERS = ["plan", "--population", "100", "--cohort", "10", "--rounds", "5", "--delta", "1e-3"]
+
+
 NOISE = ["--noise-multiplier", "1"]
 
 

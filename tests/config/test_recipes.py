@@ -8,7 +8,6 @@ import pytest
 
 from homo_dp.config.load import load_config
 from homo_dp.config.privacy import RecordKeys, keys_of
-from homo_dp.config.reference import reference
 from homo_dp.config.schema import Config
 from homo_dp.data.public_facts import public_shape
 from homo_dp.federation.sessions.plan import agree, make_plan
@@ -74,11 +73,6 @@ def test_primihub_numbers() -> None:
     files = {"data.files.host": "h.csv", "data.files.guest": "g.csv", "data.test_file.host": "t.csv"}
     over = load_config(ROOT / "conf" / "primihub_homo_lr.yaml", files)
     assert (over.data.columns_from, over.data.embedded, over.data.partition) == ("breast_cancer", None, None)
-
-
-def test_reference_is_up_to_date() -> None:
-    said = "docs/config.md is stale: python -m homo_dp.config.reference > docs/config.md"
-    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == reference(), said
 
 
 def test_config_and_cli_import_nothing_heavy() -> None:

@@ -44,3 +44,20 @@ def test_views_share_memory() -> None:
     first.fill_(1)
     second.fill_(2)
     assert flat.tolist() == [1, 1, 1, 1, 2, 2]
+
+
+def test_plain_sgd_is_told_from_sgd_that_does_more() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    assert is_plain_sgd(torch.optim.SGD([weight], lr=0.1))
+    assert not is_plain_sgd(torch.optim.SGD([weight], lr=0.1, momentum=0.9))
+    assert not is_plain_sgd(torch.optim.SGD([weight], lr=0.1, weight_decay=0.1))
+    assert not is_plain_sgd(torch.optim.SGD([weight], lr=torch.tensor(0.1)))
+    assert not is_plain_sgd(torch.optim.Adam([weight], lr=0.1))
+    watched = torch.optim.SGD([weight], lr=0.1)
+    calls: list[int] = []
+    watched.register_step_post_hook(lambda *_: calls.append(1))
+    assert not is_plain_sgd(watched)
+    weight.grad = torch.ones(3)
+    step_optimizer(watched, [weight], [weight.grad])
+    assert calls == [1]
+    assert weight.tolist() == pytest.approx([0.9] * 3)

@@ -2,11 +2,14 @@
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from homo_dp.transport.flower.envelopes import Answer, SealedQuestion
+from homo_dp.transport.flower.node import NodeTransport
 from homo_dp.transport.flower.relay import PartyPlace, carry
+from tests.transport.parts import sealer
 
 
 class SocketFleet:
@@ -46,3 +49,12 @@ class SocketFleet:
             if answer is not None:
                 self.answers.append(answer)
             self._back[ticket] = answer if back else None
+
+
+@contextmanager
+def party(folder: Path, name: str = "bank_a") -> Iterator[NodeTransport]:
+    made = NodeTransport(folder / f"{name}.sock", "demo", sealer(name))
+    try:
+        yield made
+    finally:
+        made.close()

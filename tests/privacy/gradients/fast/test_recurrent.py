@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.recurrent import FastLSTM, is_fast_lstm
 from homo_dp.privacy.gradients.losses import softmax_cross_entropy
-from tests.privacy.gradients.fast.test_fast import _same_as_reference
+from tests.privacy.gradients.fast.parts import same_as_reference
 from tests.privacy.training_parts import training
 
 HELD = "homo_dp.privacy.gradients.fast.recurrent._HELD"
@@ -39,14 +39,14 @@ def test_words_through_an_lstm(monkeypatch: pytest.MonkeyPatch, reads: str, laye
     monkeypatch.setattr(HELD, 1 << 23 if held else 0)
     torch.manual_seed(1)
     rows = torch.randint(0, 7, (12, 6))
-    _same_as_reference(Sentences(reads, num_layers=layers), softmax_cross_entropy, rows, torch.arange(12) % 3)
+    same_as_reference(Sentences(reads, num_layers=layers), softmax_cross_entropy, rows, torch.arange(12) % 3)
 
 
 @pytest.mark.parametrize("options", [{"words": False}, {"words": False, "num_layers": 2}, {"bias": False}])
 def test_an_lstm_that_comes_first_and_one_without_bias(options: dict[str, Any]) -> None:
     torch.manual_seed(1)
     rows = torch.randint(0, 7, (12, 6)) if options.get("words", True) else torch.randn(12, 6, 5).double() * 2
-    _same_as_reference(Sentences(**options), softmax_cross_entropy, rows, torch.arange(12) % 3)
+    same_as_reference(Sentences(**options), softmax_cross_entropy, rows, torch.arange(12) % 3)
 
 
 def test_it_gives_what_torch_gives() -> None:

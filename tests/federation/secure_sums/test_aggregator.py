@@ -1,15 +1,12 @@
 """The total is bit for bit the sum of the survivors' integers, whoever drops out at which message, after any crash."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 
 from homo_dp.core.errors import MessageError
-from homo_dp.federation.secure_sums import agreement
 from homo_dp.federation.secure_sums.aggregator import SumDiscarded
-from homo_dp.federation.secure_sums.agreement import RunKeys
 from tests.federation.secure_sums.parts import Federation, plain_sum, random_values
 
 
@@ -95,38 +92,3 @@ def test_a_late_vector_is_not_added() -> None:
     held = federation.sum(random_values(federation.identities, 2), no_vector={"p003"})
     with pytest.raises(MessageError, match="closed"):
         held.receive("p003", federation.parties["p003"].mask("1/update", np.zeros(2, dtype=np.uint64)))
-
-
-@pytest.mark.skipif(not agreement.HAS_MLKEM, reason="this OpenSSL has no ML-KEM")
-@pytest.mark.parametrize("without", [(), ("p001",), ("p000", "p001", "p002")])
-def test_ml_kem_is_beside_x25519_wherever_both_sides_have_it(
-    without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parties with and without it add up; a pair that has it masks with both secrets."""
-    used: list[tuple[tuple[str, str], int]] = []
-    real = agreement.pair_secret
-
-    def noted(roster: Any, keys: Any, public: Any, pair: tuple[str, str], mlkem: bytes) -> bytes:
-        used.append((pair, len(mlkem)))
-        return real(roster, keys, public, pair, mlkem)
-
-    monkeypatch.setattr(agreement, "pair_secret", noted)
-    federation = Federation(3, meet=False)
-    for name in without:
-        federation.kept[name].kept["keys"] = RunKeys.new().raw[:64]
-        federation.parties[name] = federation.start(name)
-    federation.meet()
-    assert all(size == (0 if set(pair) & set(without) else 32) for pair, size in used)
-    values = random_values(federation.identities, 3)
-    assert np.array_equal(federation.sum(values).total(), plain_sum(values, federation.identities))
-
-
-def test_a_pair_secret_needs_both_halves() -> None:
-    federation = Federation(2, meet=False)
-    keys = {name: party._keys for name, party in federation.parties.items()}
-    public = {name: key.public for name, key in keys.items()}
-    made = [
-        agreement.pair_secret(federation.roster, keys[name], public, (name, peer), mlkem)
-        for name, peer, mlkem in (("p000", "p001", b"a"), ("p001", "p000", b"a"), ("p000", "p001", b"b"))
-    ]
-    assert made[0] == made[1] != made[2]

@@ -1,0 +1,55 @@
+"""The file under a ledger: one writer, whole transactions, and errors of one line."""
+
+from pathlib import Path
+
+import pytest
+
+from homo_dp.privacy.errors import LedgerError
+from homo_dp.privacy.ledger.store import LedgerFile
+from tests.privacy.ledger_parts import ledger_of
+
+
+def test_rows_are_found_by_what_they_are(tmp_path: Path) -> None:
+    store = LedgerFile(ledger_of(tmp_path, 4), read_only=True)
+    rows = list(store.rows_after(0))
+    assert (store.count(), [row.round for row in rows], [row.row for row in store.rows_after(2)]) == (
+        4,
+        [1, 2, 3, 4],
+        [3, 4],
+    )
+    assert store.last() == (4, rows[-1].hash)
+    assert store.find("run-1", "a", 3, "update") == rows[2]
+    assert store.find("run-1", "b", 3, "update") is None
+    assert store.count_rounds("run-1", "a", "update", 2, 10) == 3
+    store.close()
+
+
+def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = ledger_of(tmp_path, 2)
+    store = LedgerFile(path, read_only=False)
+    row = store.row_at(2)
+    assert row is not None
+    with pytest.raises(LedgerError), store.writing():
+        store.insert([row])  # the same run, party, round and kind again
+    assert store.count() == 2
+    store.close()
+
+
+def test_nobody_writes_beside_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homo_dp.privacy.ledger.store._WAIT_SECONDS", 0.05)
+    path = ledger_of(tmp_path, 1)
+    first, second = LedgerFile(path, read_only=False), LedgerFile(path, read_only=False)
+    with first.writing(), pytest.raises(LedgerError), second.writing():
+        pass
+    for store in (first, second):
+        store.close()
+
+
+def test_what_is_opened_to_read_is_not_written(tmp_path: Path) -> None:
+    path = ledger_of(tmp_path, 1)
+    store = LedgerFile(path, read_only=True)
+    with pytest.raises(LedgerError, match="opened to read only"), store.writing():
+        pass
+    store.close()
+    with pytest.raises(LedgerError, match="is a directory"):
+        LedgerFile(tmp_path, read_only=True)
