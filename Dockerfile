@@ -1,5 +1,5 @@
 # Two images: docker build --target party -t homo-dp-party . ; docker build --target aggregator -t homo-dp-aggregator .
-# Both run as user 10001 and write only to /state, /out and /tmp: start them with a read-only root file system
+# Both run as user 10001 and write only to /var/lib/homo_dp and /tmp: start them with a read-only root file system
 # (deploy/compose.yaml, deploy/kubernetes). docs/deploy.md has the whole story.
 
 FROM python:3.11-slim-bookworm AS build
@@ -16,18 +16,18 @@ RUN python -m venv /opt/homo_dp \
 
 FROM python:3.11-slim-bookworm AS base
 RUN groupadd --gid 10001 homo_dp \
-    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /state --shell /usr/sbin/nologin homo_dp \
-    && install -d -o 10001 -g 10001 -m 0700 /state /out \
-    && install -d -m 0755 /etc/homo_dp /data
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/homo_dp --shell /usr/sbin/nologin homo_dp \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/homo_dp \
+    && install -d -m 0755 /etc/homo_dp /srv/homo_dp
 COPY --from=build /opt/homo_dp /opt/homo_dp
 ENV PATH=/opt/homo_dp/bin:$PATH \
-    HOME=/state \
+    HOME=/var/lib/homo_dp \
     MPLCONFIGDIR=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
     OMP_NUM_THREADS=1
-WORKDIR /state
+WORKDIR /var/lib/homo_dp
 USER 10001:10001
-VOLUME ["/state", "/out"]
+VOLUME ["/var/lib/homo_dp"]
 STOPSIGNAL SIGTERM
 
 FROM base AS aggregator

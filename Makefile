@@ -16,7 +16,7 @@
 # make demo-federation  starts an aggregator and three parties as processes, with fresh keys
 # make demo-secure      the same with parties that share their noise under masks
 # make demo-flower      the same on Flower: a SuperLink and three SuperNodes on loopback, in an environment of its own
-# make test-flower      kills a SuperNode, a party and the SuperLink; TLS, SuperNode authentication, masks; under 4 minutes
+# make test-flower      stops a run, kills a SuperNode, a party and the SuperLink; TLS, SuperNode authentication, masks; under 4 minutes
 # make clean   removes what runs left here, but for the ledger: the lifetime budget is in it
 # What runs Python makes a .venv unless a virtual environment is active, and then uses that.
 

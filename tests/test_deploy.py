@@ -10,6 +10,7 @@ import yaml
 
 from homo_dp.config.load import load_config
 from homo_dp.main import commands
+from homo_dp.transport.revocation import parse_revoked
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -50,6 +51,43 @@ def test_the_configs_are_ours(path: Path) -> None:
     assert config.private
 
 
+@pytest.mark.parametrize("side", ["party", "aggregator"])
+def test_the_configs_write_where_unit_image_volumes_and_pods_let_them(side: str) -> None:
+    config = load_config(DEPLOY / "conf" / f"{side}.yaml")
+    instance = config.party.name or str(config.federation.run)
+    service = unit(DEPLOY / "systemd" / f"homo-dp-{side}@.service")
+    state = "/var/lib/" + service["StateDirectory"].replace("%i", instance)
+    output = config.output
+    written = [output.indicatorFileName, output.modelFileName]
+    if side == "party":
+        written += [str(config.party.folder), config.privacy.ledger, output.predictFileName]
+    else:
+        written += [config.federation.state_dir]
+        assert "%i" not in service["StateDirectory"]  # heads of ledgers are remembered over all runs
+        (claim,) = [each for each in documents(DEPLOY / "kubernetes" / "aggregator.yaml") if "Claim" in each["kind"]]
+        assert claim["metadata"]["name"] != config.federation.run
+    assert all(str(path).startswith(f"{state}/") for path in written)
+    assert service["WorkingDirectory"].replace("%i", instance) == state
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"][side]
+    assert f"{side}-state:/var/lib/homo_dp" in compose["volumes"]
+    mounts = {
+        each["mountPath"] for each in pod(DEPLOY / "kubernetes" / f"{side}.yaml")["containers"][0]["volumeMounts"]
+    }
+    assert "/var/lib/homo_dp" in mounts
+    assert 'VOLUME ["/var/lib/homo_dp"]' in (ROOT / "Dockerfile").read_text()
+
+
+def test_a_list_of_revoked_keys_is_there_and_reaches_running_pods() -> None:
+    assert parse_revoked((DEPLOY / "conf" / "revoked").read_text()) == (frozenset(), frozenset())
+    for path in MANIFESTS:
+        named = load_config(DEPLOY / "conf" / path.name).transport.revoked_keys
+        spec = pod(path)
+        (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "revoked"]
+        assert str(Path(str(named)).parent) == mount["mountPath"]
+        assert "subPath" not in mount  # such a mount is never renewed
+        assert {"name": "revoked", "configMap": {"name": "homo-dp-revoked"}} in spec["volumes"]
+
+
 def test_both_images_run_without_rights_and_start_a_command_of_ours() -> None:
     found = stages((ROOT / "Dockerfile").read_text())
     assert {"party", "aggregator"} <= set(found)
@@ -88,7 +126,8 @@ def test_units_run_as_a_user_of_their_own_behind_walls(path: Path) -> None:
     assert service["ProtectSystem"] == "strict"
     assert service["CapabilityBoundingSet"] == ""
     words = service["ExecStart"].split()
-    assert words[1] in commands() if words[0].endswith("homo-dp") else words[0].endswith("flower-supernode")
+    others = ("flower-supernode", "nats-server")
+    assert words[1] in commands() if words[0].endswith("homo-dp") else words[0].endswith(others)
 
 
 def test_a_supernode_reaches_the_socket_of_its_party_and_no_file_of_it() -> None:
@@ -114,9 +153,8 @@ def test_pods_run_without_rights_and_their_configs_are_ours(path: Path, tmp_path
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
     (config,) = [found["data"] for found in documents(path) if found["kind"] == "ConfigMap"]
-    for text in config.values():
-        (tmp_path / "config.yaml").write_text(text)
-        assert load_config(tmp_path / "config.yaml").private
+    (tmp_path / "config.yaml").write_text(config[path.name])
+    assert load_config(tmp_path / "config.yaml") == load_config(DEPLOY / "conf" / path.name)
 
 
 def test_one_process_spends_one_ledger() -> None:

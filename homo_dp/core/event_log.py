@@ -93,9 +93,10 @@ def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        level = logging.WARNING if isinstance(error, KeyboardInterrupt) else logging.ERROR
+        told_to = isinstance(error, KeyboardInterrupt | SystemExit)
         how = REFUSED if isinstance(error, refusals) else "ended: "
-        _quietly(level, f"{how}{' '.join(str(error).split()) or type(error).__name__}")
+        why = "was told to" if isinstance(error, SystemExit) else " ".join(str(error).split()) or type(error).__name__
+        _quietly(logging.WARNING if told_to else logging.ERROR, f"{how}{why}")
         raise
 
 

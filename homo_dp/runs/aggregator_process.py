@@ -167,6 +167,9 @@ class AggregatorProcess:
             done = session.aggregator.round if session else 0
             text = str(interrupt) or "Ctrl-C"
             raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
+        except SystemExit:  # `flwr stop`: Flower ends its ServerApp so, wherever it is
+            self.tracker.finish("KILLED", {}, {})
+            raise
         except BaseException as error:
             self.tracker.finish("FAILED", {}, failure_tags(self.config, error))
             raise

@@ -25,7 +25,8 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     name = own.party.name
     if name is None:
         raise ConfigError("party.name: is not given; use the name under which the aggregator lists this party")
-    kept = read_state(own.party.folder / run_name(own) / "plan.safetensors")
+    no_run = own.federation.run is None and own.party.serve is not None  # one that serves gets its runs' names later
+    kept = None if no_run else read_state(own.party.folder / run_name(own) / "plan.safetensors")
     federation = load_federation(own if kept is None else agree(own, kept[1]["plan"]), own.train.seed, only=name)
     encoding = federation.encoding.to_json()
     plan: PlanJson = make_plan(own, {}, encoding) if kept is None else kept[1]["plan"]

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
@@ -27,6 +27,9 @@ from homo_dp.core.event_log import about
 from homo_dp.core.files import is_locked, make_folder, write_whole
 from homo_dp.runs.processes import asker_sealers
 from homo_dp.transport.waiting_runs import Call, asker_of, directory_calls
+
+if TYPE_CHECKING:
+    from homo_dp.transport.nats.waiting_runs import NatsCalls
 
 LOOK: Final = 1.0  # seconds between looks for new runs, and for runs that ended
 FINAL: Final = "final.safetensors"
@@ -73,6 +76,7 @@ class PartyServer:
         self._rests: dict[str, float] = {}  # until when
         self._called: dict[str, None] = {}  # by ClientApps
         self._complained = ""
+        self._queue: NatsCalls | None = None
 
     def run(self) -> int:
         """Serve until a signal comes; processes of runs are stopped with this one, and go on when it starts again."""
@@ -86,6 +90,8 @@ class PartyServer:
                     time.sleep(LOOK)
             finally:
                 self._stop()
+                if self._queue is not None:
+                    self._queue.close()
 
     def turn(self) -> None:
         """Take note of runs that ended, and start those that were under way and those that call."""
@@ -123,9 +129,7 @@ class PartyServer:
             if transport.kind == "flower":
                 called, self._called = self._called, {}
                 return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]
-            from homo_dp.transport.nats.waiting_runs import nats_calls
-
-            found = nats_calls(transport.nats, self.name, self.sealers, self._is_known)
+            found = self._nats_calls().look(self._is_known)
         except TransportError as error:
             if str(error) != self._complained:
                 self._complained = str(error)
@@ -133,6 +137,16 @@ class PartyServer:
             return []
         self._complained = ""
         return found
+
+    def _nats_calls(self) -> NatsCalls:
+        """The connection over which runs are looked for, made when it is first needed."""
+        if self._queue is None:
+            from homo_dp.transport.nats.queue import needs_nats
+
+            with needs_nats():
+                from homo_dp.transport.nats.waiting_runs import NatsCalls
+            self._queue = NatsCalls(self.config.transport.nats, self.name, self.sealers)
+        return self._queue
 
     @contextlib.contextmanager
     def _door(self) -> Iterator[None]:

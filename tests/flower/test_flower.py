@@ -1,8 +1,9 @@
-"""The default job on Flower: killed nodes, a killed SuperLink, TLS, SuperNode authentication, masked sums."""
+"""The default job on Flower: a stopped run, killed nodes, a killed SuperLink, TLS, SuperNode authentication, masks."""
 
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from homo_dp.config.load import load_config
 from homo_dp.privacy.ledger import Ledger, LedgerRow
+from homo_dp.runs.run_status import status
 from pipelines.demo_federation import PARTIES, ROOT
 from pipelines.demo_flower import FlowerFederation, wait_for_outputs
 from tests.flower.certificates import write_certificates, write_node_key
@@ -49,7 +52,7 @@ def releases(folder: Path, party: str) -> list[LedgerRow]:
 
 def rounds_kept(folder: Path, run: str) -> int:
     path = folder / "state" / "aggregator" / run / "rounds.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
+    return sum(bool(line.strip()) for line in path.read_text().splitlines()) if path.exists() else 0
 
 
 def is_free(state: Path) -> bool:
@@ -71,14 +74,34 @@ def indicators(folder: Path, name: str) -> dict[str, object]:
     return found
 
 
-def test_kills_of_node_party_and_superlink_charge_every_round_once(federation: FlowerFederation) -> None:
+def stop_run(federation: FlowerFederation) -> None:
+    """`flwr stop` on the run that was started last."""
+    number = re.findall(r"started run (\d+)", federation.said("flwr"))[-1]
+    stop = federation.flwr("stop", number, "demo")
+    subprocess.run(stop, env=federation.environment("flwr"), cwd=federation.folder, check=True)
+
+
+def state_of_run(folder: Path) -> str:
+    """What `homo-dp status` says of the aggregator's run."""
+    config = load_config(conf("federation"), {"federation.state_dir": str(folder / "state" / "aggregator")})
+    (found,) = status(config)["runs"]
+    return str(found["state"])
+
+
+def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(federation: FlowerFederation) -> None:
     folder, run = federation.folder, "hospitals-1"
     federation.start_superlink()
     for name in PARTIES:
         federation.start_node(name, conf(name))
-    params = f"train.rounds=4,{ALL_EVERY_ROUND}"
+    params = f"train.rounds=3,{ALL_EVERY_ROUND}"
     federation.run(conf("federation"), params)
     until(lambda: rounds_kept(folder, run) >= 1, federation)
+    stop_run(federation)
+    until(lambda: is_free(folder / "state" / "aggregator" / run), federation)
+    assert state_of_run(folder) == "stopped"
+    assert federation.running.pop("flwr").wait(60) == 0
+    federation.run(conf("federation"), params)
+    until(lambda: "continues after round" in federation.said("flwr"), federation)
     federation.kill("party_a")  # the SuperNode, then the party beside another one
     os.kill(party_pid(folder, "party_b", run), signal.SIGKILL)
     federation.start_node("party_a", conf("party_a"))
@@ -90,12 +113,12 @@ def test_kills_of_node_party_and_superlink_charge_every_round_once(federation: F
     assert federation.run(conf("federation"), params).wait(600) == 0, federation.said("flwr")[-3000:]
     wait_for_outputs(folder, PARTIES)
 
-    assert "continues after round" in federation.said("flwr")
+    assert federation.said("flwr").count("continues after round") == 2
     rounds = indicators(folder, "aggregator")["rounds"]
     assert isinstance(rounds, list)
-    assert [(row["round"], row["counted"]) for row in rounds] == [(number, True) for number in (1, 2, 3, 4)]
+    assert [(row["round"], row["counted"]) for row in rounds] == [(number, True) for number in (1, 2, 3)]
     for name in PARTIES:
-        assert [row.round for row in releases(folder, name)] == [1, 2, 3, 4]
+        assert [row.round for row in releases(folder, name)] == [1, 2, 3]
         assert indicators(folder, name)["test_acc"]
         privacy = indicators(folder, name)["privacy"]
         assert isinstance(privacy, dict)

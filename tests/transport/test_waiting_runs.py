@@ -1,6 +1,7 @@
 """Which runs call a party: only those in which a listed asker's signature waits, under a name it may use."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,12 +9,15 @@ from homo_dp.core.errors import TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.transport.directory import DirectoryTransport
 from homo_dp.transport.keys import new_key_pair
+from homo_dp.transport.nats import waiting_runs as runs_of_nats
+from homo_dp.transport.nats.client import SafeClient
 from homo_dp.transport.nats.queue import NatsTransport
-from homo_dp.transport.nats.waiting_runs import nats_calls
+from homo_dp.transport.nats.waiting_runs import NatsCalls
 from homo_dp.transport.sealing import Sealer
 from homo_dp.transport.waiting_runs import Call, Sealers, directory_calls
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
 from tests.transport.parts import PAIRS, PARTIES, sealer
+from tests.transport.test_nats_login import certificate
 
 
 def status(party: str, run: str) -> Message:
@@ -69,13 +73,54 @@ def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_pat
     ]
     with NatsServer(tmp_path, PARTIES, settings={"authorization": {"users": users}}) as server:
         aggregator = NatsTransport(server.config(AGGREGATOR), "loans.1", sealer(AGGREGATOR))
+        ends = [NatsCalls(server.config(name), name, one_asker("loans.*")) for name in ("bank_a", "bank_b")]
         try:
-            assert nats_calls(server.config("bank_a"), "bank_a", one_asker(), nothing) == []
+            assert ends[0].look(nothing) == []
             aggregator.send(status("bank_a", "loans.1"))
             for _ in range(2):
-                found = nats_calls(server.config("bank_a"), "bank_a", one_asker("loans.*"), nothing)
-                assert found == [Call("loans.1", "asker")]
+                assert ends[0].look(nothing) == [Call("loans.1", "asker")]
             with pytest.raises(TransportError, match=r"STREAM\.NAMES"):
-                nats_calls(server.config("bank_b"), "bank_b", one_asker(), nothing)
+                ends[1].look(nothing)
         finally:
             aggregator.close()
+            for end in ends:
+                end.close()
+
+
+def test_one_connection_serves_all_looks_and_is_made_again_without_a_word(
+    tmp_path: Path, collected: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_of_nats, "_ANSWER", 2.0)  # an old connection is known to be gone when no answer comes
+    certificate(tmp_path, "server", certificate(tmp_path, "ca", None))
+    tls = {"cert_file": str(tmp_path / "server.pem"), "key_file": str(tmp_path / "server-key.pem")}
+    with NatsServer(tmp_path / "server", [], settings={"tls": tls, "authorization": {}}) as server:
+        own = server.config(
+            "bank_a", servers=(f"tls://127.0.0.1:{server.port}",), tls={"ca_file": str(tmp_path / "ca.pem")}
+        )
+        calls = NatsCalls(own, "bank_a", one_asker())
+        try:
+            assert calls.look(nothing) == []
+            kept = calls._client
+            assert calls.look(nothing) == []
+            assert calls._client is kept
+            server.kill()
+            with pytest.raises(TransportError, match="does the server run"):
+                calls.look(nothing)
+            server.start()
+            assert calls.look(nothing) == []
+            server.kill()
+            server.start()
+            assert calls.look(nothing) == []  # the old connection is gone, and nobody hears of it
+        finally:
+            calls.close()
+    assert not caplog.records
+
+
+def test_a_client_is_given_up_also_where_asyncio_has_forgotten_its_connection() -> None:
+    class Ended:
+        def abort(self) -> None:  # as asyncio of Python 3.11.2 does after a TLS connection has ended
+            raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+    client = SafeClient(encrypted=True)
+    client._transport = SimpleNamespace(_io_writer=SimpleNamespace(transport=Ended()))
+    client.abandon()

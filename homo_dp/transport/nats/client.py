@@ -8,6 +8,9 @@ the middle, who says that TLS is not needed.
 The hooks are methods that nats-py keeps to itself; tests with raw protocol bytes hold them to what they are for.
 """
 
+import asyncio
+import contextlib
+import logging
 from typing import Any, Final
 
 import nats.aio.client
@@ -19,6 +22,8 @@ _LONGEST_HEADERS: Final = 8192  # bytes; ours take about 300
 _LONGEST_LINE: Final = 64 * 1024  # bytes of a control line: the server's own default is 4096
 # White space to a regular expression of nats-py, and part of a subject to the server.
 _ODD_SPACE: Final = bytes.maketrans(b"\x0b\x0c", b"??")
+# nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
 
 
 class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has no types
@@ -35,12 +40,22 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
         self._encrypted = encrypted
         self._ps = _SafeParser(self)
 
+    async def end(self) -> None:
+        """Close what may be half-open: nats-py can wait forever for the end of a TLS connection that never began."""
+        try:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(1.0):
+                    await self.close()
+        finally:
+            self.abandon()
+
     def abandon(self) -> None:
         """Close the sockets at once; asyncio would warn of those still open when the event loop is gone."""
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:
-                writer.transport.abort()
+                with contextlib.suppress(AttributeError):  # asyncio's own, of a TLS connection that has ended
+                    writer.transport.abort()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if self._encrypted:

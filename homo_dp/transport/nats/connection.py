@@ -26,8 +26,6 @@ from homo_dp.transport.nats.parts import Assembler, Delivery, Part
 from homo_dp.transport.nats.stream import RunQueue, make_stream
 
 log = logging.getLogger(__name__)
-# nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
-logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 5.0
 _CONNECT: Final = 5
@@ -170,7 +168,7 @@ class Link:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
-            await _close(self._client)
+            await self._client.end()
 
     def _times_sent(self, tag: str) -> int:
         times = self._sent.pop(tag, 0)
@@ -227,7 +225,7 @@ class Link:
                 return client, closed
             except Exception as error:  # nats-py raises any kind of error if a server breaks the protocol
                 failure = error
-                await _close(client)
+                await client.end()
         raise failure
 
     async def _may_pull_each(self, client: SafeClient) -> bool:
@@ -287,7 +285,7 @@ class Link:
             for outcome in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(outcome, Exception):
                     self.complaint = one_line(outcome) or type(outcome).__name__
-        await _close(client)
+        await client.end()
 
     async def _connected(self) -> SafeClient:
         await self._up.wait()
@@ -439,16 +437,6 @@ class Link:
             f"nats: {', '.join(self._servers)} cannot be used ({reason}): check transport.nats.servers, its "
             "credentials and that the server runs with JetStream"
         )
-
-
-async def _close(client: SafeClient) -> None:
-    """Close what may be half-open: nats-py can wait forever for the end of a TLS connection that never began."""
-    try:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(1.0):
-                await client.close()
-    finally:
-        client.abandon()
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -16,7 +16,7 @@ import re
 import secrets
 import ssl
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -184,13 +184,14 @@ class NatsTransport:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run until stopped, then end what is left: nats-py forgets tasks of connections that broke."""
+    """Run until stopped."""
     loop.run_forever()
-    loop.run_until_complete(_end_tasks())
+    loop.run_until_complete(end_tasks())
     loop.close()
 
 
-async def _end_tasks() -> None:
+async def end_tasks() -> None:
+    """End what is left on an event loop before it is closed: nats-py forgets tasks of connections that broke."""
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:
             task.cancel()
@@ -256,11 +257,18 @@ def _text(path: Path | str, name: str) -> str:
 
 
 def _import_link() -> tuple[type["Link"], type["RunQueue"]]:
-    try:
+    with needs_nats():
         from homo_dp.transport.nats.connection import Link
         from homo_dp.transport.nats.stream import RunQueue
+    return Link, RunQueue
+
+
+@contextlib.contextmanager
+def needs_nats() -> Iterator[None]:
+    """Say what to install where an import of `nats` fails."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "nats":
             raise
         raise InputError("transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`") from None
-    return Link, RunQueue

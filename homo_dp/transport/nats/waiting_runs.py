@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import nats.errors
 
@@ -18,44 +18,93 @@ from homo_dp.config.federation import NatsConfig
 from homo_dp.core.errors import TransportError
 from homo_dp.transport.nats.client import SafeClient
 from homo_dp.transport.nats.names import Names
-from homo_dp.transport.nats.queue import connect_options
+from homo_dp.transport.nats.queue import connect_options, end_tasks
 from homo_dp.transport.waiting_runs import Call, Sealers, checked_runs, is_call
+
+Result = TypeVar("Result")
 
 _WITHIN: Final = 15.0  # seconds for one look
 _ANSWER: Final = 5.0  # seconds for one answer of the server
 _CALLS: Final = ("status", "plan")  # what an aggregator leaves for a party that it waits for
 
 
-def nats_calls(config: NatsConfig, party: str, sealers: Sealers, known: Callable[[str], bool]) -> list[Call]:
-    """The runs of a server that call a party and are not `known` yet; TransportError if it cannot be asked."""
-    try:
-        return asyncio.run(asyncio.wait_for(_look(config, party, sealers, known), _WITHIN))
-    except (TimeoutError, OSError, ValueError, nats.errors.Error) as error:
-        raise TransportError(
-            f"transport.nats.servers: no list of runs ({type(error).__name__}); does the server run, and may this user "
-            "ask for $JS.API.STREAM.NAMES (docs/transports.md)?"
-        ) from None
+class NatsCalls:
+    """Looks for runs that call a party, over one connection that is kept between looks.
+
+    Guarantees:
+        - a look costs two or three questions to the server, and no new connection or TLS handshake while the old one
+          stands;
+        - a connection that went away between two looks is made again once, before a look counts as failed.
+    """
+
+    def __init__(self, config: NatsConfig, party: str, sealers: Sealers) -> None:
+        self._config = config
+        self._party = party
+        self._sealers = sealers
+        self._loop = asyncio.new_event_loop()  # runs while somebody looks, and stands still in between
+        self._client: SafeClient | None = None
+
+    def look(self, known: Callable[[str], bool]) -> list[Call]:
+        """The runs that call the party and are not `known` yet; TransportError if the server cannot be asked."""
+        if self._client is not None:
+            with contextlib.suppress(Exception):
+                return self._wait(self._ask(self._client, known))
+            self._disconnect()
+        try:
+            return self._wait(self._ask(self._wait(self._connect()), known))
+        except Exception as error:  # nats-py raises any kind of error if a server breaks the protocol
+            self._disconnect()
+            raise TransportError(
+                f"transport.nats.servers: no list of runs ({type(error).__name__}); does the server run, and may this "
+                "user ask for $JS.API.STREAM.NAMES (docs/transports.md)?"
+            ) from None
+
+    def close(self) -> None:
+        """Disconnect."""
+        if not self._loop.is_closed():
+            self._disconnect()
+            self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._loop.run_until_complete(asyncio.wait_for(work, _WITHIN))
+
+    async def _ask(self, client: SafeClient, known: Callable[[str], bool]) -> list[Call]:
+        stream, party = self._config.stream, self._party
+        found = checked_runs(await _runs(client, stream, party), self._sealers, known)
+        return [call for call in found if await _waits(client, Names(stream, call.run, party), call, self._sealers)]
+
+    async def _connect(self) -> SafeClient:
+        options: dict[str, Any] = connect_options(self._config)
+        client = self._client = SafeClient(encrypted=bool(options.pop("encrypted", False)))
+        await client.connect(
+            servers=list(self._config.servers),
+            inbox_prefix=Names(self._config.stream, "", self._party).inbox(),
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=_ANSWER,
+            error_cb=_quiet,
+            **options,
+        )
+        return client
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self._loop.run_until_complete(client.end())
+        self._loop.run_until_complete(end_tasks())
 
 
-async def _look(config: NatsConfig, party: str, sealers: Sealers, known: Callable[[str], bool]) -> list[Call]:
-    options: dict[str, Any] = connect_options(config)
-    client = SafeClient(encrypted=bool(options.pop("encrypted", False)))
-    inbox = Names(config.stream, "", party).inbox()
-    await client.connect(servers=list(config.servers), allow_reconnect=False, inbox_prefix=inbox, **options)
-    try:
-        found = checked_runs(await _runs(client, config, party), sealers, known)
-        return [call for call in found if await _waits(client, Names(config.stream, call.run, party), call, sealers)]
-    finally:
-        with contextlib.suppress(Exception):
-            await client.close()
+async def _quiet(error: Exception) -> None:
+    """What goes wrong is raised by the question that it is about."""
 
 
-async def _runs(client: SafeClient, config: NatsConfig, party: str) -> list[str]:
+async def _runs(client: SafeClient, stream: str, party: str) -> list[str]:
     """Names of the runs whose streams hold subjects of this party."""
-    wanted = {"subject": f"{Names.token(config.stream)}.*.to.{Names.token(party)}.>"}
+    wanted = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>"}
     reply = await client.request("$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER)
     listed = json.loads(reply.data).get("streams") or []
-    prefix = f"{Names.token(config.stream)}-"
+    prefix = f"{Names.token(stream)}-"
     return sorted(name.removeprefix(prefix).replace("=", ".") for name in listed if str(name).startswith(prefix))
 
 
