@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from homo_dp.config.federatedscope import Translation
 from homo_dp.config.layers import put
+from homo_dp.config.translation import Translation
 from homo_dp.core.errors import ConfigError
 
 KEYS = frozenset(

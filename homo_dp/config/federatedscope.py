@@ -6,11 +6,11 @@ Each key is translated, left aside with a note, or refused with the reason; see 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from homo_dp.config.layers import get, put
+from homo_dp.config.layers import put
 from homo_dp.config.schema import Config
+from homo_dp.config.translation import Ask, Translation
 from homo_dp.core.errors import ConfigError
 
 SECTIONS = frozenset({"federate", "dataloader", "grad", "eval", "optimizer", "criterion", "trainer", "wandb"})
@@ -77,10 +77,10 @@ ASIDE = {
     "eval.metrics": "all metrics of the task are reported",
     "eval.split": "train and test rows are scored",
     "eval.report": "metrics are of all rows; each party's own are in output.parties",
-    "eval.best_res_update_round_wise_key": "the last weights are kept: choosing by private rows would have a price",
+    "eval.best_res_update_round_wise_key": "train.keep=best goes by released metrics; private rows would have a price",
     "eval.monitoring": "gradient norms and clipped shares are reported",
     "eval.count_flops": "operations are not counted",
-    "early_stop.patience": "stopping by private rows would have a price; lower federate.total_round_num instead",
+    "early_stop.patience": "stopping by private rows would have a price; train.early_stopping goes by released metrics",
     "early_stop.delta": "stopping by private rows would have a price",
     "early_stop.improve_indicator_mode": "stopping by private rows would have a price",
     "grad.grad_accum_count": "train.physical_batch_size bounds the rows in memory and changes no result",
@@ -127,15 +127,8 @@ _MODELS = {
     "lenet": "cnn",
     "cnn": "cnn",
 }
+_DATA = ("data.files", "data.embedded", "federation.run")  # what says where rows are, or that others have them
 _IDLE: tuple[Any, ...] = (None, "", False, [], (), {}, -1, -1.0)
-
-
-@dataclass
-class Translation:
-    """Settings in our words, and what the reader should know."""
-
-    tree: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def is_federatedscope(tree: Mapping[str, Any]) -> bool:
@@ -143,19 +136,31 @@ def is_federatedscope(tree: Mapping[str, Any]) -> bool:
     return isinstance(tree.get("federate"), dict)
 
 
-def translate_federatedscope(tree: Mapping[str, Any], source: str) -> Translation:
-    """Translate a config of FederatedScope; what is a key of ours stays as it is."""
+def translate_federatedscope(
+    tree: Mapping[str, Any],
+    source: str,
+    *,
+    under: Mapping[str, Any] | None = None,
+    over: Mapping[str, Any] | None = None,
+) -> Translation:
+    """Translate a config of FederatedScope, or overrides of the one `under` it; what is a key of ours stays as it is.
+
+    What a key means can depend on others: with `nbafl.use`, which may stand in the overrides, a gradient is clipped.
+    """
     done = Translation()
-    flat = _flat(tree)
-    for key, value in flat.items():
+    flat = _flat(under or {}) | _flat(tree) | _flat(over or {})
+    for key, value in _flat(tree).items():
         _translate(key, value, flat, done, source)
-    if not done.tree.get("privacy") and get(done.tree, "nbafl.use") is not True:
+    if under is not None:
+        return done
+    if flat.get("nbafl.use") is not True and not any(key.startswith("privacy.") for key in flat):
         done.notes.append(
             "nbafl.use: is not set, so FederatedScope would train without privacy; here it is "
             "privacy.mechanism=dp_sgd, unless you write none"
         )
-    if get(done.tree, "data.files") is None and get(done.tree, "data.embedded") is None:
-        done.notes.append("data.type: FederatedScope's data sets are not shipped; give data.files=FILE (one table)")
+    if not flat.get("data.type"):
+        text = "data.type: is not set; trains on the bundled breast-cancer table, give data.files=FILE for yours"
+        done.asks.append(Ask(text, _DATA))
     return done
 
 
@@ -214,8 +219,14 @@ def _sample_client_num(value: Any, flat: Mapping[str, Any], done: Translation) -
 
 def _sample_client_rate(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     parties = flat.get("federate.client_num")
-    if isinstance(value, float) and 0 < value <= 1 and isinstance(parties, int):
+    if not isinstance(value, float) or not 0 < value <= 1:
+        return
+    if isinstance(parties, int) and parties > 0:
         _sample_client_num(max(1, int(value * parties)), flat, done)
+    elif value < 1:
+        done.notes.append(
+            f"federate.sample_client_rate={value}: of how many? give federate.client_num=N; every party takes part"
+        )
 
 
 def _method(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
@@ -319,6 +330,15 @@ def _data_type(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     elif value == "toy":
         put(done.tree, ("data", "embedded"), "breast_cancer")
         done.notes.append("data.type=toy: is the bundled breast-cancer table here")
+    elif value:
+        done.asks.append(
+            Ask(
+                f"data.type={value}: FederatedScope's data sets are not shipped; give data.files=FILE (one table; "
+                "docs/data.md says how), or data.embedded=breast_cancer or digits to try the settings",
+                _DATA,
+                needed=True,
+            )
+        )
 
 
 def _weighted(value: Any, flat: Mapping[str, Any], done: Translation) -> None:

@@ -17,18 +17,14 @@ from homo_dp.config.addresses import masked_tree
 from homo_dp.config.aliases import ALIASES, rename, rename_for_nbafl
 from homo_dp.config.book_chapter import is_book_chapter, translate_book_chapter
 from homo_dp.config.explain import dotted, explain, show
-from homo_dp.config.federatedscope import (
-    SECTIONS,
-    Translation,
-    is_federatedscope,
-    translate_federatedscope,
-)
+from homo_dp.config.federatedscope import SECTIONS, is_federatedscope, translate_federatedscope
 from homo_dp.config.layers import forget_former_split, get, merge, put, split_key
 from homo_dp.config.primihub import PrimihubTask, check_files, is_task, translate
 from homo_dp.config.primihub_registry import read_registry
 from homo_dp.config.privacy import left_aside
 from homo_dp.config.recipes import recipe_path
 from homo_dp.config.schema import Config
+from homo_dp.config.translation import Translation
 from homo_dp.config.yaml_text import LARGEST_YAML, parse_yaml, to_yaml
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign
@@ -62,25 +58,24 @@ def load_config(path: Paths | None = None, overrides: Overrides = ()) -> Config:
 def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     """Like `load_config`, with the notes of a translation from another system."""
     paths: Sequence[str | Path] = [path] if isinstance(path, str | Path) else (path or ())
-    layers: list[dict[str, Any]] = []
-    tasks: list[PrimihubTask] = []
-    words: list[str] = []
-    for each in paths:
-        tree = _read(Path(each))
-        if is_task(tree):
-            tasks.append(translate(tree, f"--config {each}"))
-            tree = tasks[-1].tree
-        elif (translation := translated(tree, f"--config {each}")) is not None:
-            tree = translation.tree
-            words += translation.notes
-        layers.append(rename(tree))
     over: dict[str, Any] = {}
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for key, value in pairs:
         put(over, split_key(ALIASES.get(key, key)), value)
-    if (translation := translated_overrides(over)) is not None:
+    layers: list[dict[str, Any]] = []
+    tasks: list[PrimihubTask] = []
+    translations: list[Translation] = []
+    read = [_read(Path(each)) for each in paths]
+    for each, tree in zip(paths, read, strict=True):
+        if (translation := translated(tree, over, f"--config {each}")) is not None:
+            translations.append(translation)
+            tasks += [translation] if isinstance(translation, PrimihubTask) else []
+        layers.append(rename(tree if translation is None else translation.tree))
+    if SECTIONS & set(over):
+        theirs = [tree for tree in read if is_federatedscope(tree)]
+        translation = translate_federatedscope(over, "overrides", under=theirs[-1] if theirs else {})
+        translations.append(translation)
         over = translation.tree
-        words += translation.notes
     over = rename(over)
     if not paths and get(over, "data.files") and not any(get(over, key) for key in _DESCRIBED_BY):
         layers.append(_OF_THE_DEFAULT_RECIPE)
@@ -91,27 +86,20 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     _look_up(merged, tasks)
     for task in tasks:
         check_files(task, merged)
-    if get(merged, "data.files"):
-        words = [note for note in words if not note.startswith("data.type: ")]
-    notes = [*words, *(note for task in tasks for note in task.notes)]
+    notes = [note for each in translations for note in (*each.notes, *each.still_asked(merged))]
+    notes = list(dict.fromkeys(notes))
     idle = left_aside(merged.get("privacy"))
     notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
     return Loaded(config_from(merged), tuple(notes), process=next((task.process for task in tasks), "train"))
 
 
-def translated(tree: Mapping[str, Any], source: str) -> Translation | None:
+def translated(tree: dict[str, Any], over: dict[str, Any], source: str) -> Translation | None:
     """A config of another system in our words; None if it is ours."""
+    if is_task(tree):
+        return translate(tree, source)
     if is_federatedscope(tree):
-        return translate_federatedscope(tree, source)
+        return translate_federatedscope(tree, source, over=over)
     return translate_book_chapter(tree, source) if is_book_chapter(tree) else None
-
-
-def translated_overrides(over: Mapping[str, Any]) -> Translation | None:
-    """Single keys of FederatedScope among overrides (`--cfg FILE federate.total_round_num 5`)."""
-    if not SECTIONS & set(over):
-        return None
-    found = translate_federatedscope(over, "overrides")
-    return Translation(found.tree, [note for note in found.notes if not note.startswith(("nbafl.use:", "data.type:"))])
 
 
 def _look_up(merged: dict[str, Any], tasks: Sequence[PrimihubTask]) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from homo_dp.config.layers import get, put
+from homo_dp.config.translation import Ask, Translation
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import Foreign, Schema
 
@@ -58,6 +59,16 @@ _MODELS: dict[str, dict[str, Any]] = {
     "HFL_CNN": {"name": "cnn"},
 }
 _METHODS = {"DPSGD": "dp_sgd", "Plaintext": "none"}
+# What is asked for in other ways here, by how a task's model or method is named.
+_VERTICAL = "columns split over parties (VFL, hetero) are not built: here every party has all columns"
+_ELSEWHERE = (
+    ("FL_Stats", "counts, means, quantiles and histograms are `homo-dp stats --ask ...`, with noise and a price"),
+    ("FL_Preprocess", "scaling is by public bounds (data.columns), or within wide ones by data.scaling: private"),
+    ("VFL", _VERTICAL),
+    ("Hetero", _VERTICAL),
+    ("XGB", "trees are not built"),
+    ("Paillier", "single updates are hidden by privacy.secure_aggregation=true with privacy.mechanism=dp_fedsgd"),
+)
 
 
 def _listed(value: object) -> object:
@@ -110,14 +121,14 @@ class _Common(Schema, extra="allow"):
     @classmethod
     def _known_model(cls, model: str) -> str:
         if model not in _MODELS:
-            raise ValueError(f"model={model}: has no counterpart; translated are {', '.join(_MODELS)}")
+            raise ValueError(f"model={model}: {_elsewhere(model)}translated are {', '.join(_MODELS)}")
         return model
 
     @field_validator("method")
     @classmethod
     def _known_method(cls, method: str | None) -> str | None:
         if method is not None and method not in _METHODS:
-            raise ValueError(f"method={method}: has no counterpart; translated are {', '.join(_METHODS)}")
+            raise ValueError(f"method={method}: {_elsewhere(method)}translated are {', '.join(_METHODS)}")
         return method
 
     @field_validator("process")
@@ -134,9 +145,14 @@ class _Common(Schema, extra="allow"):
         return self
 
 
+def _elsewhere(word: str) -> str:
+    said = (text for start, text in _ELSEWHERE if start.lower() in word.lower())
+    return f"{next(said, 'has no counterpart')}; "
+
+
 class _Component(Schema):
+    common_params: _Common  # first: what kind of task it is explains what else is missing
     roles: _Roles
-    common_params: _Common
     role_params: dict[str, _Part] = Field(default_factory=dict)
 
 
@@ -146,12 +162,10 @@ class _TaskFile(Schema):
 
 
 @dataclass
-class PrimihubTask:
-    """A translated task file: settings, the data sets that need files, and what the reader should know."""
+class PrimihubTask(Translation):
+    """A translated task file, with the data sets that need files."""
 
-    tree: dict[str, Any] = field(default_factory=dict)
     data_sets: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
     process: str = "train"
 
 
@@ -172,7 +186,7 @@ def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
     if "party_info" in tree:
         task.notes.append("party_info: there is no task manager here; parties are found through transport")
     _translate_roles(component.roles, component.role_params, task)
-    task.notes.append(_scaling_note(component.common_params))
+    task.asks.append(_scaling(component.common_params))
     return task
 
 
@@ -206,22 +220,26 @@ def _translate_model(common: _Common, task: PrimihubTask) -> None:
             f"{common.model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels"
         )
     if "multiclass" in str(common.task_name) or common.model == "HFL_CNN":
-        task.notes.append("classes: the task does not list them; give data.classes=[...]")
+        text = "classes: the task does not list them; give data.classes=[...]"
+        task.asks.append(Ask(text, ("data.classes",)))
     if common.model == "HFL_linear_regression" or common.task == "regression":
-        task.notes.append("label: a regression needs its public range; give data.target_bounds=[low, high]")
+        text = "label: a regression needs its public range; give data.target_bounds=[low, high]"
+        task.asks.append(Ask(text, ("data.target_bounds",)))
 
 
-def _scaling_note(common: _Common) -> str:
+def _scaling(common: _Common) -> Ask:
     if common.model == "HFL_CNN":
-        return (
+        text = (
             "images: a zip or folder with annotations, .npz or IDX files; pixels are scaled by the public range "
             "data.image.scale, [0, 255] if left out"
         )
-    return (
+        return Ask(text, ("data.image.scale",))
+    text = (
         "PrimiHub scales features by statistics that every party sends in the clear; here columns need public bounds: "
         "data.columns or data.columns_from; to draft them: python -m homo_dp.data describe FILE > columns.yaml, then "
         "replace every bound by public knowledge and add --config columns.yaml"
     )
+    return Ask(text, ("data.columns", "data.columns_from", "data.scaling"))
 
 
 def _translate_parameter(name: str, value: Any, task: PrimihubTask) -> None:

@@ -279,7 +279,8 @@ class Simulation:
         told = [name for name in self.federation.parties if not data.count_is_public(name)]
         if not told or not self.config.private or not hides_count(self.config):
             return
-        why = f"data.rows.{told[0]}: is not declared, and sample rate, steps and noise of this run tell the row count"
+        names = ", ".join(told[:3]) + (f" and {len(told) - 3} more parties" if len(told) > 3 else "")
+        why = f"data.rows of {names}: not declared, and sample rate, steps and noise of this run tell the row count"
         if data.counts in ("declared", "private"):
             raise ConfigError(f"{why}; declare a figure that is known without the table, or write data.counts: public")
         log.warning("%s: it is public from now on; declare data.rows, or write data.counts: public", why)

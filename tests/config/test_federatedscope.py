@@ -93,6 +93,32 @@ def test_without_nbafl_privacy_stays_on_and_a_batch_clip_is_no_privacy(tmp_path:
     assert plain.train.grad_clip == 5.0
 
 
+def test_overrides_decide_what_keys_of_the_file_mean(tmp_path: Path) -> None:
+    """Its own NbAFL script takes a file without `nbafl` and switches it on by overrides."""
+    tree = {name: value for name, value in FEMNIST.items() if name != "nbafl"}
+    found = loaded(tmp_path, tree, {**IMAGES, "nbafl.use": True, "nbafl.mu": 0.1, "federate.sample_client_num": 3})
+    assert found.config.privacy.mechanism == "nbafl"
+    assert found.config.train.grad_clip == 5.0
+    assert found.config.nbafl.parties_per_round == 3
+    assert not any("nbafl.use" in note or "left aside, privacy.max_grad_norm" in note for note in found.notes)
+    assert len(set(found.notes)) == len(found.notes)
+
+
+def test_data_sets_that_are_not_shipped_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.type=femnist: .* give data\.files=FILE"):
+        loaded(tmp_path, FEMNIST, {})
+    unset = {**changed("data", type=""), "model": {"type": "lr"}}
+    found = loaded(tmp_path, unset, {})
+    assert found.config.data.embedded is None or found.config.data.embedded == "breast_cancer"
+    assert any("trains on the bundled breast-cancer table" in note for note in found.notes)
+
+
+def test_a_rate_without_a_number_of_clients_is_said(tmp_path: Path) -> None:
+    found = loaded(tmp_path, {**FEMNIST, "federate": {"total_round_num": 3, "sample_client_rate": 0.2}})
+    assert found.config.nbafl.parties_per_round is None
+    assert any("federate.sample_client_rate=0.2" in note for note in found.notes)
+
+
 @pytest.mark.parametrize(
     ("section", "values", "ours"),
     [

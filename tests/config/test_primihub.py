@@ -100,6 +100,18 @@ def test_overrides_and_embedded_data(tmp_path: Path) -> None:
     assert load(_task(tmp_path), {"data.embedded": "breast_cancer"}).config.data.files == {}
 
 
+def test_what_another_file_answers_is_not_asked_for(tmp_path: Path) -> None:
+    task = _task(tmp_path, model="HFL_neural_network", task_name="multiclass", task="regression")
+    said = " ".join(load(task, FILES).notes)
+    for asked in ("data.classes", "data.target_bounds", "public bounds"):
+        assert asked in said
+    given = {"data.columns.x.bounds": [0, 1], "data.target_bounds": [0, 9]}
+    said = " ".join(load(task, {**FILES, **given}).notes)
+    assert "data.classes" in said
+    assert "target_bounds" not in said
+    assert "public bounds" not in said
+
+
 def test_a_second_file_describes_the_columns(tmp_path: Path) -> None:
     columns = tmp_path / "columns.yaml"
     columns.write_text("data: {columns: {x: {bounds: [0, 1]}}}\ntrain: {rounds: 3}\n", encoding="utf-8")
@@ -147,8 +159,16 @@ def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ),
         ({}, {"data.files.Bob": "b.csv"}, "data.files.Charlie: the file of data_set train_client2"),
         ({}, {**FILES, "data.files.Dora": "d.csv"}, "data.files.Dora: is not a client of the task"),
-        ({"method": "Paillier"}, FILES, "method=Paillier: has no counterpart"),
-        ({"model": "HFL_xgb"}, FILES, "model=HFL_xgb: has no counterpart"),
+        (
+            {"method": "Paillier"},
+            FILES,
+            "method=Paillier: single updates are hidden by privacy.secure_aggregation=true",
+        ),
+        ({"model": "HFL_xgb"}, FILES, "model=HFL_xgb: trees are not built"),
+        ({"model": "HFL_svm"}, FILES, "model=HFL_svm: has no counterpart"),
+        ({"model": "FL_Stats"}, FILES, "homo-dp stats --ask"),
+        ({"model": "FL_Preprocess"}, FILES, "data.scaling: private"),
+        ({"model": "VFL_logistic_regression"}, FILES, "every party has all columns"),
         ({"process": "evaluate"}, FILES, "is neither train nor predict"),
         ({"optimizer": "nadam"}, FILES, "train.optimizer=nadam: must be one of sgd, adam"),
         ({"noise_multiplier": 0}, FILES, "privacy.noise_multiplier=0: must be"),
