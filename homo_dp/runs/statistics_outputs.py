@@ -181,7 +181,8 @@ def _show(config: Config, results: Results, screen: Screen, files: Mapping[str, 
     asked = {name: one for name, one in results["questions"].items() if "epsilon" in one}
     prices = [[name, one["noise_multiplier"], one["epsilon"]] for name, one in asked.items()]
     screen.table("price", ["question", "noise multiplier", "epsilon alone"], prices)
-    screen.line(str(results["privacy"]["statement"]))
+    for text in (results["privacy"]["statement"], *results["privacy"].get("notes", ())):
+        screen.line(str(text))
     for name, path in files.items():
         if not name.startswith("histogram_"):
             screen.line(f"{name}: {path}")

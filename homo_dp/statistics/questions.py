@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +38,7 @@ SHARES: Mapping[str, float] = {
     "second_moments": 4.0,
 }
 LEARNT = ("bounds", "level_names")  # questions that are more than one sum, or none
+_REDRAWN = 200  # times that the noise of a histogram is drawn again for the errors of its quantiles
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -303,32 +305,50 @@ def questions_of(asked: StatisticsConfig, encoding: Encoding) -> tuple[Question,
 def quantiles(histograms: Answer) -> Answer:
     """Quantiles of the columns of a histogram answer, for no further budget.
 
-    The error is that of the counts below, through the density at the quantile, and half a bin where there is none.
+    Counts below zero are taken out so that their sum stays what it was: cut off at zero, noise alone would fill empty
+    bins and draw the quantiles apart. The error is how far quantiles move when the noise is drawn again around what was
+    found, and half of a bin's own, where in a bin a value is being unknown.
     """
     values: dict[str, dict[str, float]] = {}
     errors: dict[str, dict[str, float]] = {}
     for name, counts in histograms["values"].items():
         edges, noise = histograms["edges"][name], histograms["standard_errors"][name]
-        kept = [max(0.0, count) for count in counts]
-        total, width = sum(kept), edges[1] - edges[0]
-        values[name], errors[name] = {}, {}
-        for share in QUANTILES:
-            place, below = _place(kept, share * total)
-            inside = min(1.0, max(0.0, (share * total - below) / kept[place])) if kept[place] > 0 else 0.5
-            values[name][f"{share:g}"] = edges[place] + width * inside
-            shaken = noise * math.sqrt(place + 1) * width / max(kept[place], noise)
-            errors[name][f"{share:g}"] = max(shaken, width / math.sqrt(12.0))
+        width = edges[1] - edges[0]
+        kept = _not_negative(np.array([counts]))
+        found = edges[0] + width * _places(kept)[0]
+        drawn = kept + noise * np.random.default_rng(0).normal(size=(_REDRAWN, len(counts)))
+        moved = edges[0] + width * _places(_not_negative(drawn)) - found
+        error = np.sqrt(np.square(moved).mean(0) + (width / 2) ** 2 / 12)
+        shares = [f"{share:g}" for share in QUANTILES]
+        values[name] = dict(zip(shares, found.tolist(), strict=True))
+        errors[name] = dict(zip(shares, error.tolist(), strict=True))
     return {"values": values, "standard_errors": errors}
 
 
-def _place(counts: Sequence[float], wanted: float) -> tuple[int, float]:
-    """The bin in which a running count reaches a number, and the count before it."""
-    below = 0.0
-    for place, count in enumerate(counts):
-        if below + count >= wanted and count > 0:
-            return place, below
-        below += count
-    return len(counts) - 1, below
+def _not_negative(counts: np.ndarray) -> np.ndarray:
+    """The nearest counts (least squares, row by row) that are not negative and have the same sum, at least above zero.
+
+    >>> _not_negative(np.array([[4.0, 2.0, -1.0]]))
+    array([[3.5, 1.5, 0. ]])
+    """
+    total = np.maximum(counts.sum(1, keepdims=True), 1e-9)
+    falling = -np.sort(-counts, axis=1)
+    numbers = np.arange(1, counts.shape[1] + 1)
+    surplus = (falling.cumsum(1) - total) / numbers  # what each of the largest gives up, if it is those that stay
+    stays = (falling > surplus).sum(1) - 1
+    kept: np.ndarray = np.maximum(counts - np.take_along_axis(surplus, stays[:, None], 1), 0.0)
+    return kept
+
+
+def _places(counts: np.ndarray) -> np.ndarray:
+    """For rows of counts the places of the quantiles, in bins from the low end."""
+    up_to = counts.cumsum(1)
+    wanted = np.array(QUANTILES) * up_to[:, -1:]
+    at = (up_to[:, None, :] < wanted[:, :, None] * (1 - 1e-12)).sum(2).clip(max=counts.shape[1] - 1)
+    here = np.take_along_axis(counts, at, 1)
+    inside = (wanted - np.take_along_axis(up_to, at, 1) + here) / np.maximum(here, 1e-300)
+    places: np.ndarray = at + np.where(here > 0, inside.clip(0.0, 1.0), 0.5)
+    return places
 
 
 def _question(name: str, asked: StatisticsConfig, encoding: Encoding) -> Question:

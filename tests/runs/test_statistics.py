@@ -51,6 +51,12 @@ def test_masks_share_the_noise(tmp_path: Path) -> None:
     alone = ask_in_process(_config(tmp_path, statistics__ask="rows"))["questions"]["rows"]["standard_errors"]["rows"]
     shared = ask_in_process(_config(tmp_path, statistics__ask="rows", privacy__secure_aggregation=True))
     assert shared["questions"]["rows"]["standard_errors"]["rows"] < 0.75 * alone
+    privacy = shared["privacy"]
+    assert (privacy["noise_shared_by"], privacy["tolerated_dropouts"], privacy["tolerated_colluders"]) == (3, 0, 1)
+    assert any("together with up to 1 of the parties" in note for note in privacy["notes"])
+    with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
+        (row,) = ledger.rows(shared["run"], "party_1")
+    assert "1/sqrt(2) of it, shared by 3 parties, 0 dropouts and 1 colluders assumed" in row.noise
 
 
 def test_the_budget_of_the_data_is_asked_before_rows_are(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.local_fit import CHUNK, LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, noise_of_share
+from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.errors import PrivacyError
@@ -219,8 +220,17 @@ class Statistics(Mechanism):
             events={"aggregator": first.event, "model_reader": first.event},
             releases=(),
             noise_to_signal=first.private_sum.noise_multiplier / max(1, party.rows),
-            extra={"secure_aggregation": "on" if self._share else "off"},
+            notes=() if self._share is None else (shared_note(self._share),),
+            extra=self._figures(first.private_sum),
         )
+
+    def _figures(self, first: PrivateSum) -> dict[str, float | str | None]:
+        """Who shares the noise; how much of it there is differs from question to question."""
+        return {name: value for name, value in shared_figures(first).items() if not name.endswith("_sigma")}
+
+    @property
+    def noise_label(self) -> str:
+        return noise_label(self.noise.label, self._share)
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
         known = {question.name: question for question in self.questions}
