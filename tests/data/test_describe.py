@@ -12,7 +12,6 @@ import yaml
 from homo_dp.config.schema import Config
 from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import DataError
-from homo_dp.data.__main__ import main
 from homo_dp.data.describe import draft, round_out
 from homo_dp.data.parties import load_federation
 from tests.data.parts import people, save
@@ -134,36 +133,6 @@ def test_images(tmp_path: Path) -> None:
     block = yaml.safe_load(draft(tmp_path / "t.npz").text)["data"]
     assert block["image"] == {"shape": [1, 2, 2], "scale": [0, 255]}
     assert (block["classes"], block["user_column"]) == ([0, 1, 2, 3], "user")
-
-
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = save(tmp_path, "t.csv", people(20))
-    assert main(["describe", path]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.startswith("# WARNING")
-    assert "WARNING" in printed.err
-    assert main(["describe", path, "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["describe", str(tmp_path / "absent.csv")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert "no such file" in printed.err
-
-
-@pytest.mark.parametrize("arguments", [[], ["undescribe"], ["describe"], ["describe", "a", "--colour"]])
-def test_wrong_arguments_leave_with_2_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert left.value.code == 2
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_help_names_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["describe", "--help"])
-    assert left.value.code == 0
-    assert "python -m homo_dp.data describe" in capsys.readouterr().out
 
 
 def test_outer_bounds_are_drafted_from_names_alone(tmp_path: Path) -> None:

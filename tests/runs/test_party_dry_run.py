@@ -1,0 +1,37 @@
+"""A party's dry run: it says what would be given away, charges nothing, and refuses what caps refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.console.options import Screen
+from homo_dp.core.errors import ConfigError
+from homo_dp.privacy.errors import PrivacyError
+from homo_dp.runs.party_dry_run import show_party_plan
+from tests.runs.parts import private_table
+
+
+def shown(folder: Path, capsys: pytest.CaptureFixture[str], **keys: Any) -> dict[str, Any]:
+    table = {name.replace(".all", ".a"): value for name, value in private_table(folder).items()}
+    base = {"federation.run": "r", "party.name": "a", "party.state_dir": str(folder / "s")}
+    ledger = {"privacy.ledger": str(folder / "ledger.sqlite"), "data.rows.a": 300}
+    show_party_plan(load_config(None, {**table, **base, **ledger, **keys}), Screen(as_json=True))
+    assert not (folder / "ledger.sqlite").exists()
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_price_is_shown_and_nothing_is_charged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown(tmp_path, capsys, **{"privacy.target_epsilon": 2.0})
+    assert found["party"] == "a"
+    assert 1.9 < found["plan"]["epsilon (PLD)"] <= 2.0
+
+
+def test_a_price_above_the_cap_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(PrivacyError, match="epsilon"):
+        shown(tmp_path, capsys, **{"privacy.noise_multiplier": 0.5, "party.caps.epsilon": 0.1})
+    with pytest.raises(ConfigError, match=r"party\.name"):
+        shown(tmp_path, capsys, **{"party.name": None})
