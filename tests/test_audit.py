@@ -58,7 +58,7 @@ def test_a_report_without_an_audit_says_how_to_make_one(shell: CommandLine, tmp_
     ("arguments", "said"),
     [
         (["--params", "privacy.mechanism=none"], "nothing to refute"),
-        (["--runs", "10"], "--runs=10 is below 40"),
+        (["--runs", "10"], "runs=10 is below 40"),
         (["--confidence", "1.5"], "--confidence=1.5"),
         (["--params", "privacy.mechanism=dp_sgd", "--attack", "canary_sum"], "canary_sum attacks dp_fedsgd"),
         (["--params", "privacy.mechanism=dp_fedsgd", "--attack", "canary_upload"], "canary_upload attacks nbafl"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.settings import Own, Settings
 from homo_dp.api.tables import Parties
@@ -21,6 +21,7 @@ def audit(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    classes: Sequence[Any] | None = None,
     party: str | None = None,
     model: Own | None = None,
     mechanism: str | type[Mechanism] | None = None,
@@ -46,6 +47,7 @@ def audit(
         epsilon=epsilon,
         settings=settings,
         bounds=bounds,
+        classes=classes,
         party=party,
         ledger=None,
         model=model,

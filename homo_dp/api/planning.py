@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from types import EllipsisType
@@ -33,6 +33,15 @@ class Plan:
         found = self.parties["epsilon (PLD)"].fillna(self.parties["epsilon (RDP)"])
         return None if found.isna().any() else float(found.max())
 
+    def __repr__(self) -> str:
+        cost = "no guarantee" if self.epsilon is None else f"epsilon {self.epsilon:.4g} at most"
+        lines = [f"Plan: {cost}"]
+        for party, facts in self.parties.iterrows():
+            said = ", ".join(f"{name} {_short(value)}" for name, value in facts.items() if value is not None)
+            lines.append(f"  {party}: {said}")
+        lines += ["releases:", *(f"  {each}" for each in self.releases), *self.notes]
+        return "\n".join(lines if self.refused is None else [*lines, f"would be refused: {self.refused}"])
+
     def _repr_html_(self) -> str:
         from homo_dp.tracking.report.page import HtmlTable, render
 
@@ -49,14 +58,15 @@ def plan(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    classes: Sequence[Any] | None = None,
     party: str | None = None,
     ledger: str | PathLike[str] | EllipsisType | None = None,
     model: Own | None = None,
     mechanism: str | type[Mechanism] | None = None,
 ) -> Plan:
-    """The plan of ``homo_dp.train`` with the same arguments; reads no row and charges nothing.
+    """The plan of ``homo_dp.train`` with the same arguments; charges nothing, and of tables only counts the rows.
 
-    Row counts of private tables are not looked at either: declare them by ``rows`` (``data.rows``).
+    Without tables declare the counts by ``rows`` (``data.rows``).
 
     >>> plan(epsilon=2, settings={"data.embedded": "breast_cancer", "train.rounds": 3}).parties.index.tolist()
     ['party_1', 'party_2', 'party_3']
@@ -67,6 +77,7 @@ def plan(
         epsilon=epsilon,
         settings=_with_rows(settings, rows),
         bounds=bounds,
+        classes=classes,
         party=party,
         ledger=_named(settings) if ledger is None else ledger,
         model=model,
@@ -79,6 +90,10 @@ def plan(
         planned = plan_of(config)
         table = pd.DataFrame([dict(row) for row in planned.parties.values()]).set_index("party")
         return Plan(table, planned.releases, planned.notes, planned.refused)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _with_rows(settings: Settings | None, rows: Mapping[str, int] | None) -> Settings | None:

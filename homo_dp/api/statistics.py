@@ -21,6 +21,7 @@ def stats(
     columns: Sequence[str] | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    classes: Sequence[Any] | None = None,
     party: str | None = None,
     ledger: str | PathLike[str] | EllipsisType | None = ...,
 ) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def stats(
         columns: the columns that are asked about; fewer get less noise.
         settings: as for ``homo_dp.train``.
         bounds: public ``(low, high)`` of the numeric columns, or of each by name.
+        classes: the values of the label; 0 and 1 need none.
         party: the column of one table that names the party of each row.
         ledger: the file that keeps what was spent on these data, as for ``homo_dp.train``.
 
@@ -57,6 +59,7 @@ def stats(
         epsilon=epsilon,
         settings=settings,
         bounds=bounds,
+        classes=classes,
         party=party,
         ledger=ledger,
         mechanism="statistics",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike, fspath
 from pathlib import Path
@@ -20,8 +20,8 @@ from homo_dp.config.layers import get, put
 from homo_dp.config.schema import Config
 from homo_dp.console.options import use_threads
 from homo_dp.console.screen import Screen
-from homo_dp.core.errors import ConfigError
-from homo_dp.data.in_memory import held_in_memory
+from homo_dp.core.errors import ConfigError, InputError
+from homo_dp.data.in_memory import MARK, held_in_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,7 @@ def train(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    classes: Sequence[Any] | None = None,
     party: str | None = None,
     test: Table | Mapping[str, Table] | None = None,
     ledger: str | PathLike[str] | EllipsisType | None = ...,
@@ -56,12 +57,14 @@ def train(
 
     Args:
         parties: ``{name: table}``, where a table is a DataFrame, a path or a pair ``(X, y)`` of arrays; or one table,
-            split by its column ``party`` or at random. Without it, the tables that ``settings`` name.
+            split by its column ``party``, by ``data.partition`` of ``settings`` for a simulation, or else one party.
+            Without it, the tables that ``settings`` name.
         label: the label column; ``y`` unless settings say otherwise.
         epsilon: what the whole run may cost each party (``privacy.target_epsilon``).
         settings: dotted names (``{"train.rounds": 30}``), nested dicts, or a ``Config``; see docs/config.md.
         bounds: public ``(low, high)`` of all columns that settings do not describe, or of each by name. They must be
             known without looking at the rows.
+        classes: the values of the label, in the order of the model's outputs (``data.classes``); 0 and 1 need none.
         party: the column of one table that names the party of each row.
         test: test rows for all, or by party; else a fifth of each party's rows is held out (``data.test_fraction``).
         ledger: the file that keeps what was spent on these data, over all runs. It must be given for private data;
@@ -92,6 +95,7 @@ def train(
         epsilon=epsilon,
         settings=settings,
         bounds=bounds,
+        classes=classes,
         party=party,
         test=test,
         ledger=ledger,
@@ -112,6 +116,7 @@ def configured(
     epsilon: float | None = None,
     settings: Settings | None = None,
     bounds: Bounds | Mapping[str, Bounds] | None = None,
+    classes: Sequence[Any] | None = None,
     party: str | None = None,
     test: Table | Mapping[str, Table] | None = None,
     ledger: str | PathLike[str] | EllipsisType | None = ...,
@@ -120,7 +125,7 @@ def configured(
     output: str | PathLike[str] | None = None,
 ) -> Iterator[Config]:
     """The checked config of a run from Python; its tables and its ledger are there while the block lasts."""
-    arguments: dict[str, Any] = {"data.label": label, "privacy.target_epsilon": epsilon}
+    arguments: dict[str, Any] = {"data.label": label, "data.classes": classes, "privacy.target_epsilon": epsilon}
     if output is not None:
         folder = Path(output)
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,6 +135,7 @@ def configured(
     if not _asks_for_tracking(settings):
         put(tree, ("tracking", "enabled"), False)
     with ExitStack() as stack:
+        stack.enter_context(_tables_named_as_given(tree))
         if parties is not None:
             _put_tables(tree, parties, party, test, bounds, stack)
         elif party is not None or test is not None or not (bounds is None or isinstance(bounds, Mapping)):
@@ -186,6 +192,22 @@ def _names(tables: Mapping[str, pd.DataFrame | str], stack: ExitStack) -> dict[s
     return {name: table if isinstance(table, str) else held[name] for name, table in tables.items()}
 
 
+@contextmanager
+def _tables_named_as_given(tree: dict[str, Any]) -> Iterator[None]:
+    """Let errors call a table what the caller calls it, not the name by which readers find it in memory."""
+    try:
+        yield
+    except InputError as error:
+        text = str(error)
+        for key, argument in (("data.files", "parties"), ("data.test_file", "test")):
+            given = get(tree, key)
+            for name, path in given.items() if isinstance(given, dict) else (("", given),):
+                if str(path).startswith(MARK):
+                    text = text.replace(path, argument if name in ("", ONE_TABLE) else f"{argument}[{name!r}]")
+        error.args = (text,)
+        raise
+
+
 def _put_bounds(
     tree: dict[str, Any], tables: Mapping[str, pd.DataFrame | str], bounds: Bounds | Mapping[str, Bounds]
 ) -> None:
@@ -193,6 +215,11 @@ def _put_bounds(
     columns = dict(data.get("columns") or {})
     if isinstance(bounds, Mapping):
         columns |= {name: {"bounds": list(pair)} for name, pair in bounds.items() if name not in columns}
+    elif len(bounds) != 2 or not all(isinstance(end, int | float) for end in bounds):
+        raise ConfigError(
+            f"bounds={bounds!r}: must be one pair (low, high) for all columns, or pairs by name: "
+            "{'age': (0, 120)}; columns of arrays are called x0, x1, ..."
+        )
     else:
         from homo_dp.data.readers import header
 

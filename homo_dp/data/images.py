@@ -22,6 +22,7 @@ from homo_dp.core.errors import DataError
 from homo_dp.core.memory import too_large
 from homo_dp.data.databases import is_database
 from homo_dp.data.image_folders import is_image_folder, read_image_folder
+from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.readers import checked, reason
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def is_image_file(path: str | PathLike[str]) -> bool:
 
 def is_there(path: str) -> bool:
     """Whether a source of rows exists, as far as that is known without reading it: a database is asked later."""
+    if table_in_memory(path) is not None:
+        return True
     return is_database(path) or Path(path.partition("#")[0] if is_image_folder(path) else path).exists()
 
 

@@ -202,7 +202,7 @@ def class_codes(series: pd.Series, classes: Sequence[Level], source: str, number
         shown = "missing" if text_of(value) in (None, "") else repr(value.item() if hasattr(value, "item") else value)
         raise DataError(
             f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
-            f"classes={list(classes)}; fix the row, or train with all classes in data.classes"
+            f"classes={list(classes)}; fix the row, or list every class in data.classes (in Python classes=[...])"
         )
     return codes
 

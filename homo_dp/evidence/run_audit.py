@@ -45,7 +45,7 @@ def _one_run(config: Config, wanted: Wanted) -> Audited:
     from homo_dp.evidence.record_attacks import recipe_of
 
     if config.privacy.mechanism != "dp_sgd" or (wanted.canaries or 0) < 100:
-        raise InputError(f"--canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd")
+        raise InputError(f"canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd")
     found = many_canaries(recipe_of(config), wanted.canaries or 0)
     outcome = judge_one_run(found.scores, found.present, found.claim, NAME, "aggregator", wanted.confidence)
     return Audited(outcome, Scores(found.scores[found.present], found.scores[~found.present]), found.claim)
@@ -70,7 +70,7 @@ def run_attack(
 ) -> Scores:
     """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
     if runs < 2 * FEWEST:
-        raise InputError(f"--runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
+        raise InputError(f"runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
     key = hashlib.sha256(json.dumps([tree, name, observer, __version__], sort_keys=True).encode()).hexdigest()[:16]
     found = _kept(state, key)
     need = {True: (runs + 1) // 2, False: runs // 2}

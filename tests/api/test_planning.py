@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import homo_dp
@@ -32,3 +34,15 @@ def test_a_plan_needs_no_tables() -> None:
     assert planned.epsilon <= 2
     with pytest.raises(ConfigError, match="bounds by column"):
         homo_dp.plan(rows={"n": 4000}, label="outcome", epsilon=2, bounds=(0, 1))
+
+
+def test_rows_of_frames_are_counted_and_the_plan_reads_as_text() -> None:
+    wanted: dict[str, Any] = {"label": "outcome", "epsilon": 3, "bounds": (0, 10), "classes": ["well", "ill"]}
+    planned = homo_dp.plan({"a": table(200, 1), "b": table(150, 2)}, settings={"data.test_fraction": 0.0}, **wanted)
+    assert planned.parties["rows"].tolist() == [200, 150]
+    said = repr(planned).splitlines()
+    assert said[0].startswith("Plan: epsilon 2.99")
+    assert said[1].startswith("  a: rows 200, steps ")
+    assert "releases:" in said
+    one = homo_dp.plan(table(200, 1), settings={"data.partition.parties": 2}, **wanted)
+    assert list(one.parties.index) == ["party_1", "party_2"]

@@ -54,6 +54,31 @@ def test_one_frame_is_split_by_its_party_column_and_paths_work_too(tmp_path: Pat
     assert set(mixed.privacy["parties"]) == {"a", "b"}
 
 
+def test_classes_are_an_argument_and_errors_name_what_was_given() -> None:
+    quick = {key: value for key, value in QUICK.items() if key != "data.classes"}
+    both = {"a": table(120, 1), "b": table(120, 2)}
+    trained = homo_dp.train(both, classes=["well", "ill"], ledger=None, settings=quick, **COMMON)
+    assert list(trained.model.classes) == ["well", "ill"]
+    with pytest.raises(DataError, match=r"^parties\['a'\]: label 'outcome' row 1: .*in Python classes=\[...\]"):
+        homo_dp.train(both, ledger=None, settings=quick, **COMMON)
+    with pytest.raises(DataError, match=r"^test\['b'\]: column 'age' is missing"):
+        homo_dp.train(both, test={"b": table(9, 3).drop(columns="age")}, ledger=None, settings=QUICK, **COMMON)
+    with pytest.raises(DataError, match=r"^parties: data.party_column='site' is not a column"):
+        homo_dp.train(both["a"], party="site", ledger=None, settings=QUICK, **COMMON)
+
+
+def test_one_frame_without_a_party_column_is_one_party_unless_it_is_dealt_out() -> None:
+    whole = homo_dp.train(table(120, 1), ledger=None, settings=QUICK, **COMMON)
+    assert set(whole.privacy["parties"]) == {"all"}
+    dealt = homo_dp.train(table(120, 1), ledger=None, settings={**QUICK, "data.partition.parties": 2}, **COMMON)
+    assert set(dealt.privacy["parties"]) == {"party_1", "party_2"}
+
+
+def test_bounds_of_arrays_by_position_are_refused_with_the_names() -> None:
+    with pytest.raises(ConfigError, match="columns of arrays are called x0, x1"):
+        homo_dp.train(table(9, 1), ledger=None, settings=QUICK, **{**COMMON, "bounds": [(0, 1), (0, 2)]})
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, homo_dp; print([n for n in ('torch', 'pandas', 'numpy', 'pydantic') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
