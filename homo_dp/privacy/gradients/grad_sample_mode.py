@@ -13,7 +13,7 @@ from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of
 from homo_dp.privacy.gradients.fast.called_layers import called_layers_of
 from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer
+from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer, one_output_numbers
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss
 from homo_dp.privacy.gradients.row_sums import ghost_rows
 from homo_dp.privacy.gradients.validation import (
@@ -44,7 +44,7 @@ def choose_gradients(
     if mode in ("auto", "fast"):
         chain, why = probed_chain(module, features)
         if chain is not None:
-            return _fast(module, chain, loss, max_grad_norm), "fast", why if mode == "auto" else reason
+            return _fast(module, chain, loss, max_grad_norm, features), "fast", why if mode == "auto" else reason
         if mode == "fast":
             raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
         mode, reason = "hooks", why
@@ -103,12 +103,14 @@ def probed_chain(module: nn.Module, features: Tensor) -> tuple[FastChain | None,
     return chain, why
 
 
-def _fast(module: nn.Module, chain: FastChain, loss: Loss, max_grad_norm: float) -> ClippedGradients:
+def _fast(module: nn.Module, chain: FastChain, loss: Loss, max_grad_norm: float, features: Tensor) -> ClippedGradients:
     known = loss in KNOWN_LOSSES and not chain.has_foreign_code
-    places = places_of(module, fast_numbers(loss), (loss,) if known else None)
-    general = SameEverywhere(FastGradients(chain, loss, max_grad_norm), places)
     layer = one_output_layer(module) if known else None
-    return general if layer is None else OneOutputGradients(layer, loss, max_grad_norm, general)
+    if layer is not None and features[:1].numel() == layer.in_features:  # not a sequence, with one output at each place
+        places = places_of(module, one_output_numbers(loss), (loss, OneOutputGradients))
+        return OneOutputGradients(layer, loss, max_grad_norm, places)
+    places = places_of(module, fast_numbers(loss), (loss,) if known else None)
+    return SameEverywhere(FastGradients(chain, loss, max_grad_norm), places)
 
 
 def probe_mode(module: nn.Module, features: Tensor, mode: str, *, batch_first: bool = True) -> None:

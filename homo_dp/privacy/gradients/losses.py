@@ -39,7 +39,7 @@ class _BinaryLogistic:
         return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype).reshape(-1), reduction="none")
 
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        if outputs.numel() != outputs.shape[0]:
+        if outputs.dim() != 1:
             _one_column(outputs, "binary_logistic")
         if labels.dtype is not outputs.dtype:
             labels = labels.to(outputs.dtype)

@@ -38,14 +38,6 @@ def row_squares(rows: Tensor) -> Tensor:
     return exact.square_().mul_(1.0 + 2 * _UNIT).to(rows.dtype)
 
 
-def row_lengths(rows: Tensor, least_square: Tensor) -> Tensor:
-    """``sqrt(|row|^2 + least_square)`` of each row (n, d), as right as ``row_squares``; infinite where a square is."""
-    if rows.shape[1] > _FLOAT32_VALUES:
-        return row_squares(rows).add_(least_square).sqrt_()
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return torch.addcmul(least_square.to(norms.dtype), norms, norms).sqrt_()
-
-
 @functools.lru_cache(maxsize=4096)
 def rows_in_piece(rows: int) -> int:
     """How many rows a float32 product may run over where ``rows`` are summed in all; 0 where it takes float64.

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.batch_invariance import SameEverywhere, places_of
+from homo_dp.privacy.gradients.batch_invariance import places_of
 from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
+from homo_dp.privacy.gradients.fast.gradients import FastGradients
+from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_numbers
 from homo_dp.privacy.gradients.losses import softmax_cross_entropy
 from homo_dp.privacy.gradients.opacus_gradients import MaterialisedGradients, joint_norms
 from homo_dp.privacy.gradients.row_sums import ROUNDING, row_squares, rows_in_piece, write_product
@@ -35,9 +35,9 @@ def made(kind: str, layer: nn.Linear, clip_norm: float = 1.0) -> Any:
         return MaterialisedGradients(layer, Slope(), clip_norm, "hooks")
     chain, _ = chain_of(layer)
     assert chain is not None
-    general = FastGradients(chain, Slope(), clip_norm)
-    same = SameEverywhere(general, places_of(layer, fast_numbers(Slope()), None))
-    return general if kind == "fast" else OneOutputGradients(layer, Slope(), clip_norm, same)
+    if kind == "fast":
+        return FastGradients(chain, Slope(), clip_norm)
+    return OneOutputGradients(layer, Slope(), clip_norm, places_of(layer, one_output_numbers(Slope()), None))
 
 
 def clipped(kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0) -> Tensor:

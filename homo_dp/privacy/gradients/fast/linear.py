@@ -9,6 +9,8 @@ gradients of all rows then changed when the first one left, and the sum of a sof
 output of d terms is off by d 2**-53 times its largest term: 1e-8 for 30 columns, far below what sums leave free. And
 batches are filled up, so that even this error is the same at every place in the batch (``batch_invariance.py``),
 however long the rows are.
+
+Since rows are there in float64 anyway, with the 1 behind them, norms and sums are float64 as well: one call each.
 """
 
 import math
@@ -17,62 +19,111 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.batch_invariance import SameEverywhere
-from homo_dp.privacy.gradients.fast.invariant_products import exact_linear
-from homo_dp.privacy.gradients.fast.layers import LEAST_SQUARE
+from homo_dp.privacy.gradients.batch_invariance import Numbers, Places, SameEverywhere
+from homo_dp.privacy.gradients.gram_norms import LEAST_LENGTH
 from homo_dp.privacy.gradients.losses import Loss, output_gradient
-from homo_dp.privacy.gradients.row_sums import BELOW, row_lengths, write_product, write_total
+from homo_dp.privacy.gradients.row_sums import BELOW, write_rows
+
+_LANES = 4  # float64 numbers that rows start at a multiple of
 
 
 class OneOutputGradients:
     """ClippedGradients of a Linear layer with one output, weight trainable, under one of our losses.
 
+    ``places`` says which batches may be taken at once; others are taken in pieces. None: the caller has seen to that.
+
     Guarantees:
-        - as FastGradients, which take over for a batch that holds a value that is not finite.
+        - a row moves the float64 sum by at most BELOW times the bound, but for float64 rounding;
+        - a row whose gradient is not finite adds nothing, is counted, and changes no bit of what the others add.
     """
 
     batch_rows = 0
 
-    def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, general: SameEverywhere) -> None:
-        self._module, self._loss = module, loss
-        self._bound, self._inputs = max_grad_norm * BELOW, module.in_features
+    def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, places: Places | None) -> None:
+        self._module, self._loss, self._bound = module, loss, max_grad_norm * BELOW
         self._bias = module.bias is not None and module.bias.requires_grad
-        self._least_square = torch.tensor(1.0 if self._bias else LEAST_SQUARE, device=module.weight.device)
-        self._general = general
+        self._frozen = None if self._bias else module.bias
+        # Columns of the table, one for the bias, and as many as let rows fill registers.
+        parts = [module.in_features, 1, -(module.in_features + 1) % _LANES]
+        self._weights = module.weight.new_zeros(sum(parts), dtype=torch.float64)
+        self._total = torch.zeros_like(self._weights)
+        self._weight, self._shift, _ = torch.split(self._weights, parts)
+        self._weight_total, self._shift_total, _ = torch.split(self._total, parts)
+        self._room = self._weights.new_zeros(0, sum(parts))
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._not_finite = 0
+        self._pieces: SameEverywhere | None = None
+        if places is not None:
+            self._pieces = SameEverywhere(OneOutputGradients(module, loss, max_grad_norm, None), places)
 
     @property
     def rows_not_finite(self) -> int:
         """Rows left out so far because their gradient was not finite."""
-        return self._general.rows_not_finite
+        return self._not_finite + (0 if self._pieces is None else self._pieces.rows_not_finite)
 
     def clipped_sum(
         self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
     ) -> Callable[[], Tensor]:
-        own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
+        if self._pieces is not None and not self._pieces.at_once(features, labels):
+            return self._pieces.clipped_sum(features, labels, sums, accumulate, filling)
+        counted = features.shape[0] - filling
         with torch.no_grad():
-            inputs = features if features.dim() == 2 else features.flatten(1)
-            one = inputs.shape[1] == self._inputs  # not a sequence, with one output at each position
-            if not one or not self._general.at_once(features, labels):
-                return self._general.clipped_sum(features, labels, sums, accumulate, filling)
-            outputs = exact_linear(inputs, own["weight"], own["bias"])  # type: ignore[arg-type]
-            gradient = output_gradient(self._loss, outputs, labels).to(inputs.dtype)
-            # Infinite for rows that are too long for float32, so that no clipped number below is denormal.
-            flat = row_lengths(inputs, self._least_square)
-            lengths = flat.unsqueeze(1)
-            signed_norms = gradient * lengths
-            clipped = signed_norms.clamp(-self._bound, self._bound).div_(lengths)
-            # Not finite if any output gradient or any input is not: 0 * infinity is NaN.
-            if not math.isfinite(torch.dot(clipped.view(-1), flat).item()):
-                return self._general.clipped_sum(features, labels, sums, accumulate, filling)
-            counted = inputs.shape[0] - filling
-            clipped[counted:] = 0.0
-            write_product(sums[0], clipped, inputs, accumulate)
+            rows, norms, lengths = self.norms_of(features, labels)
+            clipped = norms.clamp(-self._bound, self._bound).div_(lengths)
+            if not math.isfinite(norms.sum().item()):
+                # A factor of zero does not silence NaN, so the row has to go too.
+                finite = norms.isfinite()
+                self._not_finite += counted - int(finite[:counted].sum())
+                clipped = torch.where(finite, clipped, 0.0)
+                rows = rows.masked_fill(~finite.unsqueeze(1), 0.0)  # a copy: later batches find their 1 for the bias
+            if filling:
+                clipped[counted:] = 0.0
+            torch.mv(rows.t(), clipped, out=self._total)
+            write_rows(sums[0], self._weight_total, accumulate)
             if self._bias:
-                write_total(sums[1], clipped, accumulate)
-        return signed_norms[:counted].squeeze_(1).abs
+                write_rows(sums[1], self._shift_total, accumulate)
+        return norms[:counted].abs
+
+    def norms_of(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows in float64 as the layer multiplies them, norms of their gradients with a sign, lengths of the rows."""
+        own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
+        rows, from_table = self._rows.get(features.shape[0]) or self._room_for(features.shape[0])
+        from_table.copy_(features if features.dim() == 2 else features.flatten(1))
+        self._weight.copy_(own["weight"][0])  # type: ignore[index]
+        if self._bias:
+            self._shift.copy_(own["bias"])  # type: ignore[arg-type]
+        outputs = torch.mv(rows, self._weights)
+        if self._frozen is not None:
+            outputs += self._frozen
+        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return rows, output_gradient(self._loss, outputs, labels).mul_(lengths), lengths
+
+    def _room_for(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many float64 rows, and of them the columns of the table."""
+        columns = self._module.in_features
+        if self._room.shape[0] < count:
+            self._room = self._room.new_zeros((count + count // 8, self._room.shape[1]))
+            # For the bias, or so that no length is zero: its weight is zero then.
+            self._room[:, columns] = 1.0 if self._bias else LEAST_LENGTH
+            self._rows.clear()
+        self._rows[count] = found = self._room[:count], self._room[:count, :columns]
+        return found
 
     def close(self) -> None:
         """Nothing to take off."""
+
+
+def one_output_numbers(loss: Loss) -> Numbers:
+    """What the sums of a batch are made of, rows first: for ``batch_invariance.py``."""
+
+    def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
+        layer = one_output_layer(module)
+        if layer is None:
+            raise ValueError("the copy of a model is another model")
+        with torch.no_grad():
+            return list(OneOutputGradients(layer, loss, 1.0, None).norms_of(features, labels))
+
+    return numbers
 
 
 def one_output_layer(module: nn.Module) -> nn.Linear | None:
