@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from homo_dp.core.errors import DataError, InputError
 from homo_dp.models.task import Task, task_for
+from homo_dp.tracking import predictions
 from homo_dp.tracking.predictions import PredictionWriter, prediction_columns
 
 BINARY = task_for([0, 1])
@@ -193,6 +195,14 @@ def test_many_rows_become_text_in_the_background_and_keep_their_order(
     monkeypatch.setattr("homo_dp.tracking.predictions._CHUNK", 7)
     monkeypatch.setattr("homo_dp.tracking.predictions._MANY", 7)  # so that the last rows are few
     assert write(tmp_path / "pieces.csv", frame, outputs) == whole
+
+
+@pytest.mark.parametrize("different", [3, 5_000, 20_000])
+def test_numbers_that_repeat_have_the_text_that_each_has_alone(different: int) -> None:
+    """Zero with and without a sign, gaps and infinities among them."""
+    numbers = np.random.default_rng(0).normal(size=different).round(6)
+    values = pa.array([0.0, -0.0, None, np.inf, -np.inf, 1e-300, *np.resize(numbers, 20_000)])
+    assert predictions._number_texts(values).equals(values.cast(predictions.TEXT))
 
 
 def test_an_error_in_the_background_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from homo_dp.privacy.gradients.batch_invariance import Numbers, Places, places_of
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_numbers
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, squared_error
 from tests.privacy.gradients.fast.parts import same_as_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
-from homo_dp.privacy.gradients.batch_invariance import Numbers, Places, places_of
 
 
 def summed(gradients: OneOutputGradients, rows: Tensor, labels: Tensor, filling: int = 0) -> tuple[Tensor, Tensor]:
