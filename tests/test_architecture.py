@@ -15,6 +15,13 @@ import homo_dp.train as train
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
 
 ROOT = Path(homo_dp.__file__).parents[1]
+TESTED_ELSEWHERE = {  # where a test of the same name cannot be
+    "homo_dp/data/__main__.py": "tests/data/test_main.py",
+    "homo_dp/runs/flower.py": "tests/flower/test_flower.py",  # needs flwr, which has an environment of its own
+    "homo_dp/transport/flower/client_app.py": "tests/flower/test_flower.py",
+    "homo_dp/transport/flower/server_app.py": "tests/flower/test_flower.py",
+    "homo_dp/transport/nats/waiting_runs.py": "tests/transport/test_waiting_runs.py",
+}
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -82,3 +89,15 @@ def test_no_two_modules_need_each_other() -> None:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_every_module_has_a_test_of_its_own_name() -> None:
+    missing = []
+    for path in (ROOT / "homo_dp").rglob("*.py"):
+        name, parts = path.relative_to(ROOT).as_posix(), path.relative_to(ROOT / "homo_dp").parts
+        if path.name == "__init__.py" or len(path.read_text(encoding="utf-8").splitlines()) < 10:
+            continue
+        mirrored = Path("tests", *parts[:-1], f"test_{parts[-1]}")
+        if not (ROOT / TESTED_ELSEWHERE.get(name, mirrored)).is_file():
+            missing.append(f"{name}: write {mirrored}")
+    assert not missing

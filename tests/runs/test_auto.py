@@ -1,6 +1,5 @@
 """Settings by rule: what is left open is filled in from public facts, what is set stays, and plans see numbers."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +13,10 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.data.public_facts import declared_encoding, planned_rows
 from homo_dp.models.scoring import round_metrics
 from homo_dp.runs.auto import Settled, chosen_mechanism, is_auto, settled, with_model
-from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, PublicFacts, choose
 from homo_dp.runs.dry_run import plan_of
 from homo_dp.runs.simulation import Simulation
 
 ROOT = Path(__file__).parents[2]
-FACTS = PublicFacts(
-    rows=30_000,
-    parties=3,
-    sharers=None,
-    numeric=6,
-    categorical=4,
-    width=30,
-    outputs=1,
-    task="binary",
-    linear=True,
-    mu=0.3,
-)
-
-
-def facts(**changes: Any) -> PublicFacts:
-    return PublicFacts(**{**FACTS.__dict__, **changes})
 
 
 def settle(**keys: Any) -> Settled:
@@ -102,23 +84,6 @@ def test_rules_know_counts_and_columns_only() -> None:
         settled(config, encoding, {"a": 100, "b": None}).config
         == settled(config, encoding, {"a": 100, "b": 100}).config
     )
-
-
-def test_more_rows_or_shared_noise_let_more_of_a_gradient_through() -> None:
-    clips = [
-        choose(facts(rows=rows), "dp_fedsgd").settings["privacy.max_grad_norm"] for rows in (3000, 30_000, 300_000)
-    ]
-    assert clips == sorted(clips)
-    assert facts(sharers=2).kappa == pytest.approx(FACTS.kappa * math.sqrt(2))
-    assert choose(facts(rows=100), "dp_fedsgd").settings["train.solver"] == "gradient"
-    assert choose(FACTS, "dp_fedsgd").settings["train.solver"] == "second_moment"
-    assert facts(rows=100).detail < LEAST_DETAIL < FACTS.detail
-
-
-def test_every_detail_has_something_to_expect() -> None:
-    assert EXPECTED[-1][0] == math.inf
-    for detail in (0.01, 2.0, 50.0, 1e6):
-        assert "AUC" in (choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").expected or "")
 
 
 def test_a_dry_run_says_what_was_chosen_and_why(tmp_path: Path) -> None:

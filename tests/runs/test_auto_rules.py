@@ -1,0 +1,42 @@
+"""The rules of train.auto: public facts alone decide, and each says what to expect of it."""
+
+import math
+from typing import Any
+
+import pytest
+
+from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, PublicFacts, choose
+
+FACTS = PublicFacts(
+    rows=30_000,
+    parties=3,
+    sharers=None,
+    numeric=6,
+    categorical=4,
+    width=30,
+    outputs=1,
+    task="binary",
+    linear=True,
+    mu=0.3,
+)
+
+
+def facts(**changes: Any) -> PublicFacts:
+    return PublicFacts(**{**FACTS.__dict__, **changes})
+
+
+def test_more_rows_or_shared_noise_let_more_of_a_gradient_through() -> None:
+    clips = [
+        choose(facts(rows=rows), "dp_fedsgd").settings["privacy.max_grad_norm"] for rows in (3000, 30_000, 300_000)
+    ]
+    assert clips == sorted(clips)
+    assert facts(sharers=2).kappa == pytest.approx(FACTS.kappa * math.sqrt(2))
+    assert choose(facts(rows=100), "dp_fedsgd").settings["train.solver"] == "gradient"
+    assert choose(FACTS, "dp_fedsgd").settings["train.solver"] == "second_moment"
+    assert facts(rows=100).detail < LEAST_DETAIL < FACTS.detail
+
+
+def test_every_detail_has_something_to_expect() -> None:
+    assert EXPECTED[-1][0] == math.inf
+    for detail in (0.01, 2.0, 50.0, 1e6):
+        assert "AUC" in (choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").expected or "")
