@@ -7,18 +7,38 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from cryptography.exceptions import InvalidSignature
+from pydantic import Field
 
 from homo_dp.core.errors import InputError
 from homo_dp.core.untrusted_text import Foreign
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.tracking.report.ledger_extract import Finding, verify_extract
+from homo_dp.tracking.report.ledger_extract import SAME, Finding, recomputed, verify_extract
+from homo_dp.tracking.report.run_files_schema import ExtractRow, FilePart, Whole
 from homo_dp.transport.keys import KeyPair, PublicKey, parse_public_line
 
 FORMAT = "homo_dp-ledger-extract-v1"
 _LARGEST = 200 << 20
+
+
+class _Row(ExtractRow):
+    dataset: str
+    observer: str
+
+
+class _Head(FilePart):
+    count: Whole
+    hash: str
+
+
+class _Extract(FilePart):
+    party: str
+    public_key: str
+    signature: str
+    head: _Head
+    rows: Annotated[list[_Row], Field(min_length=1)]
 
 
 def signed_extract(ledger: Ledger, key: KeyPair, dataset: str | None, run: str | None) -> dict[str, Any]:
@@ -46,21 +66,37 @@ def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, A
         found = file.json(file.read(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file; give a file of `budget ledger export`") from None
-    good = isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("rows"), list)
-    if not good or not all(isinstance(row, dict) for row in found["rows"]):
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError(f"{path}: is not a {FORMAT}; give a file of `budget ledger export`")
-    named = parse_public_line(str(found.get("public_key")), f"{path}: public_key")
+    read = file.check(_Extract, found)  # who signs a file may have written anything into it
+    named = parse_public_line(read.public_key, f"{path}: public_key")
     if trusted is not None and trusted.raw != named.raw:
         return found, [(False, f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of --key")]
     content = {name: value for name, value in found.items() if name != "signature"}
     try:
-        named.verifier.verify(base64.b64decode(str(found.get("signature")), validate=True), _signed(content))
+        named.verifier.verify(base64.b64decode(read.signature, validate=True), _signed(content))
     except (InvalidSignature, ValueError):
         return found, [(False, f"not signed by {named.name}: the file was changed after it was signed")]
     whose = "the key you gave" if trusted is not None else "compare this fingerprint with the party by another way"
     findings: list[Finding] = [(True, f"signed by {named.name}, key {named.fingerprint} ({whose})")]
-    head = found.get("head") or {}
-    return found, findings + verify_extract(found["rows"], head.get("hash"), head.get("count"))
+    findings += verify_extract(found["rows"], read.head.hash, read.head.count)
+    return found, findings + _added_up(found["rows"])
+
+
+def _added_up(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Whether the epsilon that a run ends with is that of its events: a party can sign any figure."""
+    runs: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        runs.setdefault(tuple(row[name] for name in ("dataset", "run", "party", "observer")), []).append(row)
+    bad = []
+    for (dataset, run, party, _), own in runs.items():
+        said = own[-1].get("epsilon_rdp")
+        if said is None or any(str(row.get("noise", "")).startswith("NOT PRIVATE") for row in own):
+            continue
+        found = recomputed(own).rdp
+        if not abs(found - said) <= SAME * max(found, said):
+            bad.append(f"run {run} of {party} on {dataset}: its events cost epsilon {found:.4g} by RDP, not {said:.4g}")
+    return [(False, text) for text in bad] or [(True, "the events of each run add up to the epsilon that is stated")]
 
 
 def spent(rows: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:

@@ -1,14 +1,21 @@
 """A signed extract convinces whoever has the key, and nobody who was handed a changed file."""
 
+import base64
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent
 
 from homo_dp.budget import main
+from homo_dp.core.errors import InputError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
-from homo_dp.transport.keys import new_key_pair, write_key_pair
+from homo_dp.privacy.ledger.rows import row_hash
+from homo_dp.runs.signed_extract import _signed
+from homo_dp.tracking.report.ledger_extract import _row_fields
+from homo_dp.transport.keys import new_key_pair, read_key_pair, write_key_pair
 
 
 @pytest.fixture
@@ -60,3 +67,43 @@ def test_a_removed_row_and_another_signer_are_found(place: Path) -> None:
     del content["rows"][0]
     file.write_text(json.dumps(content))
     assert check(place) == 1
+
+
+def signed_again(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The extract after the party itself changed it: signed by its key, each row with its own hash."""
+    file = place / "extract.json"
+    content = json.loads(file.read_text())
+    del content["signature"]
+    change(content)
+    key = read_key_pair(place / "bank_a.key")
+    file.write_text(json.dumps(content | {"signature": base64.b64encode(key.signer.sign(_signed(content))).decode()}))
+
+
+def test_a_party_that_signs_a_smaller_epsilon_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def lie(content: dict[str, Any]) -> None:
+        before = content["rows"][0]["previous_hash"]
+        for row in content["rows"]:
+            row |= {"epsilon": 0.01, "epsilon_pld": 0.01, "epsilon_rdp": 0.01, "previous_hash": before}
+            before = row["hash"] = row_hash(_row_fields(row))
+        content["head"]["hash"] = before
+
+    signed_again(place, lie)
+    assert main(["ledger", "check", str(place / "extract.json"), "--key", str(place / "bank_a.pub")]) == 1
+    assert "its events cost epsilon" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"head": [1]}, {"head": None}, {"rows": []}, {"rows": [{"row": 1}]}, {"rows": [7]}, {"party": {"a": 1}}],
+    ids=str,
+)
+def test_a_party_that_signs_something_else_is_refused(place: Path, broken: dict[str, Any]) -> None:
+    signed_again(place, lambda content: content.update(broken))
+    with pytest.raises(InputError, match=r"extract\.json"):
+        check(place)
+
+
+def test_a_row_that_names_its_data_by_a_list_is_refused(place: Path) -> None:
+    signed_again(place, lambda content: content["rows"][0].update(dataset=["patients"]))
+    with pytest.raises(InputError, match=r"rows\.0\.dataset"):
+        check(place)
