@@ -49,7 +49,7 @@ def _days(value: object) -> object:
 
 
 def _day_form(value: object) -> object:
-    """A form by which a whole day is written and read back; another one would fail on rows, not here."""
+    """Refuse a date format that does not write a whole day and read it back: it would fail later, on the rows."""
     day = datetime.datetime(2015, 12, 31)
     try:
         whole = isinstance(value, str) and datetime.datetime.strptime(day.strftime(value), value) == day
@@ -75,7 +75,7 @@ def _encoding(value: object) -> object:
 
 
 def _rows_per_person(value: object) -> object:
-    """True, or `unknown`, which is the same as not saying it; false is told to hide persons instead of rows."""
+    """Accept true, or `unknown`, which means the same as leaving the key out; refuse false with advice."""
     if value is False:
         raise ValueError("must be true or unknown; where persons have several rows, hide persons: privacy.unit=user")
     if value not in (None, True, "unknown"):

@@ -40,7 +40,7 @@ SAME = {
     "data.file_path": "data.files",
     "expname": "tracking.run_name",
 }
-# Their key and why it has no counterpart; a value that switches nothing on is not worth a word.
+# Their key and why it has no counterpart; a value that leaves the feature off gets no note.
 ASIDE = {
     "federate.mode": "homo_dp.train simulates; between machines run homo_dp.aggregator and homo_dp.party",
     "federate.make_global_eval": "test rows of all parties are scored together and each party's stay with it",
@@ -127,7 +127,11 @@ _MODELS = {
     "lenet": "cnn",
     "cnn": "cnn",
 }
-_DATA = ("data.files", "data.embedded", "federation.run")  # what says where rows are, or that others have them
+_DATA = (
+    "data.files",
+    "data.embedded",
+    "federation.run",
+)  # keys that say where the rows are, or that other processes hold them
 _IDLE: tuple[Any, ...] = (None, "", False, [], (), {}, -1, -1.0)
 
 

@@ -37,7 +37,7 @@ _TARGET = "Epsilon of the whole run, noise is solved for it. Null: 4 without noi
 _MULTIPLIER = "Noise over clip norm, instead of target_epsilon."
 _PUBLIC_TENSORS = "Buffers and frozen weights of the model that hold no data; they keep their first values (dp_fedavg)."
 
-# What to use where a key belongs to another mechanism and more can be said than which.
+# Advice for keys of another mechanism, where more can be said than that mechanism's name.
 INSTEAD = {
     "max_grad_norm": "dp_fedavg clips with privacy.clip_norm, nbafl with nbafl.clip_norm",
     "clip_norm": "dp_sgd clips with privacy.max_grad_norm, nbafl with nbafl.clip_norm",

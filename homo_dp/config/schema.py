@@ -137,7 +137,8 @@ class Config(Section):
             )
 
     def _check_stopping(self) -> None:
-        """A run is steered by figures that anybody may see: exact ones of private rows would leak by what is chosen."""
+        """Stopping and the choice of the best round go by figures that anybody may see: the choice would leak exact
+        ones."""
         train = self.train
         asked = "train.early_stopping" if train.early_stopping is not None else "train.keep=best"
         if train.early_stopping is None and train.keep == "last":

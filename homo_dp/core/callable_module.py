@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _Called(ModuleType):
-    """A module whose call is a call of one function, looked up when it comes."""
+    """A module that can be called: the call goes to one function, which is looked up at that moment."""
 
     called: str
 
@@ -24,7 +24,7 @@ class _Called(ModuleType):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """Of the function, for ``inspect.signature`` and ``help``."""
+        """The signature of the function, for ``inspect.signature`` and ``help``."""
         return inspect.signature(_function(self.called))
 
 

@@ -1,4 +1,4 @@
-"""Events of a run as lines: when, how grave, of which run, round and party, and what happened."""
+"""Log lines of a run: time, severity, the run, round and party they are about, and what happened."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def is_shown() -> bool:
 
 @contextlib.contextmanager
 def kept_events(folder: Path) -> Iterator[None]:
-    """Keep the events of this process in a run's folder, for `homo-dp status`; what cannot be written is let go."""
+    """Keep the events of this process in a run's folder, for `homo-dp status`; lines that cannot be written are
+    dropped."""
     handler = _FileHandler(folder / FILE)
     handler.setFormatter(EventFormatter("json"))
     before = log.level
@@ -89,7 +90,7 @@ def kept_events(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
-    """Make an event of what ends a process, so that `homo-dp status` can show it; the error goes on its way."""
+    """Log the error that ends a process, so that `homo-dp status` can show it, and let it pass on."""
     try:
         yield
     except BaseException as error:
@@ -109,7 +110,7 @@ def _quietly(level: int, text: str) -> None:
 
 
 def note_event(text: str) -> None:
-    """Keep a line that is shown elsewhere as an event, too."""
+    """Keep a line in the event log that is shown to the user elsewhere."""
     _quietly(logging.INFO, text)
 
 

@@ -266,7 +266,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process of this machine holds a lock on a file, by the kernel's list: trying the lock is in its way."""
+    """Whether a process of this machine holds a lock on a file, by the kernel's list: to try it could block it."""
     with contextlib.suppress(OSError):
         number = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines():

@@ -1,6 +1,6 @@
 """Who holds which row when one public table is split over parties: positions only, drawn from a public seed.
 
-Exact shares depend on the number of rows, so private tables are split by `places` instead.
+Exact shares depend on the number of rows, so private tables are split by a hash of each row (`hashed_split.py`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from homo_dp.privacy.ledger.rows import Charge
 
 @dataclass(frozen=True)
 class Account:
-    """Whose data the charges of a run are about: what rows of a ledger are told apart by."""
+    """Whose data the charges of a run are about: run, dataset and party, by which a ledger tells its rows apart."""
 
     run: str
     dataset: str

@@ -152,7 +152,7 @@ class _FitFacts(Schema):
 class FitStates:
     """A party's optimiser after each round it fitted, written before that round is charged.
 
-    It is worth some accuracy and no privacy, so a power cut may take the last one; the party then goes on without.
+    Losing it costs some accuracy and no privacy, so the last one need not survive a power cut.
 
     Guarantees:
         - ``load(before)`` is the state after the last round before ``before`` that was kept and not discarded;

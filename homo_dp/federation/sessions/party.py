@@ -86,7 +86,7 @@ def check_party(settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, 
             f"privacy.trust_aggregator=false: the plan of {mechanism.name} trusts the aggregator, which only "
             "this party's own config can; set it to true, or keep the target against the aggregator, too"
         )
-    if mechanism.unit == "record":  # how many users there are, the mechanism knows
+    if mechanism.unit == "record":  # the mechanism itself checks delta against the number of users
         check_delta(plan.delta, fit.facts.rows)
 
 

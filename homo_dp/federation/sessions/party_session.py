@@ -49,7 +49,7 @@ DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an ol
 
 
 class LearningFirst(Exception):
-    """The aggregator says that something is learnt before this run; its word stays unanswered until that is done."""
+    """The aggregator says that something is learnt before this run; its message waits, not acknowledged, until then."""
 
     def __init__(self, step: str) -> None:
         super().__init__(step)

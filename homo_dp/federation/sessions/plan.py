@@ -358,7 +358,7 @@ def hides_count(config: Config) -> bool:
 def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
-    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # what leaves, the plan says
+    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # the plan decides what leaves
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"] |= {"init_from": None, "early_stopping": None, "keep": "last"}
     asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
@@ -370,7 +370,7 @@ def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     asked["delta"] = min(asked["delta"], own.privacy.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
     tree["data"] = {**tree["data"], **_public_data(own.data, plan)}
-    tree["data"]["scaling"] = "bounds"  # what is learnt first, the aggregator asks before this plan
+    tree["data"]["scaling"] = "bounds"  # the aggregator asks for it in runs of their own, before this plan
     if own.data.counts == "private":
         tree["data"] |= {"counts": None, "rows": tree["data"]["rows"] | noisy_count(own, plan)}
     if "order" in plan:
@@ -388,8 +388,8 @@ def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any
 
 
 def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
-    """The count under which a party with ``data.counts: private`` stands: the noisy one, of the plan; before it is
-    released one row, so that nothing depends on the true one. Empty where it declares its rows, or none came."""
+    """The row count that stands for a party with ``data.counts: private``: the noisy one in the plan or, before that is
+    released, one row, so that nothing depends on the true count. Empty where it declares its rows, or no count came."""
     name = own.party.name
     if own.data.counts != "private" or name is None or name in own.data.rows:
         return {}

@@ -70,7 +70,7 @@ def opened_places(roster: Roster, holder: str, survivors: Sequence[str]) -> list
 
 
 def check_rounds(roster: Roster, rounds: int) -> None:
-    """Round keys of all rounds are handed out at the meeting, so their number has a bound where somebody may miss."""
+    """Refuse more rounds than have their keys in one message: all are handed out at the meeting."""
     each = (shares.SHARE_BYTES + shares.SECRET_BYTES) * len(roster.neighbours(roster.names[0]))
     if roster.dropouts and each * rounds > _MOST_ROUND_KEYS:
         raise PrivacyError(

@@ -86,7 +86,8 @@ class AggregatorSums:
         check_rounds(self.roster, self.rounds)
 
     def hear(self, message: Message, number: int) -> bool:
-        """Keep an answer for the phase that asks for it, in round ``number``; whether it is one, and the first."""
+        """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is the first such
+        answer."""
         sender, meets = message.sender, message.kind in _MEETING
         if sender not in self.roster.identities or message.round != (0 if meets else number) or (meets and self._met):
             return False
@@ -144,7 +145,7 @@ class AggregatorSums:
 
     @property
     def _met(self) -> bool:
-        """Whether everybody has met, and left what is needed to miss somebody."""
+        """Whether all parties have met, and have left the lists that are needed if one goes missing."""
         met = self.keep.get("met") is not None
         return met and (not self.roster.dropouts or self.keep.get(lists_name(self.roster.names[-1])) is not None)
 
