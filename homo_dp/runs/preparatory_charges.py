@@ -1,4 +1,4 @@
-"""What a party has paid for runs that learn something before a training, held against the plan that follows them.
+"""Compares what a party has paid for runs that learn something before a training with the plan of that training.
 
 A plan tells what was learnt before it and at what price, and the noise of the training is solved together with that.
 An aggregator that leaves it out would get the training under a target of its own.

@@ -159,7 +159,7 @@ class DirectoryTransport:
             crash_point("directory.after_done")
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to do: no file or lock is held."""
 
     def _next(self) -> Message | None:
         waiting = self._waiting()

@@ -74,4 +74,4 @@ class MemoryEnd:
         """Nothing to do: a message in memory comes once."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to do: a queue in memory holds no resource."""

@@ -1,4 +1,4 @@
-"""Keys that are trusted no more: a text file that both sides check, also while a run goes on."""
+"""Keys that are no longer trusted: a text file that both sides check, also while a run goes on."""
 
 import logging
 import os

@@ -39,7 +39,7 @@ def by_dataset(planned: Iterable[tuple[Charge, int]]) -> dict[str, Releases]:
 
 
 def run_refusal(counts: Counter[EventText], charge: Charge, budget: Budget) -> str | None:
-    """Why these releases of the run would pass the run's budget; the sum in one piece has the last word."""
+    """Why these releases of the run would pass the run's budget; epsilon of all of them in one computation decides."""
     if budget.epsilon is None:
         return None
     ahead = known_epsilon(counts, charge.delta)

@@ -241,7 +241,7 @@ class Ledger:
 
     def _forget(self) -> None:
         """Open the file and know nothing about it yet."""
-        if not self.read_only and not os.path.exists(self.path):  # False too where it may not be looked at
+        if not self.read_only and not os.path.exists(self.path):  # also False where this user may not look at it
             head = read_head(self.path)
             if head is not None and head.count > 0:
                 raise LedgerError(

@@ -82,7 +82,7 @@ class Grid:
         return self.steps_(values).mul_(self.step)
 
     def steps_(self, values: Tensor) -> Tensor:
-        """The same in whole steps: for who multiplies by something else anyway."""
+        """The same in whole steps, for a caller that multiplies by another factor anyway."""
         _check_double(values)
         return values.mul_(self.scale).round_()
 

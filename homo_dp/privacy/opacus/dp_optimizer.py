@@ -98,7 +98,7 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
         self._rows = self._rows_squared = 0
 
     def note_clipped(self, rows: int) -> None:
-        """The gradients are clipped now, and the sum of so many rows."""
+        """Note that the gradients are clipped, and over how many rows they are summed."""
         self._clipped = [_seen(parameter.grad) for parameter in self.params]
         self._rows = rows
 

@@ -1,6 +1,6 @@
-"""The ClientApp of a node: a courier between Flower and the party, which holds table, keys and ledger.
+"""The ClientApp of a node: a relay between Flower and the party, which holds table, keys and ledger.
 
-It touches no row and opens no seal. What goes wrong here is one word to the ServerApp; the rest is in the node's log.
+It touches no row and opens no seal. The ServerApp is told of an error in one word; the details are in the node's log.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def tag_of(sealed: bytes) -> str:
 
 @dataclass(frozen=True)
 class SealedQuestion:
-    """Sealed messages for a party, or none: then only for what it has to say."""
+    """Sealed messages for a party; without any, it only asks whether the party has something to say."""
 
     run: str
     sealed: tuple[bytes, ...] = ()

@@ -87,7 +87,8 @@ class NodeTransport:
             self._news.notify_all()
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message, as they came; None after `timeout` seconds, or when asked whether we are there."""
+        """The next message that came; None after `timeout` seconds, or when a ClientApp asks whether this party is
+        there."""
         deadline = time.monotonic() + timeout
         while True:
             with self._news:

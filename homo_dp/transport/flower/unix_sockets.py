@@ -1,4 +1,4 @@
-"""Sockets of this machine, by a path in the file system: who may connect is who may open the file."""
+"""Unix sockets of this machine: whoever may open the file at their path may connect."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def note_end(path: Path, job: str) -> None:
 
 
 def has_ended(path: Path, job: str) -> bool:
-    """Whether it did."""
+    """Whether the party behind a socket ended with an error while Flower's run `job` went on."""
     try:
         return path.with_suffix(".ended").read_text(encoding="utf-8") == job
     except (OSError, ValueError):

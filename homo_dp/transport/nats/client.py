@@ -5,7 +5,7 @@ client's read loop or its connection. The message stays in the stream, so it doe
 whoever may publish one message stops the receiver for good. And it sends the password in clear to a server, or a man in
 the middle, who says that TLS is not needed.
 
-The hooks are methods that nats-py keeps to itself; tests with raw protocol bytes hold them to what they are for.
+The overridden methods are private ones of nats-py; tests with raw protocol bytes check that they still work.
 """
 
 import asyncio

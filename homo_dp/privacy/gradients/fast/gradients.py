@@ -60,7 +60,7 @@ class FastGradients:
         return self._chain.backward(gradient.to(features.dtype) if features.is_floating_point() else gradient)
 
     def close(self) -> None:
-        """Nothing to take off."""
+        """Nothing to do: no hook was put on the module."""
 
 
 def fast_numbers(loss: Loss) -> Callable[[nn.Module, Tensor, Tensor], list[Tensor]]:
