@@ -160,7 +160,7 @@ def _say_no_indicators(config: Config, model: SavedModel, screen: Screen) -> Non
 
 
 def _looked_up(config: Config, table: str | None) -> str | None:
-    """The table of ``--data``, by its name in the registry where it is no file."""
+    """The table of ``--data``, by its name in the registry where it is not a file."""
     if table is None or not config.data.registry or os.path.exists(table):
         return table
     from homo_dp.config.primihub_registry import read_registry

@@ -164,7 +164,7 @@ def handler(found: Callable[[], Status], word: str) -> type[BaseHTTPRequestHandl
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Looks are no events."""
+            """Do not log requests for this page."""
 
     return Handler
 

@@ -141,7 +141,7 @@ def _keys_below(kinds: Iterable[type[Section]], prefix: str) -> Iterator[str]:
 def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[str] = ()) -> str:
     """Name the valid key that is most like an unknown one: in the same section first, then anywhere.
 
-    `short` are names that may stand at the top although they are no section.
+    `short` are names that may stand at the top although they are not sections.
     """
     leaf, above = str(path[-1]).lower(), path[:-1]
     siblings = {name.lower(): name for name in (*_fields_at(above, root), *(() if above else short))}

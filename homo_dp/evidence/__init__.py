@@ -1,1 +1,1 @@
-"""Attempts to refute a claimed epsilon, and the papers that record what was claimed and tried."""
+"""Attempts to refute a claimed epsilon, and the documents that record what was claimed and tried."""

@@ -27,7 +27,7 @@ ASSUMES = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an audit found; the first seven are what others rely on."""
+    """What an audit found; other programs rely on the first seven fields."""
 
     claimed_epsilon: float
     lower_bound: float
@@ -181,9 +181,9 @@ def judge_one_run(
 
 
 def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence: float) -> tuple[float, float]:
-    """The threshold from which most can be expected, and that; of equals the least one-sided.
+    """The threshold with the largest expected bound, and that bound; of equal ones the most balanced.
 
-    Where the claim leaves nothing to show, that is 0: noise that is missing altogether is seen there, and nowhere else.
+    Where no bound can be expected, the threshold is 0: only there does noise that is missing altogether show.
     """
     best = (0.0, -math.inf, 0.0)
     inside = np.flatnonzero((profile.in_rate > 1e-6) & (profile.in_rate < 1 - 1e-6))
@@ -197,7 +197,7 @@ def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence
 
 
 def _threshold(attack: Attack, scores: Scores, confidence: float) -> tuple[float, Scores]:
-    """A threshold that the scores it is used on had no part in, and those scores."""
+    """A threshold that does not depend on the scores it is applied to, and those scores."""
     law = attack.law() if attack.scores_are_losses else None
     if law is not None:
         return law.best_threshold(len(scores.present), len(scores.absent), confidence)[0], scores

@@ -203,7 +203,7 @@ class CanaryCount(CanaryGradient):
 
 
 class LowBits(CanaryGradient):
-    """Reads no values: which small numbers of a sum are what float32 makes of a multiple of 2**-24 sigma.
+    """Reads low bits only: which small numbers of a sum are a multiple of 2**-24 sigma, as float32 rounds it.
 
     Half of the small normals of a float32 four-fold sum are. The canary's gradient uses all bits of all columns, so
     that it takes what it is added to off that lattice.

@@ -50,9 +50,8 @@ class Profile:
         return 1 - false_negative > self.allowed(false_positive)
 
     def best_threshold(self, present: int, absent: int, confidence: float) -> tuple[float, Guesses]:
-        """The threshold from which most can be expected, before any score is seen, and what to expect at it.
-
-        Most: the largest distance between the two worlds, in standard deviations of a Gaussian, that is left after the
+        """The threshold with the best expected result, fixed before any score is seen, and the guesses to expect at it.
+        Best: the largest distance between the two worlds, in standard deviations of a Gaussian, that is left after the
         errors were rounded up.
         """
         inside = np.flatnonzero((self.in_rate > 1e-9) & (self.out_rate < 1 - 1e-9))

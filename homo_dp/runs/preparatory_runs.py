@@ -84,7 +84,7 @@ def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
 
 
 def _announce(config: Config, step: str) -> None:
-    """Tell every party of the run, in its name, which step is learnt now; the message waits for parties that are away."""
+    """Tell every party of the run, in its name, which step is learnt now; it waits for parties that are away."""
     run = run_name(config)
     sealer = aggregator_sealer(config, KINDS)
     folder = RunFolder(config.federation.state_dir, run)

@@ -36,7 +36,7 @@ def party_numbers(
             "epsilon_pld": spent.pld if spent else None,
             "epsilon_rdp": spent.rdp if spent else None,
             "applied_sigma": sigmas.get(name),
-            "clip_norm": report.metrics.get("clip_norm", plan.clip_norm or None),  # 0 is no clipping
+            "clip_norm": report.metrics.get("clip_norm", plan.clip_norm or None),  # 0 means no clipping
             "bytes": payload * (2 if name in report.replied else 1) if everybody else None,
         }
         numbers[name] = {key: float(value) for key, value in values.items() if value is not None}

@@ -180,7 +180,7 @@ class PartyServer:
         return "starting"
 
     def _is_known(self, run: str) -> bool:
-        """Whether a call of a run needs no process of its own any more."""
+        """Whether a call of a run is known already: it has a process, or its end is on disk."""
         return self._is_dealt_with(run) or (self._folder(run) / FINAL).exists()
 
     def _is_dealt_with(self, run: str) -> bool:

@@ -43,7 +43,7 @@ def check_report(report: str, trusted: PublicKey | None) -> list[tuple[bool, str
     except FileNotFoundError as error:
         raise InputError(f"{error.filename}: no such file; a signed report has a .sig file beside it") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: is no signature of a report; give the one that came with it")
+        raise InputError(f"{path}: is not the signature of a report; give the one that came with it")
     key = parse_public_line(str(found.get("public_key")), str(path))
     try:
         key.verifier.verify(base64.b64decode(str(found.get("signature")), validate=True), _signed(digest))

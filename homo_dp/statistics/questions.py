@@ -388,7 +388,7 @@ def _wanted(
 ) -> list[tuple[int, Column]]:
     names = encoding.names if asked.columns is None else asked.columns
     if strangers := [wanted for wanted in names if wanted not in encoding.names]:
-        raise ConfigError(f"statistics.columns={strangers[0]}: is no described column; see data.columns")
+        raise ConfigError(f"statistics.columns={strangers[0]}: is not a described column; see data.columns")
     unlisted = unlisted_of(encoding) if name == "levels" else ()
     names = [wanted for wanted in names if wanted not in unlisted]
     found = [(at, c) for at, c in enumerate(encoding.columns) if c.name in names and isinstance(c, kinds)]

@@ -73,7 +73,7 @@ class Statistics(Mechanism):
         - every row is in every sum, clipped to a norm of 1, and each sum has Gaussian noise of its share of the budget;
         - all questions together cost ``privacy.target_epsilon``;
         - with secure aggregation parties share the noise of a sum, and the aggregator sees its total alone;
-        - names of levels are no sum: each party adds its own noise, and they are not asked under masks.
+        - names of levels are not a sum: each party adds its own noise, and they are not asked under masks.
     """
 
     name = "statistics"

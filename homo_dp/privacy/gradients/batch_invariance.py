@@ -6,9 +6,10 @@ gradients of all records behind it: 18 C for two layers with weights of one and 
 help, since it bounds each row and not how many rows change.
 
 So batches are filled up to a multiple of 8 to 32 rows (``fast/chain.py``), narrow products are made wide
-(``fast/invariant_products.py``), and what is left to the libraries is tried: copies of 64 rows, at all places of a batch,
-go through a copy of the model with weights of our own, and all that sums are made of must be equal. Kernels are chosen
-by shapes and threads, not by values. A size that fails is taken in pieces of one that does not, at worst row by row.
+(``fast/invariant_products.py``), and what is left to the libraries is tried: copies of 64 rows, at all places of a
+batch, go through a copy of the model with weights of our own, and all that sums are made of must be equal. Kernels are
+chosen by shapes and threads, not by values. A size that fails is taken in pieces of one that does not, at worst row by
+row.
 """
 
 import copy

@@ -40,7 +40,7 @@ class Spend(NamedTuple):
     relation: str
 
 
-MARK = EventText('{"type":"NoOpDpEvent"}')  # the event of a row that is no release of rows: a mark, or noise alone
+MARK = EventText('{"type":"NoOpDpEvent"}')  # the event of a row that releases nothing of rows: a mark, or noise alone
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
@@ -113,7 +113,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent; None is no limit.
+    """How much may be spent; None means no limit.
 
     ``epsilon`` is for this run at the charges' own delta, ``lifetime_epsilon`` at ``lifetime_delta`` for all runs
     on one dataset name, whatever their unit, relation and mechanism.
@@ -180,7 +180,7 @@ class LedgerRow:
 
     @property
     def is_release(self) -> bool:
-        """Whether something was released; the row that marks the first salt (``MARK``) is no release."""
+        """Whether something was released; the row that marks the first salt (``MARK``) releases nothing."""
         return self.event != MARK
 
     @property

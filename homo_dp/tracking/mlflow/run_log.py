@@ -45,7 +45,7 @@ class RunLog:
             self._warn(f"cannot be used ({error}); training goes on without it")
 
     def add(self, op: str, **fields: Any) -> None:
-        """Say one thing; see store.py for what there is to say."""
+        """Append one line for the store; store.py lists the operations."""
         if self._spool is not None:
             try:
                 self._spool.add(op, **fields)

@@ -323,7 +323,7 @@ def _in_turn(uri: str) -> Iterator[None]:
 def _make_database(path: Path) -> None:
     """Make the tables of a new store under another name and rename it: MLflow cannot go on with half of them.
 
-    MLflow makes them by dozens of migrations, which take seconds and are no transaction; a process that is killed
+    MLflow makes them by dozens of migrations, which take seconds and are not one transaction; a process that is killed
     meanwhile leaves no store, and the next one begins again.
     """
     from mlflow.tracking import MlflowClient
