@@ -113,7 +113,7 @@ def test_quantiles_are_read_off_histograms_that_are_asked_once() -> None:
 
 
 def test_questions_that_cannot_be_asked_say_why() -> None:
-    with pytest.raises(ConfigError, match="no described column"):
+    with pytest.raises(ConfigError, match="not a described column"):
         _ask("means", columns=("weight",))
     with pytest.raises(ConfigError, match="has levels"):
         _ask("levels", columns=("age",))
