@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from homo_dp.config.addresses import masked
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import write_whole
@@ -18,7 +20,7 @@ EXAMPLES = """examples:
       copies nothing: the config names the tables, and its columns are drafted from the first one"""
 
 CONFIG = """\
-# A federation in one process; every key and its default: docs/config.md. Run: homo-dp train --config {name}/config.yaml
+# A federation in one process; all keys and defaults: docs/config.md. Run: homo-dp train --config {typed}/config.yaml
 model:
   name: {model}            # or mlp, linear_regression; see docs/models.md
 {data}
@@ -34,7 +36,7 @@ output:
   indicatorFileName: {name}/out/indicator.json
   modelFileName: {name}/out/model.safetensors
 tracking:
-  enabled: false           # true: runs go to MLflow (make ui)
+  enabled: false           # true: runs go to MLflow, which `homo-dp ui` shows
 """
 README = """\
 # {name}
@@ -42,14 +44,17 @@ README = """\
 A federation of {parties}, with differential privacy (epsilon {epsilon:g} for each party).
 
 1. Read `config.yaml`. {todo}
-2. `homo-dp train --config {name}/config.yaml --dry-run` says what would be released, and touches no data.
-3. `homo-dp train --config {name}/config.yaml` trains; results are in `{name}/out/`.
-4. `homo-dp report {name}/out -o {name}/report.html` makes the page for whoever signs it off.
+2. `homo-dp train --config {typed}/config.yaml --dry-run` says what would be released; it only counts rows.
+3. `homo-dp train --config {typed}/config.yaml` trains; results are in `{name}/out/`.
+4. `homo-dp report {typed}/out -o {typed}/report.html` makes the page for whoever signs it off.
 
 `ledger.sqlite` keeps what was spent on these data. Do not delete it: the guarantee over several runs rests on it.
 Run the commands in the folder that holds this one. `parties/NAME/` is a place for what a party keeps to itself.
 """
-_DRAFTED = "Its bounds and levels were drafted from rows: REPLACE every one by public knowledge before training."
+_DRAFTED = (
+    "Its bounds and levels were drafted from rows: REPLACE every one by public knowledge, then say where they come\n"
+    "   from in `data.bounds_source` (codebook or public). Until then a private run is refused."
+)
 _BUNDLED = "It uses the bundled breast-cancer table, whose bounds are public; put your own tables under `data.files`."
 
 
@@ -66,8 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     epsilon = options.epsilon if options.epsilon is not None else _number(_ask("epsilon", "4", asks))
     if not 0 < epsilon < float("inf"):
         raise ConfigError(f"--epsilon {epsilon:g}: must be a finite number above 0; 1 is strong, 8 is weak")
-    for path in write_project(folder, tables, label, epsilon):
-        screen.line(f"wrote {path}")
+    written, guesses = write_project(folder, tables, label, epsilon)
+    for line in (*guesses, *(f"wrote {path}" for path in written)):
+        screen.line(line)
     screen.line(f"next: read {folder / 'README.md'}")
     return 0
 
@@ -84,16 +90,20 @@ def make_parser() -> Parser:
     return parser
 
 
-def write_project(folder: Path, tables: dict[str, str], label: str | None, epsilon: float) -> list[Path]:
-    """Write config, README and party folders; the paths of the files. Nothing is left if a table cannot be read."""
+def write_project(
+    folder: Path, tables: dict[str, str], label: str | None, epsilon: float
+) -> tuple[list[Path], tuple[str, ...]]:
+    """Write config, README and party folders; the files, and what was guessed. Nothing is left if a table is bad."""
     model = "logistic_regression"
+    guesses: tuple[str, ...] = ()
     if tables:
-        data, model = _drafted(tables, label)
+        data, model, guesses = _drafted(tables, label)
         todo, parties = _DRAFTED, f"{len(tables)} parties ({', '.join(tables)})"
     else:
         data = "data:\n  embedded: breast_cancer  # a bundled, public table, split over 3 parties"
         todo, parties = _BUNDLED, "3 simulated parties"
-    words = {"name": folder.as_posix(), "epsilon": epsilon, "model": model}
+    name = folder.as_posix()
+    words = {"name": name, "typed": shlex.quote(name), "epsilon": epsilon, "model": model}
     files = {
         "config.yaml": CONFIG.format(data=data, **words),
         "README.md": README.format(parties=parties, todo=todo, **words),
@@ -108,28 +118,31 @@ def write_project(folder: Path, tables: dict[str, str], label: str | None, epsil
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return [folder / name for name in files]
+    return [folder / name for name in files], guesses
 
 
-def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str]:
-    from homo_dp.data.describe import draft
+def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str, tuple[str, ...]]:
+    from homo_dp.data.describe import draft, yaml_line
 
-    first = next(iter(tables.values()))
-    text = draft(first, {"label": label}).text.rstrip()
-    files = "\n".join(f"    {party}: {path}" for party, path in tables.items())
+    found = draft(next(iter(tables.values())), {"label": label})
+    text = found.text.rstrip()
+    guesses = tuple(f"{line.partition('; --')[0]}; change it in config.yaml if it is wrong" for line in found.guesses)
+    files = "\n".join(f"    {yaml_line(party)}: {yaml_line(path)}" for party, path in tables.items())
     head, _, rest = text.partition("data:\n")
     model = "linear_regression" if "\n  target_bounds:" in text else "logistic_regression"
-    return f"{head}data:\n  files:\n{files}\n{rest}", model
+    return f"{head}data:\n  files:\n{files}\n{rest}", model, guesses
 
 
 def _tables(given: Sequence[str]) -> dict[str, str]:
+    from homo_dp.data.images import is_there
+
     tables = {}
     for item in given:
         party, equals, path = item.partition("=")
         if not (equals and party and path):
             raise ConfigError(f"--table {item}: write it as PARTY=FILE, for example a=hospital_a.csv")
-        if not Path(path).is_file():
-            raise ConfigError(f"--table {item}: no such file; correct the path")
+        if not is_there(path):
+            raise ConfigError(f"--table {masked(item)}: no such file; correct the path")
         tables[party] = path
     return tables
 

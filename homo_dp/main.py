@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from homo_dp import __version__
 from homo_dp.console.completion import SHELLS, completion_script, places
@@ -79,7 +80,9 @@ def usage() -> str:
     for person, group in GROUPS:
         lines.append(f"{person}:")
         lines += [f"  {name:<12}{says}" for name, _, says in group if name in there]
-    lines += ["", "homo-dp COMMAND --help says more; homo-dp --version prints the version.", "Docs: docs/index.md"]
+    here = (Path(__file__).parents[1] / "docs" / "index.md").is_file()
+    docs = "docs/index.md" if here else f"docs/index.md of the source distribution, homo_dp-{__version__}.tar.gz"
+    lines += ["", "homo-dp COMMAND --help says more; homo-dp --version prints the version.", f"Docs: {docs}"]
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,39 @@ def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: p
     assert "mean radius" in config.data.columns
     assert "LEAK" in Path("own/config.yaml").read_text()
     assert {path.name for path in Path("own/parties").iterdir()} == {"a", "b"}
+
+
+def test_init_says_what_it_guessed_and_quotes_what_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a: b.csv").write_text("id,age,outcome\n1,40,no\n2,50,yes\n")
+    assert init.main(["my trial", "--yes", "--table", "no=a: b.csv"]) == 0
+    printed = capsys.readouterr().out
+    assert "guessed label=outcome: its name, and it has two values; change it in config.yaml if it is wrong" in printed
+    config = load_config("my trial/config.yaml")
+    assert config.data.files == {"no": "a: b.csv"}
+    assert config.data.label == "outcome"
+    assert "homo-dp train --config 'my trial'/config.yaml" in Path("my trial/README.md").read_text()
+
+
+def test_init_drafts_a_table_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("clinic.db") as opened:
+        opened.executescript("create table p (age int, y int); insert into p values (40, 0), (60, 1);")
+    assert init.main(["new", "--yes", "--quiet", "--table", "a=sqlite:///clinic.db#p"]) == 0
+    assert load_config("new/config.yaml").data.files == {"a": "sqlite:///clinic.db#p"}
+
+
+def test_questions_are_asked_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("age,outcome\n40,no\n50,yes\n")
+    answers = iter(["a=a.csv", "", "outcome", "2"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: next(answers))
+    assert init.main(["new", "--quiet"]) == 0
+    config = load_config("new/config.yaml")
+    assert (config.data.label, config.privacy.target_epsilon) == ("outcome", 2)
 
 
 def test_init_refuses_what_is_there_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

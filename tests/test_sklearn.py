@@ -76,6 +76,23 @@ def test_what_leaks_is_read_off_the_rows_where_that_is_allowed() -> None:
         PrivateMLPClassifier(classes=["low", "other"], ledger=None).fit(X, y)
 
 
+def test_one_party_can_be_named_and_no_setting_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
+    model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=1)
+    fitted = model.fit(X, (X[:, 0] > 0).astype(int), parties="clinic")
+    assert list(fitted.privacy_["parties"]) == ["clinic"]
+    assert "public" in fitted.privacy_["rows"]
+    assert not caplog.records, "estimators have no data.rows to declare"
+
+
+def test_bounds_that_clip_most_of_a_column_are_told() -> None:
+    X = np.random.default_rng(0).uniform(0, 120, (60, 2))
+    model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=1)
+    with pytest.warns(UserWarning, match=r"bounds=\(-1, 1\): \d+% of column 0 and 1 more lie outside") as told:
+        model.fit(X, (X[:, 0] > 60).astype(int))
+    assert told[0].filename == __file__
+
+
 def test_a_regression_answers_in_its_own_units() -> None:
     X, _ = rows()
     y = 50 + 20 * X[:, 0]

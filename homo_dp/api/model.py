@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from homo_dp.api.own_code import import_path, keep, kept_name
+from homo_dp.core.caller import warn_caller
 from homo_dp.core.errors import DataError, ModelFileError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Model:
         strays = Strays()
         encoded = self._encoding.encode(frame, source, strays=strays)
         for line in strays.warnings(WARN_ABOVE):
-            warnings.warn(f"{source}: {line}", UserWarning, stacklevel=5)
+            warn_caller(f"{source}: {line}")
         return encoded
 
     def _named(self, rows: Any) -> pd.DataFrame:

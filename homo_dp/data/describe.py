@@ -183,22 +183,22 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
         lines.append("  # the first column has no name: taken for row numbers and not read; to use it, name it")
         guesses.append("left out the first column, which has no name: row numbers, as pandas writes them")
     if roles.get("id") not in (None, "id"):
-        lines.append(f"  id: {_yaml(roles['id'])}")
+        lines.append(f"  id: {yaml_line(roles['id'])}")
     if roles.get("label") is not None:
         lines += _label_lines(columns[roles["label"]])
     else:
         lines.append("  # label: could not be guessed; name yours here or by --label")
     for role, key in (("party", "party_column"), ("user", "user_column"), ("split", "split_column")):
         if roles.get(role) is not None:
-            lines.append(f"  {key}: {_yaml(roles[role])}")
+            lines.append(f"  {key}: {yaml_line(roles[role])}")
     rest = [column for name, column in columns.items() if name not in roles.values()]
     dropped = {column.name: why for column in rest if (why := _useless(column)) is not None}
     if dropped:
-        lines.append(f"  drop: {_yaml(list(dropped))}")
+        lines.append(f"  drop: {yaml_line(list(dropped))}")
         lines += [f"  #   {printable(name)}: {why}" for name, why in dropped.items()]
     kept = [column for column in rest if column.name not in dropped]
     guesses += (f"{printable(column.name)}: {doubt}" for column in kept if (doubt := _date_doubt(column)) is not None)
-    return [*lines, "  columns:", *(f"    {_yaml(one.name)}: {_block(one)}" for one in kept)]
+    return [*lines, "  columns:", *(f"    {yaml_line(one.name)}: {_block(one)}" for one in kept)]
 
 
 def check_given(path: str | PathLike[str], given: Mapping[str, str], columns: Iterable[str]) -> None:
@@ -305,15 +305,15 @@ def _useless(column: _Column) -> str | None:
 
 def form_lines(form: CsvForm, numbers: NumberForm) -> list[str]:
     """What is not plain about the file."""
-    return [f"  {key}: {_yaml(value)}" for key, value in form_keys(form, numbers).items()]
+    return [f"  {key}: {yaml_line(value)}" for key, value in form_keys(form, numbers).items()]
 
 
 def _label_lines(column: _Column) -> list[str]:
-    lines = [f"  label: {_yaml(column.name)}"]
+    lines = [f"  label: {yaml_line(column.name)}"]
     if column.classes:
-        lines.append(f"  classes: {_yaml(_levels(column))}")
+        lines.append(f"  classes: {yaml_line(_levels(column))}")
     elif column.numeric:
-        lines.append(f"  target_bounds: {_yaml(_bounds(column))}  # many values: a regression target?")
+        lines.append(f"  target_bounds: {yaml_line(_bounds(column))}  # many values: a regression target?")
     return lines
 
 
@@ -326,8 +326,8 @@ def _block(column: _Column) -> str:
         return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{written}{missing}}}"
     codes = column.whole and column.texts is not None and len(column.texts) <= _MOST_CODES
     if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)):
-        return f"{{levels: {_yaml(_levels(column))}}}"
-    return f"{{bounds: {_yaml(_bounds(column))}{missing}}}"
+        return f"{{levels: {yaml_line(_levels(column))}}}"
+    return f"{{bounds: {yaml_line(_bounds(column))}{missing}}}"
 
 
 def _date_doubt(column: _Column) -> str | None:
@@ -362,7 +362,7 @@ def _bounds(column: _Column) -> list[float]:
 def _look_at_images(path: str | PathLike[str]) -> list[str]:
     images = read_images(path)
     high = 1 if float(images.pixels.max()) <= 1 else 255
-    lines = [f"  image: {{shape: {_yaml(list(images.shape))}, scale: [0, {high}]}}"]
+    lines = [f"  image: {{shape: {yaml_line(list(images.shape))}, scale: [0, {high}]}}"]
     if "y" in images.frame.columns:
         column = _Column("y")
         column.see(images.frame["y"])
@@ -371,7 +371,7 @@ def _look_at_images(path: str | PathLike[str]) -> list[str]:
     return lines + [f"  {key}: {name}" for name, key in roles.items() if name in images.frame.columns]
 
 
-def _yaml(value: object) -> str:
+def yaml_line(value: object) -> str:
     """A value as YAML on one line, quoted where YAML would read something else."""
     import yaml
 

@@ -10,11 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
-import yaml
-
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
-from homo_dp.data.describe import NOBODY, Draft, check_given, form_lines, is_identifier, is_label, is_party
+from homo_dp.data.describe import NOBODY, Draft, check_given, form_lines, is_identifier, is_label, is_party, yaml_line
 from homo_dp.data.readers import header, sniff
 
 ANYTHING = (-1e6, 1e6)
@@ -73,12 +71,12 @@ def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | Non
         lines.append("  # label: could not be guessed; name yours here or by --label")
     for role, key in _KEYS.items():
         if role in roles and (role, roles[role]) != ("id", "id"):
-            lines.append(f"  {key}: {_text(roles[role])}")
+            lines.append(f"  {key}: {yaml_line(roles[role])}")
     lines.append("  columns:")
     for name in names:
         if name not in roles.values():
             low, high = outer_bounds(name)
-            lines.append(f"    {_text(name)}: {{bounds: [{low:g}, {high:g}], missing: middle}}")
+            lines.append(f"    {yaml_line(name)}: {{bounds: [{low:g}, {high:g}], missing: middle}}")
     return Draft("\n".join(lines) + "\n", tuple(guesses))
 
 
@@ -93,7 +91,3 @@ def _roles(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, st
     if "label" not in roles and "label" not in given:
         guesses.append("no column is named like a label; name it by --label COLUMN")
     return roles, guesses
-
-
-def _text(value: str) -> str:
-    return str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True)).removesuffix("\n...\n").strip()

@@ -121,6 +121,7 @@ class Simulation:
         self.noise = noise_source(config)
         self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
         self.mechanism = self._mechanism()
+        self._check_counts()
         self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
         encoding = self.federation.encoding.to_json()
         self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
@@ -265,7 +266,6 @@ class Simulation:
         return trained_model(self.config, self.federation.input_shape, self.federation.classes)
 
     def _facts(self, parameters: int) -> FederationFacts:
-        self._check_counts()
         return federation_facts(self.config, self._rows(self.config), parameters, self.model.task.outputs)
 
     def _rows(self, config: Config) -> dict[str, int]:

@@ -16,12 +16,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from homo_dp.api.tables import feature_names
 from homo_dp.api.training import train
+from homo_dp.core.caller import warn_caller
 from homo_dp.core.errors import InputError
 
 __all__ = ["PrivacyLeakError", "PrivateLinearRegression", "PrivateLogisticRegression", "PrivateMLPClassifier"]
 
 NOT_GIVEN = "not given"
 ALONE = "one"  # the party that holds all rows where none are named
+MOST_CLIPPED = 0.5  # share of a column's values
 
 
 class PrivacyLeakError(InputError):
@@ -38,9 +40,12 @@ class _Private(BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, y: Any, parties: Any, labels: dict[str, Any]) -> Self:
         low, high = self._bounds(X)
         names = feature_names(X.shape[1])
-        held = np.full(len(X), ALONE) if parties is None else np.asarray(parties).astype(str)
+        named = ALONE if parties is None else parties
+        held = np.full(len(X), named) if isinstance(named, str) else np.asarray(named).astype(str)
         if held.shape != (len(X),):
-            raise InputError(f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} rows")
+            raise InputError(
+                f"parties: has shape {held.shape}; give the name of a party for each of {len(X)} rows, or one"
+            )
         result = train(
             {str(name): (X[held == name], y[held == name]) for name in np.unique(held)},
             label="y",
@@ -54,13 +59,26 @@ class _Private(BaseEstimator):  # type: ignore[misc]
                 **self._knobs(),
                 "train.seed": self.seed,
                 "data.test_fraction": 0.0,
+                "data.counts": "public",
                 **({"data.name": self.data_name} if self.data_name is not None else {}),
                 **labels,
             },
         )
         self.model_, self.privacy_, self.epsilon_ = result.model, result.privacy, result.epsilon
         self.n_iter_ = len(result.rounds)
+        self._say_what_is_clipped(X, low, high)
         return self
+
+    def _say_what_is_clipped(self, X: Any, low: Any, high: Any) -> None:
+        """Warn of bounds that leave little of the columns; only whoever holds the rows sees it."""
+        shares = np.mean((low > X) | (high < X), axis=0)
+        much = np.flatnonzero(shares > MOST_CLIPPED)
+        if len(much):
+            others = f" and {len(much) - 1} more" if len(much) > 1 else ""
+            warn_caller(
+                f"bounds={self.bounds!r}: {shares[much[0]]:.0%} of column {much[0]}{others} lie outside and were "
+                "clipped; give the public range of every column"
+            )
 
     def _knobs(self) -> dict[str, Any]:
         """Nothing, so that rules choose; or all, with what suits 500 rows for those that are not given."""
@@ -115,7 +133,7 @@ def _tags(tags: Any, kind: Any) -> Any:
 
 class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, parties: Any = None) -> Self:
-        """Train; ``parties`` names the party of each row, None is one party that holds all."""
+        """Train; ``parties`` names the party of each row, or the one that holds all."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         if self.classes is None:
@@ -288,7 +306,7 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
         self.allow_leaks = allow_leaks
 
     def fit(self, X: Any, y: Any, parties: Any = None) -> Self:
-        """Train; ``parties`` names the party of each row, None is one party that holds all."""
+        """Train; ``parties`` names the party of each row, or the one that holds all."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         bounds = self.target_bounds
         if bounds is None:
