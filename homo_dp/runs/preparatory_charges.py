@@ -16,6 +16,7 @@ from homo_dp.federation.sessions.plan import PlanRefused, check_price
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json
 from homo_dp.privacy.ledger import Ledger, LedgerRow
+from homo_dp.privacy.ledger.rows import FREE
 from homo_dp.runs.processes import learning_run
 
 _SLACK = 1e-6  # relative
@@ -30,7 +31,7 @@ def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger:
     name = str(own.party.name)
     base = next((run.removesuffix(f"-{step}") for step in STEPS if run.endswith(f"-{step}")), None)
     others = [learning_run(base or run, step) for step in STEPS]
-    spent = [row for other in others if other != run for row in ledger.rows(other, name)]
+    spent = [row for other in others if other != run for row in ledger.rows(other, name) if row.kind not in FREE]
     if not spent:
         return
     if base is None:

@@ -214,7 +214,7 @@ class SecureSumParty:
 
         ``sealed_shares`` are those that surviving neighbours addressed to this party.
         """
-        content = self._check_set(sum_id, survivors)
+        content = self.statement(sum_id, survivors)
         kept = self._keep.get(f"agreed {sum_id}")
         if kept is None:
             shared = {peer: sealed_shares[peer] for peer in self._neighbours if peer in sealed_shares}
@@ -310,7 +310,8 @@ class SecureSumParty:
         """The key of one direction of one pair for one sum: it encrypts one message, so the nonce may be zero."""
         return AESGCM(agreement.derived(self._secrets[peer], f"shares from {sender}", sum_id))
 
-    def _check_set(self, sum_id: str, survivors: Sequence[str]) -> bytes:
+    def statement(self, sum_id: str, survivors: Sequence[str]) -> bytes:
+        """What is signed for a set of survivors; MessageError if this party may not sign it."""
         names = sorted(set(survivors))
         if len(names) != len(survivors) or any(name not in self.roster.identities for name in names):
             raise MessageError(f"sum={sum_id}: survivors must be parties of the run, each once")

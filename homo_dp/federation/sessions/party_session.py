@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -35,9 +35,11 @@ from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_wo
 from homo_dp.federation.sessions.plan import change, release_names
 from homo_dp.federation.sessions.plan_schema import PlanJson
 from homo_dp.federation.sessions.secure_answers import PartySums
+from homo_dp.privacy.accounting.dp_event import NoOpDpEvent
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Charge, Ledger
-from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, releasing
+from homo_dp.privacy.ledger.outbox import MemoryOutbox, Outbox, Releasing, charge_kept, releasing
+from homo_dp.privacy.ledger.rows import SIGNED
 
 log = logging.getLogger(__name__)
 _EVERY = 1 << 60  # a round after all rounds
@@ -408,8 +410,9 @@ class PartySession:
 
         Guarantees:
             - nothing is signed or opened of a round in which this party has paid for no update;
-            - no first set of survivors is signed once a later round was paid for: a folder that was put back from a
-              copy has forgotten what it signed, and the ledger has not.
+            - the set of survivors that a round is signed for is on the ledger before it is signed: a folder that was
+              put back from a copy has forgotten it, and the ledger lets in no other; nor any once a later round was
+              paid for.
         """
         party = self._required()
         try:
@@ -419,6 +422,8 @@ class PartySession:
                 raise MessageError(f"round={message.round}: a later round was paid for and no set of this one is known")
             if message.round and party.charges_itself and not self._is_charged(message.round):
                 raise MessageError(f"kind={message.kind} round={message.round}: this party sent no update in it")
+            if message.kind == "survivors":
+                self._mark_signed(party, message, party.sums.survivors_digest(message))
             answer = party.sums.handle(message)
         except MessageError:
             self._messages.refuse(message.round, "sums")
@@ -426,6 +431,17 @@ class PartySession:
         crash_point("party.before_sums")
         self.transport.send(answer)
         crash_point("party.after_sums")
+
+    def _mark_signed(self, party: Party, message: Message, digest: str) -> None:
+        """Put a set of survivors on the ledger, where it costs nothing; MessageError if there is another."""
+        if self.duty.ledger is None or not (party.charges_itself and party.outbox.durable):
+            return
+        planned = party.planned_charge(message.round)
+        mark = replace(planned, kind=SIGNED, event=NoOpDpEvent(), message_sha256=digest)
+        known = self.duty.ledger.charged(*mark.key)
+        if known is not None and known.message_sha256 != digest:
+            raise MessageError(f"round={message.round}: the ledger has another set of survivors of this round")
+        charge_kept(self.duty.ledger, [mark], party.settings.budget)
 
     def _has_left(self, number: int) -> bool:
         """Whether this party has paid for a round after this one."""

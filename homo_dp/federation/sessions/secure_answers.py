@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -71,6 +72,11 @@ class PartySums:
     def signed(self, number: int) -> bool:
         """Whether this party has signed the survivors of a round."""
         return self._party.has_agreed(sum_id(number))
+
+    def survivors_digest(self, message: Message) -> str:
+        """What stands for the set of survivors that a message asks to sign; MessageError where it may not be."""
+        statement = self._party.statement(sum_id(message.round), names_of(message, "survivors"))
+        return hashlib.sha256(statement).hexdigest()
 
     def masked(self, number: int, released: Mapping[str, Tensor]) -> Weights:
         """The tensors of the update of a round: the masked vector and what opens its masks."""

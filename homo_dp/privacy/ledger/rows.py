@@ -14,11 +14,13 @@ from homo_dp.privacy.accounting.events import DpEvent, EventText, check_releases
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 
 __all__ = [
+    "FREE",
     "MARK",
     "NOISE_ALONE",
     "NOT_PRIVATE",
     "OBSERVERS",
     "RELATIONS",
+    "SIGNED",
     "UNITS",
     "Budget",
     "Charge",
@@ -48,6 +50,8 @@ OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
 NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
 NOISE_ALONE = "noise"  # the kind of a masked answer that no row has a part in: it is on the ledger and costs nothing
+SIGNED = "survivors"  # the kind of a mark: which parties' sum of a round was signed for, by the digest of their names
+FREE = (NOISE_ALONE, SIGNED)  # kinds that release no row
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,10 @@ class Charge:
         _check_number("delta", self.delta, 1.0)
         _check_number("sigma", self.sigma, math.inf)
         self.event_text  # noqa: B018 (refuses what the accountants do not know)
-        if self.kind != NOISE_ALONE:
+        if self.kind not in FREE:
             check_releases(self.event)
         elif not isinstance(self.event, NoOpDpEvent):
-            raise PrivacyError(f"kind={NOISE_ALONE}: is a share of noise without rows, and no release of its own")
+            raise PrivacyError(f"kind={self.kind}: is no release of rows, so its event must be none")
 
     @functools.cached_property
     def event_text(self) -> EventText:

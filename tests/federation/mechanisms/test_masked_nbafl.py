@@ -14,7 +14,7 @@ from homo_dp.federation.mechanisms.base import FederationFacts, PartyFacts
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, NoOpDpEvent
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.ledger.rows import NOISE_ALONE, Charge
+from homo_dp.privacy.ledger.rows import FREE, NOISE_ALONE, Charge
 from homo_dp.privacy.noise.source import secure_noise
 from homo_dp.runs.dry_run import plan_of
 from homo_dp.runs.simulation import Simulation
@@ -96,8 +96,9 @@ def test_noise_alone_costs_nothing_and_nothing_else_may_say_so() -> None:
     assert Charge(**base, kind=NOISE_ALONE, event=NoOpDpEvent())
     with pytest.raises(PrivacyError, match="no release"):
         Charge(**base, kind="update", event=NoOpDpEvent())
-    with pytest.raises(PrivacyError, match="without rows"):
-        Charge(**base, kind=NOISE_ALONE, event=GaussianDpEvent(1.0))
+    for kind in FREE:
+        with pytest.raises(PrivacyError, match="no release of rows"):
+            Charge(**base, kind=kind, event=GaussianDpEvent(1.0))
 
 
 def test_a_simulation_pays_for_the_exposures_and_moves_the_model(tmp_path: Path) -> None:

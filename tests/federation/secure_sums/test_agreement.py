@@ -72,3 +72,19 @@ def test_a_secret_of_one_peer_does_not_pass_for_another() -> None:
     sealed = {name: party.introduce(keys) for name, party in federation.parties.items()}
     with pytest.raises(MessageError, match="is not signed"):
         federation.parties["p002"].meet({"p000": sealed["p000"]["p001"], "p001": sealed["p001"]["p002"]})
+
+
+MANY = 250_000  # seeds of 32 bits would meet 7 times among so many, and never with a chance of 0.0007
+
+
+@pytest.mark.parametrize("whose", ["own", "pair"])
+def test_seeds_are_as_many_as_there_are_sums(whose: str) -> None:
+    """No two sums have the same seed, which seeds of 32 bits, however they are spread out, would have by chance."""
+    keys, secret = RunKeys(bytes(range(64))), bytes(range(32))
+    sums = (f"{number}/update" for number in range(MANY))
+    if whose == "own":
+        seeds = {keys.own_seed("mask", name) for name in sums}
+    else:
+        seeds = {agreement.derived(secret, "mask", name) for name in sums}
+    assert len(seeds) == MANY
+    assert all(len(set(column)) == 256 for column in zip(*list(seeds)[:5000], strict=True))  # each byte has any value

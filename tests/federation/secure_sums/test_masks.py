@@ -42,3 +42,16 @@ def test_short_seeds_and_signed_integers_are_refused() -> None:
         add_mask(np.zeros(3, np.uint64), b"four")
     with pytest.raises(ValueError, match="uint64 or uint32"):
         add_mask(np.zeros(3, np.int64), os.urandom(32))
+
+
+def test_every_byte_of_a_seed_counts() -> None:
+    """A mask that went by the first bytes of a seed alone could be found by trying them all."""
+    streams = set()
+    for place in range(-1, 32):
+        seed = bytearray(32)
+        if place >= 0:
+            seed[place] = 1
+        values = np.zeros(4, np.uint64)
+        add_mask(values, bytes(seed))
+        streams.add(values.tobytes())
+    assert len(streams) == 33

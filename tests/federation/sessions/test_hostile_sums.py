@@ -259,6 +259,22 @@ def test_a_folder_that_was_put_back_signs_no_second_set_of_a_round_that_is_over(
     assert refused(hostile.survivors("a", told))
 
 
+def test_a_folder_that_was_put_back_signs_no_second_set_of_the_newest_round(hostile: Hostile) -> None:
+    """What it signed is on the ledger too: the same set again is signed, another one is not."""
+    for name in NAMES:
+        hostile.update(name)
+    sums = hostile.folder / "a" / "state" / "sums"
+    shutil.copytree(sums, hostile.folder / "copy")
+    told = FOUR["d"]
+    assert hostile.survivors("a", told).kind == "signature"
+    shutil.rmtree(sums)
+    shutil.copytree(hostile.folder / "copy", sums)
+    hostile.sessions["a"] = hostile.start("a")
+    assert refused(hostile.survivors("a", FOUR["b"]))
+    found = hostile.signed(told, told)
+    assert hostile.signatures("a", found, told).kind == "opening"
+
+
 def test_a_lost_outbox_makes_no_second_vector(hostile: Hostile) -> None:
     hostile.update("a")
     shutil.rmtree(hostile.folder / "a" / "state" / "outbox")
