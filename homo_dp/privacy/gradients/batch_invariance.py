@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients
 from homo_dp.privacy.gradients.fast.chain import ROWS, filled, rows_multiple
-from homo_dp.privacy.gradients.validation import probe_features, table_rows
+from homo_dp.privacy.gradients.probing import probe_features, table_rows
 
 _PIECES = (64, 32, 16, 8)  # sizes of batches that may stand in for others
 _DIFFERENT = 64  # rows

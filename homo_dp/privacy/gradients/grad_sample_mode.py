@@ -15,8 +15,7 @@ from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
 from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer, one_output_numbers
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss
-from homo_dp.privacy.gradients.row_sums import ghost_rows
-from homo_dp.privacy.gradients.validation import (
+from homo_dp.privacy.gradients.probing import (
     RowsSecond,
     awake,
     check_shown,
@@ -25,6 +24,7 @@ from homo_dp.privacy.gradients.validation import (
     size_of_outputs,
     table_rows,
 )
+from homo_dp.privacy.gradients.row_sums import ghost_rows
 
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 MODES = ("auto", "fast", *OPACUS_MODES)

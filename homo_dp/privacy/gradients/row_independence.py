@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, per_sample
-from homo_dp.privacy.gradients.validation import RowsSecond, another_row, awake, probe_features, size_of_all_outputs
+from homo_dp.privacy.gradients.probing import RowsSecond, another_row, awake, probe_features, size_of_all_outputs
 
 FIRST_STEPS = 2  # with rows in them; the first may start from weights of zero, the second never does
 _MOST_ALONE = 256  # rows of a batch that are taken one at a time; the others in _PARTS parts

@@ -25,16 +25,9 @@ from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.ghost import GHOST_NORMS, check_ghost_layers
 from homo_dp.privacy.gradients.grad_sample_mode import MODES, probe_mode, probed_chain
 from homo_dp.privacy.gradients.opacus_gradients import ExpandedWeights, rows_first
+from homo_dp.privacy.gradients.probing import RowsSecond, probe_rows, size_of_all_outputs
 from homo_dp.privacy.gradients.row_independence import FirstBatches
-from homo_dp.privacy.gradients.validation import (
-    RowsSecond,
-    check_has_noise,
-    check_module,
-    check_optimizer,
-    compatible_module,
-    probe_rows,
-    size_of_all_outputs,
-)
+from homo_dp.privacy.gradients.validation import check_has_noise, check_module, check_optimizer, compatible_module
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, secure_noise
 from homo_dp.privacy.opacus.checkpoint import load_checkpoint, save_checkpoint, use_plain_names
 from homo_dp.privacy.opacus.dp_optimizer import (

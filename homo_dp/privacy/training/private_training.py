@@ -18,8 +18,9 @@ from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
 from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
+from homo_dp.privacy.gradients.probing import probe_rows
 from homo_dp.privacy.gradients.row_independence import RowsAlone, keeps_rows_alone
-from homo_dp.privacy.gradients.validation import check_has_noise, check_module, check_optimizer, probe_rows
+from homo_dp.privacy.gradients.validation import check_has_noise, check_module, check_optimizer
 from homo_dp.privacy.noise.grid import Grid
 from homo_dp.privacy.noise.source import NoiseSource, secure_noise
 from homo_dp.privacy.sampling.samplers import PoissonSampler

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import squared_error
-from homo_dp.privacy.gradients.validation import RowsSecond
+from homo_dp.privacy.gradients.probing import RowsSecond
 from homo_dp.privacy.opacus.engine import PrivacyEngine
 from tests.privacy.engine_parts import ErrorLoss, made_private, one_epoch, sum_of_epoch
 from tests.privacy.training_parts import QUIET, flat, reference_sum
