@@ -155,16 +155,18 @@ class PartyServer:
             yield
             return
         from homo_dp.transport.flower.relay import socket_of
-        from homo_dp.transport.flower.serving_socket import Door
+        from homo_dp.transport.flower.serving_socket import ServingSocket
         from homo_dp.transport.sealing import largest_sealed
 
         most = 4 * max(largest_sealed(sealer.limits) for _, sealer in self.sealers.values())
         place = Path(flower.socket)
-        door = Door(place, flower.group, most, lambda run: socket_of(None, self.config.party.folder, run), self._word)
+        listening = ServingSocket(
+            place, flower.group, most, lambda run: socket_of(None, self.config.party.folder, run), self._word
+        )
         try:
             yield
         finally:
-            door.close()
+            listening.close()
 
     def _word(self, run: str) -> str:
         """What a ClientApp is told of a run that nobody listens for; one that may have a process gets it."""

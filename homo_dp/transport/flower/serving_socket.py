@@ -26,7 +26,7 @@ _STARTS_WITHIN: Final = 10.0  # seconds until the answer says that the process i
 _PAUSE: Final = 0.1
 
 
-class Door:
+class ServingSocket:
     """Passes each question to the process of its run, and the answer back.
 
     Guarantees:
@@ -48,7 +48,7 @@ class Door:
         self._without_process = without_process
         self._callers = threading.BoundedSemaphore(_CALLERS)
         self._listener = listen(path, group)
-        threading.Thread(target=self._accept, daemon=True, name="homo_dp-door").start()
+        threading.Thread(target=self._accept, daemon=True, name="homo_dp-serving").start()
 
     def close(self) -> None:
         """Take the socket away."""

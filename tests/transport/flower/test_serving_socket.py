@@ -60,7 +60,7 @@ def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: 
             started[0].send(replace(join(), run="loans"))
         return words.get(run, "failed")
 
-    made = serving_socket.Door(
+    made = serving_socket.ServingSocket(
         tmp_path / "door.sock", None, 1 << 20, lambda run: tmp_path / f"{run}.sock", without_process
     )
     place = PartyPlace(tmp_path / "door.sock")
