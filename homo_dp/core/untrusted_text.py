@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from homo_dp.core.errors import InputError, printable
+from homo_dp.core.strict_json import strict_json
 
 Checked = TypeVar("Checked")
 
@@ -73,7 +74,7 @@ class Foreign:
         self._check_size(len(content))
         text = self.text(content) if isinstance(content, bytes) else content
         try:
-            tree = json.loads(text, parse_constant=_no_constant)
+            tree = strict_json(text, unique=False)
         except json.JSONDecodeError as error:
             self.refuse(f"line {error.lineno}, column {error.colno} is not valid JSON ({error.msg})")
         except RecursionError:
@@ -142,10 +143,6 @@ def _has_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")
 
 
 def _said(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from homo_dp.core.errors import ConfigError, ModelFileError, error_text
 from homo_dp.core.files import atomic_write
+from homo_dp.core.strict_json import strict_json
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.registry import build_module
 from homo_dp.models.task import Task, task_for
@@ -172,7 +173,7 @@ def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
         raise ModelFileError(f"{path}: its metadata have no {absent[0]}; the file is damaged, copy or train it again")
     try:
         architecture = Architecture.from_json(metadata["architecture"])
-        values = {key: json.loads(metadata[key], parse_constant=_no_constant) for key in _JSON_KEYS}
+        values = {key: strict_json(metadata[key], unique=False) for key in _JSON_KEYS}
         card = ModelCard(
             architecture,
             tuple(values["classes"]),
@@ -221,7 +222,3 @@ def _check_tensors(path: str | Path, module: nn.Module, tensors: Mapping[str, Te
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ModelFileError(f"{path}: weight {name} holds NaN or infinity; the file is damaged")
-
-
-def _no_constant(text: str) -> float:
-    raise ValueError(f"{text} is not a number")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from homo_dp.core.errors import MessageError
+from homo_dp.core.strict_json import strict_json
 
 TENSOR_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
 DTYPES: Final[Mapping[str, torch.dtype]] = {
@@ -91,24 +92,13 @@ def read_body(body: memoryview, max_tensors: int) -> dict[str, Tensor]:
 def parse_json(data: memoryview) -> dict[str, Any]:
     """A JSON object without repeated keys, NaN or infinities, and text that is valid UTF-8; else MessageError."""
     try:
-        parsed = json.loads(bytes(data).decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        parsed = strict_json(bytes(data).decode("utf-8"))
         json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode("utf-8")  # lone surrogates and 1e999 fail here
     except (ValueError, RecursionError) as error:
         raise MessageError(f"header is not plain JSON ({str(error)[:80]}): the message is damaged") from None
     if not isinstance(parsed, dict):
         raise MessageError("header is not a JSON object: the message is damaged")
     return parsed
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("repeated key")
-    return found
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a number")
 
 
 def _span(name: str, entry: object) -> tuple[str, torch.dtype, tuple[int, ...], int, int]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NewType
 
+from homo_dp.core.strict_json import strict_json
 from homo_dp.privacy.accounting import dp_event
 from homo_dp.privacy.accounting.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.accounting.dp_event import DpEvent
@@ -47,7 +48,7 @@ def from_json(text: str) -> DpEvent:
     GaussianDpEvent(noise_multiplier=1.5)
     """
     try:
-        tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        tree = strict_json(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise PrivacyError(f"event={_short(text)} is not the JSON of an event ({error}); use events.to_json") from None
     return _from_tree(tree)
@@ -232,17 +233,6 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
         allowed = f">= {low}" if high is None else f"in [{low}, {high}]"
         raise PrivacyError(f"{name}={_short(value)} must be a whole number {allowed}; give a whole number")
     return int(number)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    tree = dict(pairs)
-    if len(tree) != len(pairs):
-        raise ValueError("a field is given twice")
-    return tree
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,26 @@
+"""JSON as its standard has it: Python's reader also takes NaN, infinities and keys that are given twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def strict_json(text: str | bytes, *, unique: bool = True) -> Any:
+    """The value of a JSON text; ValueError for NaN and infinities and, where keys must be ``unique``, for a second one.
+
+    >>> strict_json('{"epsilon": 1.5}')
+    {'epsilon': 1.5}
+    """
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_each_once if unique else None)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
