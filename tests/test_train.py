@@ -264,6 +264,8 @@ def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: S
     assert isinstance(privacy, dict)
     assert privacy["parties"]["party_1"]["sample_rate"] == 50 / 200
     assert "public with this run" in privacy["rows"]
+    shell.train("train.rounds=1")
+    assert read("out/indicator.json")["privacy"]["rows"].startswith("public: of a bundled set")  # type: ignore[index]
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:

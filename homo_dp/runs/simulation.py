@@ -61,6 +61,7 @@ _NO_CAP = 1e9  # epsilon
 _CAPS = ("rounds", "steps", "total_steps", "epochs", "parameters", "columns", "releases")
 
 RoundRow = dict[str, Any]
+PUBLIC_COUNTS = "public: of a bundled set, or said to be (data.counts or data.public)"
 USERS = "users"  # all users of a run stand under one name: no output says who was in which cohort
 
 
@@ -242,7 +243,10 @@ class Simulation:
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds."""
         sigmas = {name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()}
-        return self._statement(rounds_done, sigmas, declared_rows=set(self.config.data.rows) >= set(self.parties))
+        data = self.config.data
+        made = self._statement(rounds_done, sigmas, declared_rows=set(data.rows) >= set(self.parties))
+        public = not set(data.rows) & set(self.parties) and all(map(data.count_is_public, self.parties))
+        return {**made, "rows": PUBLIC_COUNTS} if public else made
 
     def _statement(
         self, rounds_done: int, sigmas: Mapping[str, float | None], *, declared_rows: bool

@@ -164,7 +164,7 @@ def _all_runs(record: Record) -> list[str]:
                 f"{each.get('delta'):g} by RDP"
                 + (f", of a lifetime budget of {limit:g}." if limit is not None else ".")
                 if runs > 1
-                else f"This is the first run on {each.get('dataset')}: together they have cost what it cost."
+                else f"It is the first run on {each.get('dataset')}, so this is what all runs on it have cost."
             )
     return sentences
 

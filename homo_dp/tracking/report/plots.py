@@ -152,7 +152,8 @@ def accuracy_against_epsilon(
     ]
     if not points:
         return None
-    figure, (axis,) = new_figure()
+    compared = name == "test_acc" and (majority is not None or plain is not None)
+    figure, (axis,) = new_figure(below=0.85 if compared else 0.55)
     mark = "o" if len(points) <= MOST_MARKERS else ""
     axis.plot([p[0] for p in points], [p[1] for p in points], marker=mark, color=COLOURS[0], markersize=4)
     _name_ends(axis, points)
@@ -162,8 +163,8 @@ def accuracy_against_epsilon(
         for value, label in ((majority, "most frequent class"), (plain, "linear model without privacy")):
             if value is not None:
                 axis.axhline(value, color=GREY, linestyle="--" if value == majority else ":", label=label)
-        if majority is not None or plain is not None:
-            axis.legend(loc="center right", frameon=False)
+        if compared:  # below the axes: accuracy may lie anywhere inside them
+            figure.legend(loc="lower center", ncols=2, frameon=False, fontsize="small")
     else:
         axis.set_ylim(0, 1.12 * max(p[1] for p in points))
     axis.set_xlim(0, points[-1][0] * 1.15)

@@ -46,7 +46,7 @@ def test_it_says_everything_from_the_folder_alone(shell: Shell, folder: Path) ->
         "Limits of the guarantee",
         "only if every person is in one party",
         "Resolved configuration",
-        "Row counts were not declared",
+        "public: of a bundled set",
     ):
         assert part in shell.text, part
 
@@ -175,6 +175,14 @@ def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
     page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
     assert "<th>nominal epsilon</th><td>50</td>" in page
     assert "<td>the paper&#39;s</td>" in page
+
+
+def test_row_counts_that_the_run_made_public_are_a_limit(folder: Path) -> None:
+    record = find_record(folder)
+    assert "Row counts were not declared" not in report_page(record, Checks())
+    privacy = {**record.privacy, "rows": "counted, and public with this run"}
+    counted = type(record)({**record.indicators, "privacy": privacy}, record.ledger)
+    assert "Row counts were not declared" in report_page(counted, Checks())
 
 
 def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
