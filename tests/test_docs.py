@@ -1,9 +1,11 @@
-"""The docs site: the hook that checks links out of docs/ finds a broken one."""
+"""The docs site: broken links out of docs/ are found, and files and objects that pages name are there."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,3 +39,33 @@ def test_every_page_is_in_the_navigation() -> None:
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page not in listed and not page.startswith("adr/")] == []
+
+
+def pages() -> dict[str, str]:
+    """All pages but the one that lists what was renamed."""
+    found = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    return {path.name: path.read_text(encoding="utf-8") for path in found if path.name != "architecture.md"}
+
+
+def test_files_that_pages_name_are_there() -> None:
+    named = [
+        (name, path) for name, text in pages().items() for path in re.findall(r"\b(?:homo_dp|tests)/[\w/]+\.py\b", text)
+    ]
+    assert len(named) > 20
+    assert [(name, path) for name, path in named if not (ROOT / path).is_file()] == []
+
+
+def is_there(dotted: str) -> bool:
+    """Whether a dotted name is a module, or an object that one has."""
+    module, _, name = dotted.rpartition(".")
+    try:
+        importlib.import_module(dotted)
+        return True
+    except ModuleNotFoundError:
+        return hasattr(importlib.import_module(module), name)
+
+
+def test_objects_that_pages_name_are_there() -> None:
+    dotted = {found for text in pages().values() for found in re.findall(r"`(homo_dp\.[a-z_]+\.[\w.]*\w)`", text)}
+    assert len(dotted) > 5
+    assert [name for name in sorted(dotted) if not is_there(name)] == []
