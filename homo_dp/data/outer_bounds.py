@@ -1,7 +1,7 @@
-"""Draft outer bounds of columns from their names alone: wide enough to hold what such a column can hold.
+"""Draft outer bounds of columns from their names and types alone: wide enough to hold what such a column can hold.
 
 No row is read, so the draft tells nothing of the table; it is for a person to check. With ``data.scaling: private`` a
-run then learns working bounds within them under its budget.
+run then learns working bounds within them under its budget, and the levels of columns of words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from os import PathLike
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
 from homo_dp.data.describe import NOBODY, Draft, check_given, form_lines, is_identifier, is_label, is_party, yaml_line
-from homo_dp.data.readers import header, sniff
+from homo_dp.data.readers import column_types, header, sniff
 
 ANYTHING = (-1e6, 1e6)
 _KEYS = {"label": "label", "id": "id", "party": "party_column", "user": "user_column"}
@@ -33,6 +33,11 @@ _WORDS: tuple[tuple[str, tuple[float, float]], ...] = (
     (r"count|number|num|n|qty|quantity|visits", (0, 1e6)),
     (r"score|grade|points|rating", (-1e3, 1e4)),
 )
+# Words of columns that hold words or codes: their levels are learnt.
+_LEVELS = (
+    r"city|town|ward|country|region|state|province|county|gender|sex|race|ethnicity|marital|education|occupation|job|"
+    r"category|class|type|kind|status|group|code|colou?r|brand|language|currency|department|diagnosis|product|channel"
+)
 
 
 def outer_bounds(name: str) -> tuple[float, float]:
@@ -41,11 +46,26 @@ def outer_bounds(name: str) -> tuple[float, float]:
     >>> outer_bounds("age"), outer_bounds("Annual income"), outer_bounds("x7")
     ((0, 150), (-100000000.0, 100000000.0), (-1000000.0, 1000000.0))
     """
-    words = set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
+    words = _words(name)
     for pattern, bounds in _WORDS:
         if any(re.fullmatch(pattern, word) for word in words):
             return bounds
     return ANYTHING
+
+
+def has_levels(name: str, typed: str | None = None) -> bool:
+    """Whether a column holds words or codes: by its type where the file states one, else by its name.
+
+    >>> has_levels("home_city"), has_levels("x7"), has_levels("x7", "text"), has_levels("ward", "number")
+    (True, False, True, False)
+    """
+    if typed is not None:
+        return typed == "text"
+    return any(re.fullmatch(_LEVELS, word) for word in _words(name)) and outer_bounds(name) == ANYTHING
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
 
 
 def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = None) -> Draft:
@@ -54,14 +74,14 @@ def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | Non
     `given` names columns by role, as for `describe.draft`; what is not given is guessed by the names alone, and said.
     """
     form, numbers = sniff(path)
-    names = header(path, form)
+    names, types = header(path, form), column_types(path)
     wanted = {role: name for role, name in (given or {}).items() if name}
     check_given(path, wanted, names)
     roles, guesses = _roles(names, wanted)
     shown = printable(masked(str(path)))
     lines = [
         f"# outer bounds by the names of the columns of {shown}; no row was read. Check each one: give",
-        "# levels: [...] to a column of words, and list free text in drop",
+        "# levels: private, or a list, to a column of words, and list free text in drop",
         "data:",
         "  scaling: private",
         "  bounds_source: public",
@@ -76,7 +96,9 @@ def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | Non
     for name in names:
         if name not in roles.values():
             low, high = outer_bounds(name)
-            lines.append(f"    {yaml_line(name)}: {{bounds: [{low:g}, {high:g}], missing: middle}}")
+            numeric = f"bounds: [{low:g}, {high:g}], missing: middle"
+            said = "levels: private" if has_levels(name, types.get(name)) else numeric
+            lines.append(f"    {yaml_line(name)}: {{{said}}}")
     return Draft("\n".join(lines) + "\n", tuple(guesses))
 
 

@@ -175,6 +175,25 @@ def _checked_names(names: list[str], file: str) -> list[str]:
     return names
 
 
+def column_types(path: str | PathLike[str]) -> dict[str, str]:
+    """`text` or `number` for the columns of a file that states types of them (Parquet); no row is read.
+
+    A number in a column of text, or a code in one of numbers, is not known here: a person checks.
+    """
+    if table_in_memory(path) is not None or is_database(path) or not is_parquet(file := checked(path)):
+        return {}
+    with _explained(file, (), COMMAS):
+        schema = pyarrow.parquet.read_schema(file)
+    found = {}
+    for field in schema:
+        kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
+        words = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+        plain = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind)
+        if words or plain:
+            found[str(field.name)] = "text" if words else "number"
+    return found
+
+
 def is_parquet(file: Path) -> bool:
     return file.suffix.lower() in _PARQUET
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.privacy.ledger.rows import SIGNED
 from tests.processes.parts import PARTIES, RUN, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
@@ -56,8 +57,12 @@ def check(folder: Path) -> None:
     assert [row["round"] for row in found["rounds"]] == list(range(1, ROUNDS + 1))
     sets: dict[str, set[str]] = {}
     for party in PARTIES:
-        paid = [row.round for row in ledger_rows(folder / party / "ledger.sqlite")]
+        rows = ledger_rows(folder / party / "ledger.sqlite")
+        paid = [row.round for row in rows if row.kind == "update"]
+        marked = [row.round for row in rows if row.kind == SIGNED]
         assert len(paid) == len(set(paid))
+        assert len(marked) == len(set(marked))
+        assert len(paid) + len(marked) == len(rows)
         assert {row["round"] for row in found["rounds"] if party in row["replied"]} <= set(paid)
         for path in (folder / party / "state" / RUN / "sums").iterdir():
             if (name := unquote(path.name)).startswith("agreed "):
