@@ -1,5 +1,6 @@
 """NbAFL between processes: the schedule that everybody computes for itself, and either ledger."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.federation.nbafl_parts import closed_form
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
+from tests.transport.nats_server import NatsServer
 
 # 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
 SETTINGS: dict[str, Any] = {"epsilon": 10.0, "clip_norm": 3.0, "exposures": 2, "min_dataset_size": 100}
@@ -45,12 +47,17 @@ def test_each_party_uploads_as_often_as_planned_and_says_what_it_spent(
         assert "the nominal epsilon 10 is the paper's" in cluster.log(party)
 
 
-def test_under_masks_nobody_trusts_the_aggregator_and_kills_change_nothing(tmp_path: Path, zygote: Zygote) -> None:
+@pytest.mark.parametrize("transport", ["directory", pytest.param("nats", marks=pytest.mark.faults)])
+def test_under_masks_nobody_trusts_the_aggregator_and_kills_change_nothing(
+    tmp_path: Path, zygote: Zygote, transport: str
+) -> None:
     victims = [
         Victim("party_1", ["outbox.after_charge:3", "party.before_sums:2"]),
         Victim(AGGREGATOR, ["aggregator.received:12"]),
     ]
-    with Cluster(tmp_path, rounds=4, zygote=zygote) as cluster:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        cluster = stack.enter_context(Cluster(tmp_path, server, rounds=4, zygote=zygote))
         cluster.change(AGGREGATOR, "privacy", mechanism="nbafl", secure_aggregation=True)
         cluster.change(AGGREGATOR, "nbafl", **SETTINGS, noise_at_upload=False)
         for party in PARTIES:
