@@ -82,6 +82,7 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
             axes.plot(x, y, "o", color=colour, markersize=5, label=f"told to the {observer.replace('_', ' ')}")
             axes.legend(frameon=False)
     axes.set_ylim(bottom=0)
+    axes.set_xlim(0.5, len(number) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("run, in the order of the ledger")
     axes.set_ylabel("epsilon of the run")

@@ -184,22 +184,39 @@ def test_an_empty_cohort_is_an_empty_sum() -> None:
         assert (none.replies, none.bits, float(none.updates.norm())) == (0, 0.0, 0.0)
 
 
-def moved_by_one_more() -> float:
+def moved_by_one_more(**train: float) -> float:
     """By how many clip norms one user more moves the sum of all others, where steps make a rounding large."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
     users = ragged_users((10,), sizes=[7] * 19 + [40])
-    config = user_config({"train.local_epochs": 20, "train.batch_size": 40, "train.learning_rate": 10.0})
+    keys = {"local_epochs": 20, "batch_size": 40, "learning_rate": 10.0} | train
+    config = user_config({f"train.{name}": value for name, value in keys.items()})
     mechanism = user_mechanism(config, parameters=sum(each.numel() for each in model.parameters()))
-    training = cohort_training(model, binary_logistic, users, config.train, apart=True)
+    training = cohort_training(model, binary_logistic, users, config.train)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     groups = (torch.arange(20), torch.arange(19), torch.tensor([19]))
     everybody, others, one = (training.run(mechanism, group, weights, 1).updates for group in groups)
     return float((everybody - others - one).norm()) / mechanism.clip_norm
 
 
-def test_nobody_s_update_depends_on_who_else_is_trained_where_users_are_apart() -> None:
-    assert moved_by_one_more() < 1e-12  # together it was 0.01 here, and 1.3 after 100 epochs at a rate of 30
+@pytest.mark.parametrize("train", [{}, {"learning_rate": 0.5, "momentum": 0.95}], ids=str)
+def test_nobody_s_update_depends_on_who_else_is_trained_where_steps_are_large(train: dict[str, float]) -> None:
+    assert moved_by_one_more(**train) < 1e-12  # together it was 0.01 at the rate of 10, and 1.3 after 100 epochs at 30
+
+
+def test_users_whose_settings_somebody_else_chose_are_apart_and_so_are_those_with_large_steps() -> None:
+    users = ragged_users()
+    for apart, rate, momentum, expected in (
+        (False, 1.0, 0.0, False),
+        (False, 0.1, 0.9, False),
+        (True, 0.1, 0.0, True),
+        (False, 1.1, 0.0, True),
+        (False, 0.2, 0.9, True),
+    ):
+        train = TrainConfig(local_steps=1, learning_rate=rate, momentum=momentum)
+        chosen = cohort_training(nn.Linear(6, 1), binary_logistic, users, train, apart=apart)
+        assert isinstance(chosen, Together)
+        assert chosen.apart is expected
 
 
 def test_linear_and_vectorised_models_are_trained_together() -> None:
