@@ -6,6 +6,8 @@ from pydantic import model_validator
 
 from homo_dp.config.base import Conflict, Counts, Flag, ImportPath, Number, Positive, Section, key, mapping, section
 
+IMAGE_FEATURES = ("scattering", "scattering2")  # linear models on fixed features of images
+
 
 class TemperedSigmoidConfig(Section):
     """scale * sigmoid(temperature * x) - offset; the defaults are those of Papernot et al. 2020 for MNIST."""
@@ -18,10 +20,10 @@ class TemperedSigmoidConfig(Section):
 class ModelConfig(Section):
     """Which model, and its shape."""
 
-    name: Literal["logistic_regression", "linear_regression", "mlp", "cnn", "scattering"] = key(
+    name: Literal["logistic_regression", "linear_regression", "mlp", "cnn", "scattering", "scattering2"] = key(
         "logistic_regression",
-        "A built-in model. Logistic regression is binary or multinomial by the classes; `scattering` is one on fixed "
-        "features of images.",
+        "A built-in model. Logistic regression is binary or multinomial by the classes; `scattering2` is one on fixed "
+        "features of images, `scattering` one on fewer kinds of them.",
     )
     task: Literal["classification", "regression"] | None = key(
         None, "What an `mlp`, `cnn` or factory predicts; null: regression for linear_regression, else classification."
@@ -52,7 +54,7 @@ class ModelConfig(Section):
         fixed = {
             "linear_regression": "regression",
             "logistic_regression": "classification",
-            "scattering": "classification",
+            **dict.fromkeys(IMAGE_FEATURES, "classification"),
         }
         if self.factory is None and fixed.get(self.name, self.task) != self.task:
             raise Conflict(

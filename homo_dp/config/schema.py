@@ -10,7 +10,7 @@ from homo_dp.config.base import Conflict, Section, section
 from homo_dp.config.data import ColumnConfig, DataConfig, ImageConfig, PartitionConfig
 from homo_dp.config.federation import FederationConfig, PartyConfig, TransportConfig
 from homo_dp.config.metrics import MetricsConfig
-from homo_dp.config.model import ModelConfig
+from homo_dp.config.model import IMAGE_FEATURES, ModelConfig
 from homo_dp.config.nbafl import NbaflConfig
 from homo_dp.config.output import OutputConfig, PredictConfig, ReportConfig, TrackingConfig
 from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, PrivacyConfig, SharedNoiseKeys
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-LINEAR_MODELS = ("logistic_regression", "linear_regression", "scattering")
+LINEAR_MODELS = ("logistic_regression", "linear_regression", *IMAGE_FEATURES)
 MECHANISM_SECTIONS = ("nbafl", "statistics")  # settings of one mechanism in a section under its name
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from homo_dp.config.model import IMAGE_FEATURES
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import LATER, Categorical, Column, Date, Label, Level, Numeric
 from homo_dp.data.embedded import shipped_columns, shipped_label
@@ -161,7 +162,7 @@ def wants_images(config: Config) -> bool:
     """Whether the model takes (channels, height, width); an own factory says so with data.image.shape."""
     if config.model.factory is not None:
         return config.data.image is not None and config.data.image.shape is not None
-    return config.model.name in ("cnn", "scattering")
+    return config.model.name in ("cnn", *IMAGE_FEATURES)
 
 
 def _column(name: str, block: ColumnConfig) -> Column:

@@ -10,11 +10,12 @@ from homo_dp.data.columns import Level
 from homo_dp.data.declared import described_names, feature_columns, is_pattern, label_of, wants_images
 from homo_dp.data.embedded import shipped_columns
 from homo_dp.data.encoding import Encoding
-from homo_dp.data.images import is_there
+from homo_dp.data.images import is_image_file, is_there
 from homo_dp.data.parties import file_encoding, load_federation
 from homo_dp.data.public_encoding import public_encoding
 
 if TYPE_CHECKING:
+    from homo_dp.config.data import DataConfig
     from homo_dp.config.schema import Config
 
 
@@ -36,13 +37,22 @@ def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
 
 
 def declared_encoding(config: Config) -> Encoding:
-    """How rows are encoded, by the config (and the header of a file where it describes columns by patterns)."""
+    """How rows are encoded, by the config, and by the header of a file where that leaves something open."""
     data = config.data
     if data.embedded is not None and not data.files:
         return load_federation(config).encoding
-    if any(map(is_pattern, data.columns)) and data.use is None and data.files:
-        return file_encoding(config, next(iter(data.files.values())))
-    return public_encoding(config)
+    described_by = _file_that_says(data)
+    return public_encoding(config) if described_by is None else file_encoding(config, described_by)
+
+
+def _file_that_says(data: DataConfig) -> str | None:
+    """The file whose header has what the config leaves open: names that a pattern matches, or the shape of images."""
+    first = next(iter(data.files.values()), None)
+    if first is None:
+        return None
+    patterns = any(map(is_pattern, data.columns)) and data.use is None
+    shape_is_open = data.image is None or data.image.shape is None
+    return first if patterns or (shape_is_open and is_image_file(first)) else None
 
 
 def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | None]:
@@ -54,8 +64,9 @@ def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | N
     if data.image is not None and data.image.shape is not None:
         shape = tuple(data.image.shape)
         return (shape if wants_images(config) else (prod(shape),)), label_of(config).classes
-    if any(map(is_pattern, data.columns)) and data.use is None and data.files:
-        encoding = file_encoding(config, next(iter(data.files.values())))
+    described_by = _file_that_says(data)
+    if described_by is not None:
+        encoding = file_encoding(config, described_by)
         return encoding.input_shape, encoding.classes
     names = [*described_names(data), data.label]
     if data.columns_from is not None:

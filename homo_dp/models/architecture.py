@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
+from homo_dp.config.model import IMAGE_FEATURES
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.activations import ACTIVATIONS
 
-NAMES = ("logistic_regression", "linear_regression", "mlp", "cnn", "scattering")
+NAMES = ("logistic_regression", "linear_regression", "mlp", "cnn", *IMAGE_FEATURES)
+LEAST_SIDES = {"scattering": 2, "scattering2": 4}  # pixels
 LARGEST_WIDTH = 1 << 24
 MOST_LAYERS = 256
 DEFAULT_LAYERS = (64,)
@@ -86,11 +88,17 @@ class Architecture:
             raise ConfigError("model.input_shape=[]: the data have no feature columns; check data.use and data.drop")
         if self.inputs > LARGEST_WIDTH:
             raise ConfigError(f"model.input_shape={self.input_shape}: at most {LARGEST_WIDTH} numbers a record")
-        if self.name in ("cnn", "scattering") and self.factory is None:
+        if self.name in ("cnn", *IMAGE_FEATURES) and self.factory is None:
             if len(self.input_shape) != 3:
                 raise ConfigError(
                     f"model.name={self.name}: needs images of shape (channels, height, width), the data have shape "
                     f"{self.input_shape}; use image data or model.name=mlp"
+                )
+            least = LEAST_SIDES.get(self.name, 1)
+            if min(self.input_shape[1:]) < least:
+                raise ConfigError(
+                    f"model.name={self.name}: needs images of at least {least} x {least} pixels, the data have shape "
+                    f"{self.input_shape}; use model.name=logistic_regression or mlp"
                 )
             if self.name == "cnn" and not self.channels:
                 raise ConfigError("model.channels=[]: a cnn needs at least one block, for example [16, 32]")
@@ -132,7 +140,7 @@ def architecture_of(settings: ModelSettings, input_shape: Sequence[int], outputs
     factory = settings.factory or None
     name = "factory" if factory else settings.name
     tempered = settings.tempered if settings.activation == "tempered_sigmoid" and not factory else None
-    plain = name in ("logistic_regression", "linear_regression", "scattering", "factory")
+    plain = name in ("logistic_regression", "linear_regression", *IMAGE_FEATURES, "factory")
     layers = settings.layers
     if layers is None:
         layers = DEFAULT_LAYERS if name == "mlp" else ()

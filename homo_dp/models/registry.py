@@ -14,10 +14,13 @@ from homo_dp.models.activations import activation
 from homo_dp.models.architecture import Architecture, ModelSettings, architecture_of
 from homo_dp.models.builtin import cnn, linear_regression, logistic_regression, mlp
 from homo_dp.models.factory import check_loss, factory_model
-from homo_dp.models.scattering import scattering
+from homo_dp.models.fixed_features import FixedFeatures, on_features
+from homo_dp.models.scattering import Scattering
+from homo_dp.models.scattering2 import Scattering2
 from homo_dp.models.task import Loss, Task, task_for
 
 BYTES_PER_WEIGHT = 4
+FRONT_ENDS: dict[str, type[FixedFeatures]] = {"scattering": Scattering, "scattering2": Scattering2}
 COPIES = 3  # the least that any run holds: the global weights, a party's model, and its gradient or update
 
 
@@ -104,8 +107,9 @@ def build_module(
         return logistic_regression(inputs, outputs, generator, bias=bias, flatten=flatten), None
     if architecture.name == "linear_regression":
         return linear_regression(inputs, generator, bias=bias, flatten=flatten), None
-    if architecture.name == "scattering":
-        return scattering(architecture.input_shape, outputs, generator, bias=bias), None
+    if architecture.name in FRONT_ENDS:
+        front = FRONT_ENDS[architecture.name](architecture.input_shape)
+        return on_features(front, outputs, generator, bias=bias), None
     layers = architecture.layers
     if architecture.name == "mlp":
         return mlp(inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten), None

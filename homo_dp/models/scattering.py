@@ -3,57 +3,47 @@
 How strong the edges of an image are in eight directions at two scales, averaged over squares: the first order of a
 wavelet scattering (Bruna & Mallat 2013). A linear model on them has few weights for noise to spoil, and is better at a
 small epsilon than a network (Tramer & Boneh 2021). Filters are constants of this file; each image is scaled by itself,
-so that every row has the same, public norm. The second order was tried: on generated images its many features cost
-more noise than they gave.
+so that every row has the same, public norm. ``scattering2.py`` has the second order too, and is what the rules choose.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from homo_dp.models.builtin import zero_linear
+from homo_dp.models.fixed_features import FixedFeatures, unit
 
 ANGLES = 8
-ROW_SQUARE = 2.0  # the square norm of an image's features: 1 for its means, 1 for its edges
 _PLACES = 7  # about so many squares a side
 _SIDE = 7  # pixels of a filter
-_PIECE = 500  # images in hand at a time
 _LEAST = 1e-6  # an image without edges has none, and is not divided by zero
 
 
-class Scattering(nn.Module):
-    """Images (n, channels, height, width) as rows of features; rows that are features already pass through.
+class Scattering(FixedFeatures):
+    """Edges, averaged over squares.
 
     >>> Scattering((1, 28, 28))(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 833])
     """
 
+    row_square = 2.0  # 1 for its means, 1 for its edges
+
     def __init__(self, input_shape: Sequence[int]) -> None:
-        super().__init__()
-        self.input_shape = tuple(input_shape)
+        super().__init__(input_shape)
         self.features = feature_count(input_shape)
 
-    def forward(self, images: Tensor) -> Tensor:
-        if images.dim() == 2 and images.shape[1] == self.features:
-            return images
-        with torch.no_grad():
-            pieces = torch.split(images.reshape(-1, *self.input_shape).float(), _PIECE)
-            parts = [self._features(piece) for piece in pieces if len(piece)]
-        return torch.cat(parts) if parts else images.new_zeros(0, self.features)
-
-    def _features(self, images: Tensor) -> Tensor:
+    def rows_of(self, images: Tensor) -> Tensor:
         square, filters = square_of(self.input_shape), wavelets().to(images.device)
         fine = F.avg_pool2d(_edges(images, filters), square)
         coarse = F.avg_pool2d(_edges(F.avg_pool2d(images, 2), filters), square // 2)
         means, places = F.avg_pool2d(images, square), fine.shape[2:]
         edges = torch.cat([fine, coarse[:, :, : places[0], : places[1]]], dim=1)
-        return torch.cat([_unit(means), _unit(edges.sqrt())], dim=1)
+        return torch.cat([unit(means.flatten(1), _LEAST), unit(edges.sqrt().flatten(1), _LEAST)], dim=1)
 
 
 def square_of(input_shape: Sequence[int]) -> int:
@@ -76,29 +66,7 @@ def feature_count(input_shape: Sequence[int]) -> int:
     return channels * (1 + 2 * ANGLES) * (height // square) * (width // square)
 
 
-def scattering(
-    input_shape: Sequence[int], outputs: int, generator: torch.Generator | None, *, bias: bool = True
-) -> nn.Sequential:
-    """Fixed features and a linear layer of logits that starts at zero."""
-    layers: OrderedDict[str, nn.Module] = OrderedDict()
-    layers["features"] = Scattering(input_shape)
-    layers["linear"] = zero_linear(feature_count(input_shape), outputs, bias, generator)
-    return nn.Sequential(layers)
-
-
-def front_end(module: nn.Module) -> Scattering | None:
-    """The part of a model that is fixed and comes before what is trained."""
-    first = next(iter(module.children()), None)
-    return first if isinstance(first, Scattering) else None
-
-
-def trained_part(module: nn.Module) -> nn.Module:
-    """A model without its fixed front end, with the same weights under the same names."""
-    if front_end(module) is None:
-        return module
-    return nn.Sequential(OrderedDict((name, part) for name, part in module.named_children() if name != "features"))
-
-
+@functools.cache
 def wavelets() -> Tensor:
     """Real and imaginary parts of Morlet wavelets in all directions: oscillations of three eighths of a turn a pixel.
 
@@ -121,15 +89,13 @@ def wavelets() -> Tensor:
 
 
 def _edges(maps: Tensor, filters: Tensor) -> Tensor:
-    """The size of the answer of every wavelet on every map."""
-    count, channels, height, width = maps.shape
-    answers = F.conv2d(maps.reshape(count * channels, 1, height, width), filters, padding=_SIDE // 2)
-    answers = answers.reshape(count, channels * ANGLES, 2, height, width)
+    """The size of the answer of every wavelet on every map; beyond its border a map is zero."""
+    return edge_sizes(F.pad(maps, (_SIDE // 2,) * 4), filters)
+
+
+def edge_sizes(padded: Tensor, filters: Tensor) -> Tensor:
+    """The size of the answer of every wavelet on every map, at the places where a filter fits."""
+    count, channels, height, width = padded.shape
+    answers = F.conv2d(padded.reshape(count * channels, 1, height, width), filters)
+    answers = answers.reshape(count, channels * ANGLES, 2, *answers.shape[2:])
     return answers.square_().sum(2).sqrt_()
-
-
-def _unit(features: Tensor) -> Tensor:
-    """Each image's features, brought to norm 1."""
-    rows = features.flatten(1)
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / norms.clamp(min=_LEAST)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.data.rows import Table
-from homo_dp.models.scattering import front_end
+from homo_dp.models.fixed_features import front_end
 from homo_dp.models.task import Task
 
 CHUNK_VALUES = 1 << 20  # features scored at a time: a layer of a network holds a multiple of them

@@ -15,7 +15,7 @@ from homo_dp.data.columns import Categorical, Date, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
-from homo_dp.models.scattering import ROW_SQUARE, feature_count
+from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
 from homo_dp.privacy.private_sum import NoiseShare
 from homo_dp.runs.auto_rules import Choice, PublicFacts, choose
@@ -70,7 +70,7 @@ def with_model(config: Config) -> Config:
     if not images or (shape is not None and min(shape[1:], default=0) < LEAST_SIDE):
         return config
     tree = config.model_dump(mode="json", exclude_unset=True)
-    put(tree, ("model", "name"), "scattering")
+    put(tree, ("model", "name"), "scattering2")
     return config_from(tree)
 
 
@@ -104,8 +104,12 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
 def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> PublicFacts:
     """What the rules go by."""
     task = task_for(encoding.classes)
-    scattered = config.model.name == "scattering"
-    numeric, categorical = (round(3 * ROW_SQUARE), 0) if scattered else _columns(encoding)
+    fixed = config.model.name in FRONT_ENDS
+    numeric, categorical = _columns(encoding)
+    width = math.prod(encoding.input_shape)
+    if fixed:
+        front = FRONT_ENDS[config.model.name](encoding.input_shape)
+        numeric, width = round(3 * front.row_square), front.features
     known = [count for count in rows.values() if count is not None]
     least = min(known, default=1)
     shared = config.privacy
@@ -118,13 +122,13 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
         sharers=sharers,
         numeric=numeric,
         categorical=categorical,
-        width=feature_count(encoding.input_shape) if scattered else math.prod(encoding.input_shape),
+        width=width,
         outputs=task.outputs,
         task=task.kind,
         linear=config.model.name in LINEAR_MODELS,
         mu=_mu(config),
         bias=config.model.bias,
-        fixed_features=scattered,
+        fixed_features=fixed,
     )
 
 

@@ -19,6 +19,7 @@ Settings = Mapping[str, Any]
 LARGEST_SAMPLE = 4000  # rows of a network's step
 SMALL_CLIP = 0.1
 LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
+LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
 MUCH_DETAIL = 300.0  # from here on more rounds cost no more than their messages
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
@@ -74,6 +75,11 @@ class PublicFacts:
         """rho: kappa for each weight of an output."""
         return self.kappa / (self.width + 1)
 
+    @property
+    def least_detail(self) -> float:
+        """From which rho on a second moment is worth its noise."""
+        return LEAST_OF_IMAGES if self.fixed_features else LEAST_DETAIL
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -93,7 +99,7 @@ def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
     if mechanism != CHOSEN or solver == "sgd":
         return full_batches(facts, mechanism)
     wide = facts.width > WIDEST_MOMENT
-    if solver == "gradient" or (solver == "auto" and (facts.detail < LEAST_DETAIL or wide)):
+    if solver == "gradient" or (solver == "auto" and (facts.detail < facts.least_detail or wide)):
         return by_gradient(facts)
     return by_second_moment(facts)
 
@@ -102,7 +108,7 @@ def by_second_moment(facts: PublicFacts) -> Choice:
     """One noisy second moment, then 16 gradients in coordinates in which rows are alike."""
     rho = facts.detail
     regression = facts.task == "regression"
-    clip = min(1.5, 0.35 * max(1.0, rho / 3) ** 0.3)
+    clip = _clip_of(facts)
     settings: dict[str, Any] = {
         "train.solver": "second_moment",
         "train.rounds": _rounds_of(facts),
@@ -111,15 +117,22 @@ def by_second_moment(facts: PublicFacts) -> Choice:
         "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
         "train.learning_rate": 0.5 if regression else _rate_of(facts),
         "train.server_optimizer": "fedavg" if regression else momentum(_momentum_of(facts)),
-        "train.averaging": {"kind": "tail", "tail": 0.3 if rho > MUCH_DETAIL else 0.5},
+        "train.averaging": {"kind": "tail", "tail": 0.3 if rho > MUCH_DETAIL or facts.fixed_features else 0.5},
         **FULL_BATCH,
     }
     why = (
-        f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from {LEAST_DETAIL:g})",
+        f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from {facts.least_detail:g})",
         f"rows are clipped to {facts.row_norm:.3g}, gradients to {clip:.2g} of a typical row: less noise hurts less "
         "than fewer rows heard, the more so the fewer there are",
     )
     return Choice(settings, why, expected(facts))
+
+
+def _clip_of(facts: PublicFacts) -> float:
+    """Of a typical row. Images are seldom doubtful, so that few gradients are as long as a row."""
+    if facts.fixed_features:
+        return min(1.0, 0.25 * math.pow(facts.detail / 10, 0.3))
+    return min(1.5, 0.35 * math.pow(max(1.0, facts.detail / 3), 0.3))
 
 
 def _rounds_of(facts: PublicFacts) -> int:
@@ -127,7 +140,7 @@ def _rounds_of(facts: PublicFacts) -> int:
     if facts.task == "regression":
         return 4
     if facts.fixed_features:
-        return 64
+        return int(min(96.0, max(32.0, 11 * math.sqrt(facts.detail))))
     if facts.task == "multiclass":
         return 16
     return 39 if facts.detail > MUCH_DETAIL else 19 if facts.detail > 25 else 16
@@ -135,8 +148,10 @@ def _rounds_of(facts: PublicFacts) -> int:
 
 def _rate_of(facts: PublicFacts) -> float:
     """Short steps where noise is much of them: they end closer to zero, where a model knows how little it knows."""
+    if facts.fixed_features:
+        return min(2.5, max(1.2, 0.45 * math.pow(facts.detail, 0.35)))
     if facts.task == "multiclass":
-        return 3.0 if facts.detail > 60 or facts.fixed_features else 2.0
+        return 3.0 if facts.detail > 60 else 2.0
     if facts.detail > MUCH_DETAIL:
         return 4.0
     return min(3.0, max(1.0, math.pow(facts.detail / 3, 0.33)))
@@ -144,9 +159,9 @@ def _rate_of(facts: PublicFacts) -> float:
 
 def _momentum_of(facts: PublicFacts) -> float:
     """Probabilities of many classes are far from one half, where the loss is flatter: more momentum makes up for it."""
-    if facts.task == "multiclass":
-        return 0.85 if facts.fixed_features else 0.75
-    return 0.6
+    if facts.fixed_features:
+        return 0.85
+    return 0.75 if facts.task == "multiclass" else 0.6
 
 
 def by_gradient(facts: PublicFacts) -> Choice:

@@ -26,6 +26,7 @@ SHORT_MODELS = {
     "mlp": "mlp",
     "cnn": "cnn",
     "scattering": "scat",
+    "scattering2": "scat2",
 }
 
 

@@ -42,8 +42,8 @@ from homo_dp.federation.sessions.plan import PlanJson, agree, difference, hides_
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
 from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
 from homo_dp.models.device import torch_device
+from homo_dp.models.fixed_features import front_end
 from homo_dp.models.registry import BuiltModel
-from homo_dp.models.scattering import front_end
 from homo_dp.models.scoring import load_into, round_metrics, with_features
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Ledger

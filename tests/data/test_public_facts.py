@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -42,3 +43,10 @@ def test_an_image_is_flat_unless_the_model_wants_its_shape() -> None:
 def test_no_column_is_said() -> None:
     with pytest.raises(ConfigError, match=r"data\.columns: is empty"):
         public_shape(config(files={"a": "gone.csv"}, classes=[0, 1]))
+
+
+def test_the_shape_of_images_is_read_from_their_file_where_it_is_not_declared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((4, 6, 5), dtype=np.uint8), y=[0, 1, 0, 1])
+    asked = config({"name": "cnn"}, files={"a": str(tmp_path / "a.npz")}, classes=[0, 1])
+    assert public_shape(asked) == ((1, 6, 5), (0, 1))
+    assert declared_encoding(asked).input_shape == (1, 6, 5)

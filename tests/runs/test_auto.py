@@ -121,7 +121,7 @@ def test_images_get_fixed_features(tmp_path: Path) -> None:
         "train.evaluate_every": 0,
     }
     config = load_config(None, keys)
-    assert with_model(config).model.name == "scattering"
+    assert with_model(config).model.name == "scattering2"
     assert with_model(load_config(None, {**keys, "model.name": "mlp"})).model.name == "mlp"
     run = Simulation(config, lambda row, numbers: None)
     outcome = run.run()

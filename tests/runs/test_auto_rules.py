@@ -40,3 +40,18 @@ def test_every_detail_has_something_to_expect() -> None:
     assert EXPECTED[-1][0] == math.inf
     for detail in (0.01, 2.0, 50.0, 1e6):
         assert "AUC" in (choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").expected or "")
+
+
+def test_images_are_whitened_at_much_less_detail_than_tables() -> None:
+    few = {"rows": 2000, "width": 800, "task": "multiclass", "outputs": 10, "mu": 0.7}
+    assert choose(facts(**few), "dp_fedsgd").settings["train.solver"] == "gradient"
+    assert choose(facts(**few, fixed_features=True), "dp_fedsgd").settings["train.solver"] == "second_moment"
+
+
+def test_the_rules_for_images_grow_with_detail() -> None:
+    known = {"width": 800, "task": "multiclass", "outputs": 10, "mu": 0.7, "fixed_features": True}
+    found = [choose(facts(rows=rows, **known), "dp_fedsgd").settings for rows in (5_000, 60_000, 1_000_000)]
+    for key in ("train.rounds", "train.learning_rate", "privacy.max_grad_norm"):
+        values = [settings[key] for settings in found]
+        assert values == sorted(values)
+        assert values[0] < values[-1]

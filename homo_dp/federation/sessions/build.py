@@ -31,8 +31,8 @@ from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.architecture import architecture_of
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.models.device import torch_device
+from homo_dp.models.fixed_features import trained_part
 from homo_dp.models.registry import BuiltModel, build_model
-from homo_dp.models.scattering import trained_part
 from homo_dp.models.scoring import with_features
 from homo_dp.models.task import task_for
 from homo_dp.privacy.accounting.checks import check_steps, exact_steps
