@@ -17,7 +17,6 @@ from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi
 from homo_dp.privacy.errors import PrivacyError
 
 Distribution = Literal["poisson", "geometric"]
-SHAPES: Final = {"poisson": math.inf, "geometric": 1.0}  # as RepeatAndSelectDpEvent calls them
 MOST_MEAN: Final = 100.0
 
 

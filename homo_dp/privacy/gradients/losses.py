@@ -90,7 +90,7 @@ class _SquaredError:
 binary_logistic = _BinaryLogistic()
 softmax_cross_entropy = _SoftmaxCrossEntropy()
 squared_error = _SquaredError()
-KNOWN_LOSSES: tuple[Loss, ...] = (binary_logistic, softmax_cross_entropy, squared_error)
+KNOWN_LOSSES: tuple[KnownLoss, ...] = (binary_logistic, softmax_cross_entropy, squared_error)
 """Losses of which it is known that they treat each row alone."""
 
 

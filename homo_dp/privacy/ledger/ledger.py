@@ -16,7 +16,6 @@ is chained like every other, so opening the ledger may start from these sums ins
 """
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -197,11 +196,6 @@ class Ledger:
     def extract(self, run: str) -> list[dict[str, Any]]:
         """The rows of one run with plain names, for its run folder."""
         return [row.to_dict() for row in self.rows(run)]
-
-    def rows_json(self, run: str | None = None, party: str | None = None) -> str:
-        """The rows as a JSON array, one row a line."""
-        lines = [json.dumps(row.to_dict(), allow_nan=False) for row in self.rows(run, party)]
-        return "[\n" + ",\n".join(lines) + "\n]\n" if lines else "[]\n"
 
     def spent(self, dataset: str, delta: float) -> Spent:
         """What all runs released about a dataset, of all units and relations: epsilon by RDP, and by PLD beside it."""

@@ -1,5 +1,6 @@
 """The cost of a search whose winner alone is published: dp-accounting's own figures, and the draw."""
 
+import math
 from itertools import pairwise
 
 import dp_accounting
@@ -11,8 +12,10 @@ from dp_accounting.rdp import RdpAccountant
 from homo_dp.privacy.accounting.accountants import renyi, renyi_epsilon
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.accounting.renyi_bounds import ORDERS
-from homo_dp.privacy.accounting.selection import SHAPES, Distribution, secret_number, selected
+from homo_dp.privacy.accounting.selection import Distribution, secret_number, selected
 from homo_dp.privacy.errors import PrivacyError
+
+SHAPES = {"poisson": math.inf, "geometric": 1.0}  # as RepeatAndSelectDpEvent calls them
 
 
 @pytest.mark.parametrize("distribution", ["poisson", "geometric"])

@@ -27,7 +27,7 @@ def use(path: Path) -> None:
             ledger.verify()
             ledger.last_rows()
             ledger.runs()
-            ledger.rows_json("run-1")
+            ledger.extract("run-1")
             ledger.spent("table", DELTA)
             if not read_only:
                 ledger.charge(release(77), FREE)
