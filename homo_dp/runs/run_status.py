@@ -23,13 +23,14 @@ HEADER: Final = ("run", "state", "round", "of", "replied", "missing", "epsilon",
 
 
 def status(config: Config) -> Status:
-    """The runs of the side that a config is for: the party that it names, else the aggregator."""
+    """The runs of the side that a config is for (its party, else the aggregator), the last heard of first."""
     party = config.party.name
     folder = Path(config.federation.state_dir) if party is None else config.party.folder
     found: Status = {"side": "aggregator" if party is None else "party", "name": party or "aggregator"}
     found["asked"] = datetime.now(UTC).isoformat(timespec="seconds")
     found["budget"] = None if party is None else _budget(config)
-    found["runs"] = [_run(path, party is not None) for path in _folders(folder)]
+    runs = [_run(path, party is not None) for path in _folders(folder)]
+    found["runs"] = sorted(runs, key=_last_heard, reverse=True)
     return found
 
 
@@ -128,6 +129,10 @@ def _budget(config: Config) -> Status | None:
     lifetime = privacy.lifetime_epsilon
     left = None if lifetime is None else max(0.0, lifetime - spent)
     return {"epsilon_spent": spent, "lifetime_epsilon": lifetime, "epsilon_left": left, "ledger_rows": releases}
+
+
+def _last_heard(run: Status) -> str:
+    return str(run["last_event"]["time"]) if run["last_event"] else ""
 
 
 def _clock(when: object) -> str:

@@ -1,5 +1,6 @@
 """What the folders of runs say about them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,13 @@ def test_a_run_that_was_told_to_end_is_stopped_and_not_in_error(tmp_path: Path) 
         with pytest.raises(type(error)), kept_events(tmp_path / "loans"), told_errors():
             raise error
         assert status_of(own)["runs"][0]["state"] == "stopped"
+
+
+def test_runs_that_were_heard_of_last_come_first(tmp_path: Path) -> None:
+    own = load_config(None, {"federation.state_dir": str(tmp_path)})
+    for run, hour in (("loans-1", 9), ("loans-10", 11), ("loans-2", 10)):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "lock").touch()
+        event = {"time": f"2027-01-01T{hour:02}:00:00.000Z", "level": "INFO", "event": "replied"}
+        (tmp_path / run / "events.jsonl").write_text(json.dumps(event) + "\n")
+    assert [run["run"] for run in status_of(own)["runs"]] == ["loans-10", "loans-2", "loans-1"]
