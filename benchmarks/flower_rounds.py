@@ -1,6 +1,6 @@
 """Seconds a round on Flower, and what a party's site computes for it: with a party that stays, and one that does not.
 
-.venv-flower/bin/python -m benchmarks.flower_rounds [ROUNDS]     (minutes; the environment of make demo-flower)
+PYTHONPATH=. .venv-flower/bin/python benchmarks/flower_rounds.py [ROUNDS]     (minutes; as make demo-flower)
 
 Flower starts a ClientApp anew for every message. Ours is a courier without torch, and the party beside it stays warm.
 To see what that saves, the second run kills the party after every round, so that each round pays for a start of it, as

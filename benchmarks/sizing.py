@@ -1,28 +1,38 @@
 """What a round costs an aggregator: bytes and seconds against parties and parameters, for docs/deploy.md.
 
-python -m benchmarks.sizing     (about a minute; CPU seconds, one thread)
+python benchmarks/sizing.py     (two minutes; CPU seconds, one thread)
 
 Two measurements. One sealed update of d parameters: bytes on the wire, and CPU seconds to seal it at a party and to
-open, check and add it at the aggregator. And whole exchanges of a round over a shared folder with N parties, weights
-there and updates back, to see that the cost is N times that of one.
+open, check and add it at the aggregator. And whole rounds with N parties, weights there and updates back, over a shared
+folder and over a NATS server on this machine; the parties share one process beside the aggregator's and answer at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.directory import DirectoryTransport
 from homo_dp.transport.keys import KeyPair, new_key_pair
+from homo_dp.transport.nats.queue import NatsTransport
 from homo_dp.transport.sealing import Sealer
+from tests.transport.nats_server import NatsServer
 
 PARAMETERS = (31, 10_000, 100_000, 1_000_000, 10_000_000)
-PARTIES = (10, 100, 1000)
-FEW = 10_000  # parameters in the rounds over a folder
+PARTIES = {"folder": (10, 100, 1000), "NATS": (10, 100, 300)}
+FEW = 10_000  # parameters in whole rounds
+_PATIENCE = 300.0
+Open = Callable[[Sealer], Transport]
 
 
 def main() -> None:
@@ -32,11 +42,12 @@ def main() -> None:
     for size in PARAMETERS:
         held, seal, take = one_update(size)
         print(f"| {size:,} | {held:,} | {1000 * seal:.2f} | {1000 * take:.2f} |", flush=True)
-    print(f"\n| parties, {FEW:,} parameters, shared folder | CPU s of the aggregator a round | seconds a round |")
-    print("|---|---|---|")
-    for count in PARTIES:
-        spent, seconds = one_round(count)
-        print(f"| {count:,} | {spent:.2f} | {seconds:.2f} |", flush=True)
+    print(f"\n| parties, {FEW:,} parameters | over | CPU s of the aggregator a round | seconds a round |")
+    print("|---|---|---|---|")
+    for way, counts in PARTIES.items():
+        for count in counts:
+            spent, seconds = one_round(way, count)
+            print(f"| {count:,} | {way} | {spent:.2f} | {seconds:.2f} |", flush=True)
 
 
 def one_update(size: int) -> tuple[int, float, float]:
@@ -56,33 +67,55 @@ def one_update(size: int) -> tuple[int, float, float]:
     return held, sorted(seals)[2], sorted(takes)[2]
 
 
-def one_round(count: int) -> tuple[float, float]:
-    """CPU seconds of the aggregator, and seconds in all, of one round with `count` parties that answer at once."""
+def one_round(way: str, count: int) -> tuple[float, float]:
+    """CPU seconds of the aggregator, and seconds, of one round with `count` parties that answer at once."""
     names = [f"party_{number}" for number in range(count)]
     parties, aggregator = _sealers(names)
-    tensor = torch.randn(FEW)
-    with tempfile.TemporaryDirectory() as folder:
-        end, total = DirectoryTransport(Path(folder), "run", aggregator), torch.zeros(FEW, dtype=torch.float64)
-        ends = {name: DirectoryTransport(Path(folder), "run", parties[name]) for name in names}
-        started, spent = time.perf_counter(), 0.0
-        begun = time.process_time()
-        for name in names:
-            end.send(Message("run", 1, AGGREGATOR, name, "weights", {"w": tensor}))
-        spent += time.process_time() - begun
-        for name in names:
-            asked = ends[name].receive(10)
-            ends[name].send(Message("run", 1, name, AGGREGATOR, "update", {"w": tensor}, {"releases": ["update"]}))
+    tensor, total = torch.randn(FEW), torch.zeros(FEW, dtype=torch.float64)
+    with tempfile.TemporaryDirectory() as folder, _transports(way, Path(folder), names) as opened:
+        forked = multiprocessing.get_context("fork")
+        ready = forked.Event()
+        others = forked.Process(target=_answer, args=(opened, parties, ready), daemon=True)
+        others.start()
+        end = opened(aggregator)
+        ready.wait(_PATIENCE)
+        spent = seconds = 0.0
+        for number in (1, 2):  # the first is for connections to settle
+            started, begun = time.perf_counter(), time.process_time()
+            for name in names:
+                end.send(Message("run", number, AGGREGATOR, name, "weights", {"w": tensor}))
+            for _ in names:
+                message = end.receive(_PATIENCE)
+                if message is None:
+                    raise RuntimeError("an update did not come")
+                total += message.tensors["w"]
+                end.done(message)
+            spent, seconds = time.process_time() - begun, time.perf_counter() - started
+        others.kill()
+        others.join()
+        end.close()
+        return spent, seconds
+
+
+def _answer(opened: Open, parties: dict[str, Sealer], ready: multiprocessing.synchronize.Event) -> None:
+    ends = {name: opened(sealer) for name, sealer in parties.items()}
+    ready.set()
+    for number in (1, 2):
+        for name, end in ends.items():
+            asked = end.receive(_PATIENCE)
             if asked is not None:
-                ends[name].done(asked)
-        begun = time.process_time()
-        for _ in names:
-            message = end.receive(10)
-            if message is None:
-                raise RuntimeError("an update did not come")
-            total += message.tensors["w"]
-            end.done(message)
-        spent += time.process_time() - begun
-        return spent, time.perf_counter() - started
+                end.send(Message("run", number, name, AGGREGATOR, "update", asked.tensors, {"releases": ["update"]}))
+                end.done(asked)
+    time.sleep(_PATIENCE)
+
+
+@contextlib.contextmanager
+def _transports(way: str, folder: Path, names: list[str]) -> Iterator[Open]:
+    if way == "folder":
+        yield lambda sealer: DirectoryTransport(folder, "run", sealer)
+        return
+    with NatsServer(folder, names) as server:
+        yield lambda sealer: NatsTransport(server.config(sealer.name), "run", sealer, connect_timeout=_PATIENCE)
 
 
 def _sealers(names: list[str]) -> tuple[dict[str, Sealer], Sealer]:

@@ -13,7 +13,7 @@ import yaml
 
 from pipelines.demo_federation import PARTIES, ROOT
 from pipelines.demo_flower import FlowerFederation, wait_for_outputs
-from tests.flower.test_flower import conf, federation, releases, rounds_kept, until
+from tests.flower.test_flower import conf, federation, is_free, releases, rounds_kept, stop_run, until
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(1800)]
 __all__ = ["federation"]
@@ -88,17 +88,26 @@ def test_nbafl_and_dp_fedavg_under_masks_at_parties_that_serve(federation: Flowe
 
 
 def test_a_node_that_comes_late_joins_where_the_run_is(federation: FlowerFederation) -> None:
-    folder, run = federation.folder, "hospitals-1"
+    folder, run, rounds = federation.folder, "hospitals-1", 6
     federation.start_superlink()
     for name in PARTIES[:2]:
         federation.start_node(name, conf(name))
-    running = federation.run(conf("federation"), "train.rounds=5,federation.min_parties=2,federation.round_timeout=15")
+    params = f"train.rounds={rounds},federation.min_parties=2,federation.round_timeout="
+    federation.run(conf("federation"), params + "20")  # how long the first round waits for the one that is not there
     until(lambda: rounds_kept(folder, run) >= 1, federation)
+    stop_run(federation)
+    until(lambda: is_free(folder / "state" / "aggregator" / run), federation)
+    before = rounds_kept(folder, run)
+    assert before < rounds
+    running = federation.run(conf("federation"), params + "450")  # from here on nobody is late for being slow
+    until(lambda: "continues after round" in federation.said("flwr"), federation)
     federation.start_node(PARTIES[2], conf(PARTIES[2]))
     assert running.wait(750) == 0, federation.said("flwr")[-3000:]
     wait_for_outputs(folder, PARTIES)
-    assert [row.round for row in releases(folder, PARTIES[0])] == [1, 2, 3, 4, 5]
-    late = [row.round for row in releases(folder, PARTIES[2])]
-    assert late
-    assert late == list(range(late[0], 6))
-    assert late[0] > 1
+    answered = {name: [row.round for row in releases(folder, name)] for name in PARTIES}
+    late = answered[PARTIES[2]]
+    assert late == list(range(late[0], rounds + 1))
+    assert late[0] > before
+    for name in PARTIES[:2]:
+        assert [number for number in answered[name] if number > before] == list(range(before + 1, rounds + 1))
+        assert len(set(answered[name])) == len(answered[name])
