@@ -79,6 +79,10 @@ class NodeTransport:
             raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
         sealed = b"".join(self._sealer.seal(message).pieces)
         kinds = superseded_by(message.kind)
+        if (
+            message.kind != "refused"
+        ):  # an answer says that this party is there; a join beside it would be answered with
+            kinds = (*kinds, "join")  # the same question again, which costs the party a turn in every round
         with self._news:
             self._said = [
                 (said, data) for said, data in self._said if said.kind not in kinds or said.round > message.round

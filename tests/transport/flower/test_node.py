@@ -30,6 +30,18 @@ def test_work_that_takes_long_is_in_hand_and_is_not_sent_again(tmp_path: Path, m
         assert (last.done, last.held, len(last.sealed)) == ((tag_of(sealed),), (), 1)
 
 
+def test_a_party_that_answers_does_not_join_beside_it(tmp_path: Path) -> None:
+    """An aggregator answers a join with the weights of the round, and the party would answer those, too."""
+    with party(tmp_path) as end:
+        end.send(join())  # as after some seconds of silence
+        end.send(update())
+        (sealed,) = carry(SealedQuestion("demo"), PartyPlace(tmp_path / "bank_a.sock")).sealed
+        assert sealer(AGGREGATOR).open_bytes(sealed).kind == "update"
+        end.send(join())
+        (sealed,) = carry(SealedQuestion("demo"), PartyPlace(tmp_path / "bank_a.sock")).sealed
+        assert sealer(AGGREGATOR).open_bytes(sealed).kind == "join"
+
+
 def test_a_letter_that_is_none_ends_nothing(tmp_path: Path) -> None:
     with party(tmp_path) as end:
         end.send(join())
