@@ -29,7 +29,7 @@ from homo_dp.transport.sealing import Sealer
 from tests.transport.nats_server import NatsServer
 
 PARAMETERS = (31, 10_000, 100_000, 1_000_000, 10_000_000)
-PARTIES = {"folder": (10, 100, 1000), "NATS": (10, 100, 300)}
+PARTIES = {"folder": (10, 100, 300), "NATS": (10, 100, 300)}
 FEW = 10_000  # parameters in whole rounds
 _PATIENCE = 300.0
 Open = Callable[[Sealer], Transport]

@@ -13,7 +13,7 @@ import yaml
 
 from pipelines.demo_federation import PARTIES, ROOT
 from pipelines.demo_flower import FlowerFederation, wait_for_outputs
-from tests.flower.test_flower import conf, federation, is_free, releases, rounds_kept, stop_run, until
+from tests.flower.test_flower import conf, federation, indicators, is_free, releases, rounds_kept, stop_run, until
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow, pytest.mark.timeout(1800)]
 __all__ = ["federation"]
@@ -108,6 +108,8 @@ def test_a_node_that_comes_late_joins_where_the_run_is(federation: FlowerFederat
     late = answered[PARTIES[2]]
     assert late == list(range(late[0], rounds + 1))
     assert late[0] > before
-    for name in PARTIES[:2]:
-        assert [number for number in answered[name] if number > before] == list(range(before + 1, rounds + 1))
+    counted = indicators(folder, "aggregator")["rounds"]
+    assert isinstance(counted, list)
+    for name in PARTIES:  # of a machine that is busy, one of the others may have been late for a round before
         assert len(set(answered[name])) == len(answered[name])
+        assert {row["round"] for row in counted if name in row["replied"]} <= set(answered[name])
