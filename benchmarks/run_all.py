@@ -1,4 +1,4 @@
-"""Runs every benchmark, one after the other, and writes what they found to RESULTS.md: `make bench`.
+"""Runs every benchmark, one after the other, and writes what they found to RESULTS.md: `make bench`, under 12 minutes.
 
 Each is a process of its own that prints JSON lines; a line belongs to a figure if it has the values that the figure
 names. Exits 1 if a figure is missing or misses its bar. `--only job tables` runs some of them and writes nothing.
@@ -31,6 +31,7 @@ SCRIPTS = (
     "steps.py --model lstm",
     "steps.py --model wide --repeats 5",
     "noise.py",
+    "secure_sums.py --against-randn",
     "tables.py",
     "startup.py",
     "imports.py",
@@ -64,6 +65,7 @@ FIGURES = (
         "lr",
         "LR step",
         ("ours / plain torch", "ratio_plain", "<= 0.7"),
+        ("a size of batch that comes first / plain step", "first_size_ratio", ""),
         ("Opacus hooks / ours", "speedup_opacus", ">= 10"),
         ("our engine in an Opacus loop / plain torch", "ratio_plain_loop", ""),
         ("Opacus hooks / our engine in the same loop", "speedup_opacus_loop", ""),
@@ -74,6 +76,7 @@ FIGURES = (
         ("ours / plain torch", "ratio_plain", "<= 1.2"),
         ("CPU of the noise producer / plain torch", "noise_cpu_ratio", ""),
         ("CPU of step and noise / plain torch", "total_cpu_ratio", "<= 1.5"),
+        ("a size of batch that comes first / plain step", "first_size_ratio", ""),
         ("Opacus hooks / ours", "speedup_opacus", ">= 30"),
         ("Opacus ghost / ours", "speedup_ghost", ">= 2"),
         ("peak memory, ours / plain torch", "peak_memory_ratio", "<= 1.2"),
@@ -91,6 +94,20 @@ FIGURES = (
     *_steps("wide", "MLP of 10.7 M weights, two threads each, step", ("ours / plain torch", "ratio_plain", "<= 1.4")),
     Figure("Secure normals / torch.randn, 1e5", "ratio", "<= 6", "x", {"benchmark": "noise", "size": 100_000}),
     Figure("Secure normals / torch.randn, 1e6", "ratio", "<= 8", "x", {"benchmark": "noise", "size": 1_000_000}),
+    Figure(
+        "Discrete noise of a sum over parties / torch.randn, 1e5",
+        "share_ratio",
+        "<= 6",
+        "x",
+        {"benchmark": "noise", "size": 100_000},
+    ),
+    Figure(
+        "Masked, noised sum of 1e5 at each of 10 parties / torch.randn",
+        "ratio",
+        "<= 6",
+        "x",
+        {"benchmark": "masked_sum"},
+    ),
     Figure("CSV 30,000 x 100 to tensors / pandas.read_csv(pyarrow)", "ratio", "<= 1.5", "x", {"benchmark": "tables"}),
     Figure(
         "train --help: CPU beyond Python and pydantic",

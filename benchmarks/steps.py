@@ -7,11 +7,16 @@ Times are medians over the repeats; ratios are medians of the ratios within a re
 `ratio_plain_cpu` compares the CPU seconds of the training thread, which neighbours on a busy machine disturb less, and
 `noise_cpu_ratio` is what the thread that draws noise ahead costs, in units of a plain step. Ours is `private_training`;
 `..._loop` is the loop that Opacus' users write, with our engine: autograd of the loss is theirs, as in plain torch.
+
+A size of batch that comes for the first time is tried out (batch_invariance.py), once in a process for all parties with
+this model. That is done before the clock starts: `first_sizes` says how many, `first_size_ratio` what one costs in
+units of a plain step.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -194,6 +199,7 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
         }
     )
     contenders |= others
+    tried, trials = _try_sizes(training)
     for run, steps in contenders.values():
         run(max(3, steps // 4))
     training.noise_cpu_seconds = 0.0
@@ -207,7 +213,24 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
             cpu[name].append((time.thread_time() - busy) / steps)
             wall[name].append((time.perf_counter() - started) / steps)
     noise = training.noise_cpu_seconds / (training.steps_done - done)
-    return _report(model, training, wall, cpu, noise)
+    first = {
+        "first_sizes": tried,
+        "first_size_ratio": round(
+            (trials / tried - statistics.median(cpu["ours"])) / statistics.median(cpu["plain"]), 3
+        ),
+    }
+    return _report(model, training, wall, cpu, noise) | first
+
+
+def _try_sizes(training: PrivateTraining) -> tuple[int, float]:
+    """Take a step with every size of batch that is likely to come; how many, and the CPU seconds of all."""
+    draw, started = training._draw, time.thread_time()
+    sizes = range(BATCH - 5 * 16, BATCH + 5 * 16 + 1, training._multiple)  # within five standard deviations
+    for size in sizes:
+        training._draw = functools.partial(torch.arange, size)  # type: ignore[method-assign]
+        training.run(1)
+    training._draw = draw  # type: ignore[method-assign]
+    return len(sizes), time.thread_time() - started
 
 
 def _report(
