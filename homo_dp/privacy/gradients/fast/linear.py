@@ -47,10 +47,11 @@ class OneOutputGradients:
         parts = [module.in_features, 1, -(module.in_features + 1) % _LANES]
         self._weights = module.weight.new_zeros(sum(parts), dtype=torch.float64)
         self._total = torch.zeros_like(self._weights)
-        self._weight, self._shift, _ = torch.split(self._weights, parts)
+        weight, self._shift, _ = torch.split(self._weights, parts)
+        self._weight = weight.view(1, -1)
         self._weight_total, self._shift_total, _ = torch.split(self._total, parts)
         self._room = self._weights.new_zeros(0, sum(parts))
-        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._views: dict[int, tuple[Tensor, Tensor]] = {}  # of the room, for each size of batch
         self._not_finite = 0
         self._pieces: SameEverywhere | None = None
         if places is not None:
@@ -77,19 +78,19 @@ class OneOutputGradients:
                 clipped = torch.where(finite, clipped, 0.0)
                 rows = rows.masked_fill(~finite.unsqueeze(1), 0.0)  # a copy: later batches find their 1 for the bias
             if filling:
-                clipped[counted:] = 0.0
+                clipped.narrow(0, counted, filling).zero_()
             torch.mv(rows.t(), clipped, out=self._total)
             write_rows(sums[0], self._weight_total, accumulate)
             if self._bias:
                 write_rows(sums[1], self._shift_total, accumulate)
-        return norms[:counted].abs
+        return lambda: norms[:counted].abs()
 
     def norms_of(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows in float64 as the layer multiplies them, norms of their gradients with a sign, lengths of the rows."""
         own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
-        rows, from_table = self._rows.get(features.shape[0]) or self._room_for(features.shape[0])
+        rows, from_table = self._views.get(features.shape[0]) or self._room_for(features.shape[0])
         from_table.copy_(features if features.dim() == 2 else features.flatten(1))
-        self._weight.copy_(own["weight"][0])  # type: ignore[index]
+        self._weight.copy_(own["weight"])  # type: ignore[arg-type]
         if self._bias:
             self._shift.copy_(own["bias"])  # type: ignore[arg-type]
         outputs = torch.mv(rows, self._weights)
@@ -105,8 +106,8 @@ class OneOutputGradients:
             self._room = self._room.new_zeros((count + count // 8, self._room.shape[1]))
             # For the bias, or so that no length is zero: its weight is zero then.
             self._room[:, columns] = 1.0 if self._bias else LEAST_LENGTH
-            self._rows.clear()
-        self._rows[count] = found = self._room[:count], self._room[:count, :columns]
+            self._views.clear()
+        self._views[count] = found = self._room[:count], self._room[:count, :columns]
         return found
 
     def close(self) -> None:
