@@ -42,5 +42,5 @@ def test_a_network_without_noise_is_caught_and_a_sound_one_is_not(
     network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not is_refuted(run_of(network, 0.2))
-    monkeypatch.setattr(PrivateTraining, "_add_noise", lambda self, vectors: None)
+    monkeypatch.setattr(PrivateTraining, "_add_noise", lambda self, total, noise: None)
     assert is_refuted(run_of(network, 0.2))

@@ -45,8 +45,8 @@ def clip_of_the_batch_mean(training: PrivateTraining) -> None:
 
 
 def no_noise_in_one_layer(training: PrivateTraining) -> None:
-    def bias_only(vectors: Any) -> None:
-        training._sum[-1:] += vectors.next()[-1:] * training.noise_multiplier
+    def bias_only(total: torch.Tensor, noise: torch.Tensor) -> None:
+        total[-1:] += noise[-1:] * training.noise_multiplier
 
     training._add_noise = bias_only  # type: ignore[method-assign]
 

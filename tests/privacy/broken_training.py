@@ -34,26 +34,23 @@ class BatchMeanClip(PrivateTraining):
 class HalfNoise(PrivateTraining):
     """Adds half of the noise that it reports."""
 
-    def _add_noise(self, vectors: NoiseVectors) -> None:
-        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
-        self._sum.add_(vectors.next(), alpha=self.applied_sigma / 2)
+    def _add_noise(self, total: Tensor, noise: Tensor) -> None:
+        total.add_(noise, alpha=self.applied_sigma / 2)
 
 
 class NoNoise(PrivateTraining):
     """Computes noise and drops it."""
 
-    def _add_noise(self, vectors: NoiseVectors) -> None:
-        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
-        vectors.next().mul(self.applied_sigma)
+    def _add_noise(self, total: Tensor, noise: Tensor) -> None:
+        noise.mul(self.applied_sigma)
 
 
 class ReusedStream(PrivateTraining):
     """All trainings seed their noise alike, and start over every round."""
 
-    def _add_noise(self, vectors: NoiseVectors) -> None:
-        self.applied_sigma = self.noise_multiplier * self.max_grad_norm
+    def _add_noise(self, total: Tensor, noise: Tensor) -> None:
         generator = torch.Generator().manual_seed(0)
-        self._sum.add_(torch.randn(self._sum.shape, generator=generator, dtype=self._sum.dtype) * self.applied_sigma)
+        total.add_(torch.randn(total.shape, generator=generator, dtype=total.dtype) * self.applied_sigma)
 
 
 class SkippedEmptyBatches(PrivateTraining):
@@ -78,8 +75,8 @@ class DividedByDrawn(PrivateTraining):
         self._drawn = max(1, len(rows))
         return rows
 
-    def _release(self) -> None:
-        self._released.copy_(self._grid.round_(self._sum)).div_(self._drawn)
+    def _release(self, total: Tensor, released: Tensor) -> None:
+        released.copy_(self._grid.round_(total)).div_(self._drawn)
 
 
 class RateOfWholeBatches(PrivateTraining):

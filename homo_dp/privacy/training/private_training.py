@@ -30,7 +30,7 @@ from homo_dp.privacy.training.optimizer_state import pack_optimizer, unpack_opti
 from homo_dp.privacy.training.sgd import step_optimizer, views
 
 _STEPS = "training.steps"
-_PIECE = 1 << 16  # numbers of a long sum that several operations in a row find in the cache
+_PIECE = 1 << 16  # numbers of a long sum that get their noise and go to the grid before they leave the cache
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +94,8 @@ class PrivateTraining:
         self._sums = views(self._sum, self._parameters)
         self._released = torch.zeros(size, dtype=first.dtype, device=first.device)
         self._released_parts = views(self._released, self._parameters)
+        piece = max(1, size) if self._sum.is_cuda else _PIECE
+        self._pieces = list(zip(torch.split(self._sum, piece), torch.split(self._released, piece), strict=True))
         self._grid = Grid.of(self._noise_multiplier * self._max_grad_norm)
         self._grid.check(sampler.population * self._max_grad_norm)
         self._batches = PoissonBatches(sampler, self.noise)
@@ -221,8 +223,12 @@ class PrivateTraining:
             self._alone = None
 
     def _finish(self, vectors: NoiseVectors) -> None:
-        self._add_noise(vectors)
-        self._release()
+        self.applied_sigma = self._noise_multiplier * self._max_grad_norm
+        drawn = vectors.next().to(self._sum.device)
+        parts = (drawn,) if len(self._pieces) == 1 else torch.split(drawn, _PIECE)
+        for (total, released), noise in zip(self._pieces, parts, strict=True):
+            self._add_noise(total, noise)
+            self._release(total, released)
         for parameter, gradient in zip(self._parameters, self._released_parts, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
@@ -258,19 +264,12 @@ class PrivateTraining:
             self._batch = self._features.new_empty((count + count // 8, *self._features.shape[1:]))
         return torch.index_select(self._features, 0, rows, out=self._batch[:count])
 
-    def _add_noise(self, vectors: NoiseVectors) -> None:
-        sigma = self._noise_multiplier * self._max_grad_norm
-        self._sum.add_(vectors.next().to(self._sum.device), alpha=sigma)
-        self.applied_sigma = sigma
+    def _add_noise(self, total: Tensor, noise: Tensor) -> None:
+        total.add_(noise, alpha=self.applied_sigma)
 
-    def _release(self) -> None:
+    def _release(self, total: Tensor, released: Tensor) -> None:
         """The noisy sum on its grid over the expected batch size; only this is ever seen by anything that follows."""
-        scale = self._grid.step / self._sampler.expected_size
-        if self._sum.numel() <= _PIECE or self._sum.is_cuda:
-            self._released.copy_(self._grid.steps_(self._sum)).mul_(scale)
-            return
-        for total, released in zip(torch.split(self._sum, _PIECE), torch.split(self._released, _PIECE), strict=True):
-            released.copy_(self._grid.steps_(total)).mul_(scale)
+        released.copy_(self._grid.steps_(total)).mul_(self._grid.step / self._sampler.expected_size)
 
 
 def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:

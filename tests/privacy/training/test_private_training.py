@@ -479,3 +479,25 @@ def _in_child(work: Any) -> bytes:
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         return pipe.read()
+
+
+def test_a_long_sum_gets_noise_of_its_own_everywhere() -> None:
+    """Sums of more than 65,536 numbers are taken in pieces; each bound is passed in one of 1e15 runs of a sound one."""
+    module = nn.Linear(99_999, 1)
+    private = PrivateTraining(
+        module,
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        binary_logistic,
+        torch.zeros(2, 99_999),
+        torch.zeros(2),
+        sampler=PoissonSampler(2, 1e-9, declared=100),
+        noise_multiplier=2.0,
+        max_grad_norm=0.5,
+    )
+    private.run(1)
+    released = torch.cat([part.flatten() for part in private._released_parts]).double()
+    noise = released * private.sampler.expected_size / private.applied_sigma
+    for piece in torch.split(noise, 10_000):
+        assert abs(float(piece.std()) - 1) < 8 / math.sqrt(2 * 10_000)
+        assert abs(float(piece.mean())) < 8 / math.sqrt(10_000)
+    assert float(noise[:34_464].dot(noise[65_536:]).abs()) < 8 * math.sqrt(34_464)  # no number serves two weights
