@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import homo_dp
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -69,3 +71,12 @@ def test_objects_that_pages_name_are_there() -> None:
     dotted = {found for text in pages().values() for found in re.findall(r"`(homo_dp\.[a-z_]+\.[\w.]*\w)`", text)}
     assert len(dotted) > 5
     assert [name for name in sorted(dotted) if not is_there(name)] == []
+
+
+def test_the_readme_shows_what_the_default_recipe_says_today() -> None:
+    """Rules of `train.auto` change now and then; a reader compares the first lines of a first run with the README's."""
+    shown = [line.strip() for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()]
+    said = homo_dp.plan(epsilon=4, settings={"data.embedded": "breast_cancer"}).notes
+    for note in said:
+        if note.startswith(("train.auto:", "to expect:")):
+            assert note in shown

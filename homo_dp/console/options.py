@@ -257,7 +257,7 @@ def explain(error: BaseException) -> tuple[int, str]:
 
 def _install(module: str) -> str:
     """The command that gives this Python a missing module."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / "Makefile").exists():
         return f"run `{sys.executable} -m pip install {'homo_dp[nats]' if module == 'nats' else 'homo_dp'}`"
     if sys.prefix != sys.base_prefix:
