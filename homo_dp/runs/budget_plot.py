@@ -47,7 +47,7 @@ def draw(path: str, plan: BudgetPlan, noise_multiplier: float) -> None:
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_locator(NullLocator())
     if plan.epochs is None:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # there is no half round
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there is no half round
     axes.set_xlim(0, _length(plan))
     axes.set_xlabel(unit)
     axes.set_ylabel(f"epsilon at delta = {plan.delta:g}")
@@ -83,7 +83,7 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
             axes.legend(frameon=False)
     axes.set_ylim(bottom=0)
     axes.set_xlim(0.5, len(number) + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("run, in the order of the ledger")
     axes.set_ylabel("epsilon of the run")
     axes.set_title(f"What each run has told about {title}", fontsize="medium")

@@ -76,6 +76,7 @@ class PartyServer:
         self._rests: dict[str, float] = {}  # until when
         self._called: dict[str, None] = {}  # by ClientApps
         self._complained = ""
+        self._turns = 0
         self._queue: NatsCalls | None = None
 
     def run(self) -> int:
@@ -123,9 +124,12 @@ class PartyServer:
 
     def _calls(self) -> list[Call]:
         transport = self.config.transport
+        self._turns += 1
         try:
             if transport.kind == "directory":
-                return list(directory_calls(Path(transport.directory), self.name, self.sealers, self._is_known))
+                return list(
+                    directory_calls(Path(transport.directory), self.name, self.sealers, self._is_known, self._turns)
+                )
             if transport.kind == "flower":
                 called, self._called = self._called, {}
                 return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]

@@ -52,14 +52,27 @@ def is_call(data: bytes, run: str, sealer: Sealer) -> bool:
         return False
 
 
-def directory_calls(root: Path, party: str, sealers: Sealers, known: Callable[[str], bool]) -> Iterator[Call]:
-    """The runs of a shared folder that call a party and are not `known` yet."""
+def due(names: Sequence[str], turn: int, most: int) -> list[str]:
+    """The names that are looked at in one turn: all, or where there are many the next ones, round and round.
+
+    So neither old runs nor what somebody planted keep a party from noticing a new one; they delay it.
+
+    >>> [due("abcde", turn, 2) for turn in range(3)]
+    [['a', 'b'], ['c', 'd'], ['e', 'a']]
+    """
+    start = turn * most % len(names) if len(names) > most else 0
+    return [*names[start:], *names[:start]][:most]
+
+
+def directory_calls(
+    root: Path, party: str, sealers: Sealers, known: Callable[[str], bool], turn: int = 0
+) -> Iterator[Call]:
+    """The runs of a shared folder that call a party and are not `known` yet, of those that are due in this turn."""
     with contextlib.suppress(OSError):
-        names = sorted(os.listdir(root))[:MOST_RUNS]
-        for run in names:
+        for run in due(sorted(os.listdir(root)), turn, MOST_RUNS):
             asker = _asker(run, sealers, known)
             if asker is not None and any(
-                is_call(data, run, sealers[asker][1]) for data in _messages(root / run / party)
+                is_call(data, run, sealers[asker][1]) for data in _messages(root / run / party, turn)
             ):
                 yield Call(run, asker)
 
@@ -72,15 +85,15 @@ def _asker(run: str, sealers: Sealers, known: Callable[[str], bool]) -> str | No
     return None if known(run) else asker_of(run, sealers)
 
 
-def _messages(folder: Path) -> Iterator[bytes]:
+def _messages(folder: Path, turn: int) -> Iterator[bytes]:
     """The small messages that wait for a party, the first ones first; once it was there, they are in a folder below."""
-    yield from _messages_in(folder)
-    yield from _messages_in(folder / BOXES / AGGREGATOR)
+    yield from _messages_in(folder, turn)
+    yield from _messages_in(folder / BOXES / AGGREGATOR, turn)
 
 
-def _messages_in(folder: Path) -> Iterator[bytes]:
+def _messages_in(folder: Path, turn: int) -> Iterator[bytes]:
     with contextlib.suppress(OSError):
-        for name in sorted(name for name in os.listdir(folder) if name.endswith(".msg"))[:MOST_FILES]:
+        for name in due(sorted(name for name in os.listdir(folder) if name.endswith(".msg")), turn, MOST_FILES):
             with contextlib.suppress(OSError):
                 descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 with os.fdopen(descriptor, "rb") as file:

@@ -7,6 +7,7 @@ import pytest
 
 from homo_dp.core.errors import TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
+from homo_dp.transport import waiting_runs
 from homo_dp.transport.directory import DirectoryTransport
 from homo_dp.transport.keys import new_key_pair
 from homo_dp.transport.nats import waiting_runs as runs_of_nats
@@ -48,6 +49,21 @@ def test_a_party_that_was_there_before_is_called_where_its_messages_wait_now(tmp
     assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
 
 
+def test_a_run_is_noticed_among_more_old_or_planted_ones_than_a_turn_looks_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names were looked at from the first on: after 1,000 runs in a folder a party that served was deaf."""
+    monkeypatch.setattr(waiting_runs, "MOST_RUNS", 10)
+    monkeypatch.setattr(waiting_runs, "MOST_FILES", 3)
+    for number in range(25):
+        (tmp_path / f"a-{number:02}" / "bank_a").mkdir(parents=True)
+    DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
+    for number in range(7):
+        (tmp_path / "loans-1" / "bank_a" / f"{number}.msg").write_bytes(b"nonsense")
+    heard = [list(directory_calls(tmp_path, "bank_a", one_asker(), nothing, turn)) for turn in range(9)]
+    assert [Call("loans-1", "asker")] in heard
+
+
 def test_folders_files_and_signatures_of_strangers_are_no_calls(tmp_path: Path) -> None:
     stranger = new_key_pair(AGGREGATOR)
     theirs = Sealer(stranger, {"bank_a": PAIRS["bank_a"].public})
@@ -63,15 +79,20 @@ def test_folders_files_and_signatures_of_strangers_are_no_calls(tmp_path: Path) 
     assert not list(directory_calls(tmp_path / "not-there", "bank_a", one_asker(), nothing))
 
 
-def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_path: Path, collected: None) -> None:
+def users() -> dict[str, object]:
+    """An aggregator, a party that may look for runs, and one that may not."""
     allowed = party_permissions("homo_dp", "bank_a")
     allowed["publish"]["allow"] += ["$JS.API.STREAM.NAMES", "$JS.API.DIRECT.GET.*.homo_dp.*.to.bank_a.>"]
-    users = [
+    listed = [
         {"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions("homo_dp")},
         {"user": "bank_a", "password": "pw-bank_a", "permissions": allowed},
         {"user": "bank_b", "password": "pw-bank_b", "permissions": party_permissions("homo_dp", "bank_b")},
     ]
-    with NatsServer(tmp_path, PARTIES, settings={"authorization": {"users": users}}) as server:
+    return {"authorization": {"users": listed}}
+
+
+def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_path: Path, collected: None) -> None:
+    with NatsServer(tmp_path, PARTIES, settings=users()) as server:
         aggregator = NatsTransport(server.config(AGGREGATOR), "loans.1", sealer(AGGREGATOR))
         ends = [NatsCalls(server.config(name), name, one_asker("loans.*")) for name in ("bank_a", "bank_b")]
         try:
@@ -85,6 +106,24 @@ def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_pat
             aggregator.close()
             for end in ends:
                 end.close()
+
+
+def test_a_server_with_more_runs_than_a_look_takes_is_gone_through(
+    tmp_path: Path, collected: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_of_nats, "MOST_RUNS", 2)
+    with NatsServer(tmp_path, PARTIES, settings=users()) as server:
+        names = ["a-1", "a-2", "a-3", "loans-1"]
+        aggregators = [NatsTransport(server.config(AGGREGATOR), name, sealer(AGGREGATOR)) for name in names]
+        calls = NatsCalls(server.config("bank_a"), "bank_a", one_asker("loans-*"))
+        try:
+            aggregators[-1].send(status("bank_a", "loans-1"))
+            heard = [calls.look(nothing) for _ in range(4)]
+            assert heard.count([Call("loans-1", "asker")]) == 2  # every second look, whatever order the server has
+        finally:
+            calls.close()
+            for aggregator in aggregators:
+                aggregator.close()
 
 
 def test_one_connection_serves_all_looks_and_is_made_again_without_a_word(

@@ -19,7 +19,7 @@ from homo_dp.core.errors import TransportError
 from homo_dp.transport.nats.client import SafeClient
 from homo_dp.transport.nats.names import Names
 from homo_dp.transport.nats.queue import connect_options, end_tasks
-from homo_dp.transport.waiting_runs import Call, Sealers, checked_runs, is_call
+from homo_dp.transport.waiting_runs import MOST_RUNS, Call, Sealers, checked_runs, is_call
 
 Result = TypeVar("Result")
 
@@ -43,6 +43,7 @@ class NatsCalls:
         self._sealers = sealers
         self._loop = asyncio.new_event_loop()  # runs while somebody looks, and stands still in between
         self._client: SafeClient | None = None
+        self._first = 0  # of the runs that the server lists, the one that the next look begins with
 
     def look(self, known: Callable[[str], bool]) -> list[Call]:
         """The runs that call the party and are not `known` yet; TransportError if the server cannot be asked."""
@@ -70,7 +71,9 @@ class NatsCalls:
 
     async def _ask(self, client: SafeClient, known: Callable[[str], bool]) -> list[Call]:
         stream, party = self._config.stream, self._party
-        found = checked_runs(await _runs(client, stream, party), self._sealers, known)
+        runs, listed = await _runs(client, stream, party, self._first)
+        self._first = self._first + MOST_RUNS if listed > MOST_RUNS else 0  # the rest comes with the next looks
+        found = checked_runs(runs, self._sealers, known)
         return [call for call in found if await _waits(client, Names(stream, call.run, party), call, self._sealers)]
 
     async def _connect(self) -> SafeClient:
@@ -99,13 +102,15 @@ async def _quiet(error: Exception) -> None:
     """What goes wrong is raised by the question that it is about."""
 
 
-async def _runs(client: SafeClient, stream: str, party: str) -> list[str]:
-    """Names of the runs whose streams hold subjects of this party."""
-    wanted = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>"}
+async def _runs(client: SafeClient, stream: str, party: str, first: int) -> tuple[list[str], int]:
+    """Names of runs whose streams hold subjects of this party, from a place on, and how many there are from there."""
+    wanted = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>", "offset": first}
     reply = await client.request("$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER)
-    listed = json.loads(reply.data).get("streams") or []
-    prefix = f"{Names.token(stream)}-"
-    return sorted(name.removeprefix(prefix).replace("=", ".") for name in listed if str(name).startswith(prefix))
+    answer = json.loads(reply.data)
+    listed, prefix = answer.get("streams") or [], f"{Names.token(stream)}-"
+    left = int(answer.get("total") or 0) - first
+    found = [name.removeprefix(prefix).replace("=", ".") for name in listed if str(name).startswith(prefix)]
+    return found[:MOST_RUNS], left
 
 
 async def _waits(client: SafeClient, names: Names, call: Call, sealers: Sealers) -> bool:
