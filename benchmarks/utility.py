@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 from homo_dp.config.load import load_config
 from homo_dp.models.scoring import outputs_of, round_metrics
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--params", nargs="*", default=[], help="key=value put over every run")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    over = dict(pair.split("=", 1) for pair in given.params)
+    over = {key: yaml.safe_load(text) for key, text in (pair.split("=", 1) for pair in given.params)}
     print("| task | parties | epsilon | masks | accuracy | AUC | log loss | calibration error | bar | rounds | CPU s |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in rows_of(given.data):
@@ -212,7 +213,7 @@ def main() -> None:
         print(_line(row, [_run(row, seed, over) for seed in range(given.runs)]), flush=True)
 
 
-def _run(row: Row, seed: int, over: Mapping[str, str]) -> dict[str, float]:
+def _run(row: Row, seed: int, over: Mapping[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         keys = {**row.keys, "privacy.ledger": str(Path(folder) / "ledger.sqlite"), "train.seed": seed}
         keys |= {"train.evaluate_every": 0, **over}

@@ -26,7 +26,7 @@ from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
 
-_PIECE = 16_384  # rows in hand at a time
+_PIECE = 1 << 20  # numbers in hand at a time: many more are fetched from memory anew in every round
 
 
 def most_residual(loss: Loss) -> float:
@@ -101,6 +101,7 @@ class LinearGradient:
         self._rows = rows_of(layer, features)  # in the columns' own coordinates
         if row_norm is not None:
             self._rows = self._rows * clip_factors(row_norms(self._rows), row_norm).to(self._rows.dtype).unsqueeze(1)
+        self._piece = max(1, _PIECE // self._rows.shape[1])
         self._turned = self._rows
         self._transform: Tensor | None = None
         self._lengths = row_norms(self._turned)
@@ -123,7 +124,7 @@ class LinearGradient:
         if self._transform is not None and transform.equal(self._transform):
             return
         long = transform.double()
-        self._turned = torch.cat([part.double() @ long for part in torch.split(self._rows, _PIECE)])
+        self._turned = torch.cat([part.double() @ long for part in torch.split(self._rows, self._piece)])
         self._lengths, self._transform = row_norms(self._turned), transform
 
     def run(self, steps: int, after_step: Callable[[], None]) -> None:
@@ -152,7 +153,7 @@ class LinearGradient:
         everybody = len(drawn) == len(self._rows)
         norms: list[Tensor] = []
         weights, most = torch.cat(self._columns(), dim=1).double().t(), self.private_sum.clip_norm * BELOW
-        for piece in torch.split(drawn, _PIECE):
+        for piece in torch.split(drawn, self._piece):
             span = slice(int(piece[0]), int(piece[-1]) + 1) if everybody else piece
             rows = self._rows[span].double()
             turned = rows if self._transform is None else self._turned[span]
