@@ -1,6 +1,7 @@
 """Private sums: bounds, noise alone and shared, the grid, and that nothing wraps."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -35,6 +36,30 @@ def test_the_honest_survivors_noise_is_the_noise_of_the_event(wrong: float, pass
     parts = [found.release(torch.zeros(20_000, dtype=torch.float64), noise) * wrong for _ in range(SHARE.sharers)]
     variance = float(torch.stack(parts).sum(0).double().mul(found.grid.step).var())
     assert (variance >= 0.95 * found.sigma**2) is passes
+
+
+class _Told(SeededNoise):
+    """Noise that the test says; words as of a seed."""
+
+    def __init__(self, normals: torch.Tensor) -> None:
+        super().__init__(5)
+        self._normals = normals
+
+    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return self._normals.clone()
+
+
+@pytest.mark.parametrize("share", [None, SHARE], ids=["alone", "shared"])
+def test_a_release_is_a_function_of_the_sum_of_data_and_noise(share: NoiseShare | None) -> None:
+    """Data that were rounded first, to whatever grid, would move by more than the clip norm that the noise is for."""
+    found = PrivateSum(4096, 1.0, 8.0, 100, share=share)
+    eighth = found.grid.step / 8
+    source = np.random.default_rng(3)
+    total, noise, moved = (torch.from_numpy(source.integers(-(10**6), 10**6, 4096) * eighth) for _ in range(3))
+    expected = found.release(total, _Told(noise))
+    for part in (moved, torch.full_like(moved, eighth), moved.round()):
+        assert torch.equal(found.release(total + part, _Told(noise - part)), expected)
+    assert not torch.equal(found.release(total + moved, _Told(noise)), expected)
 
 
 @pytest.mark.parametrize("rows", [100, 10**10])
