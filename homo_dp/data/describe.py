@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -32,6 +34,8 @@ NOBODY = "none"  # given for a role: no column has it
 _MOST_COLUMNS = 5_000
 _MOST_LEVELS = 50
 _MOST_CLASSES = 20
+_FEWEST_ALIKE = 5  # columns that a pattern stands for
+_FAMILY = re.compile(r"([^*?\[]*[^*?\[\d])\d+|([^*?\[]*_)[^*?\[_]+")  # drug_7, x7; drug_aspirin
 _MOST_CODES = 10  # whole numbers with at most so many different values are taken for codes
 _LABELS = ("y", "label", "target", "class", "outcome")
 _MAYBE_LABELS = ("income", "default", "churn", "response", "result", "diagnosis", "fraud")
@@ -198,7 +202,26 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
         lines += [f"  #   {printable(name)}: {why}" for name, why in dropped.items()]
     kept = [column for column in rest if column.name not in dropped]
     guesses += (f"{printable(column.name)}: {doubt}" for column in kept if (doubt := _date_doubt(column)) is not None)
-    return [*lines, "  columns:", *(f"    {yaml_line(one.name)}: {_block(one)}" for one in kept)]
+    blocks = _alike_once({one.name: _block(one) for one in kept}, [*roles.values(), *dropped])
+    return [*lines, "  columns:", *(f"    {yaml_line(name)}: {block}" for name, block in blocks.items())]
+
+
+def _alike_once(blocks: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:
+    """Columns alike (drug_1, drug_2, ...) under one pattern with the block that most of them have; the rest by name."""
+    families: dict[str, list[str]] = {}
+    for name in blocks:
+        if (found := _FAMILY.fullmatch(name)) is not None:
+            families.setdefault(found[1] or found[2], []).append(name)
+    patterns: dict[str, str] = {}
+    for start, names in families.items():
+        block, times = Counter(blocks[name] for name in names).most_common(1)[0]
+        strangers = any(name.startswith(start) and name not in names for name in (*blocks, *others))
+        if times >= _FEWEST_ALIKE and not strangers:
+            patterns |= {name: f"{start}*" for name in names if blocks[name] == block}
+    told: dict[str, str] = {}
+    for name, block in blocks.items():
+        told.setdefault(patterns.get(name, name), block)
+    return told
 
 
 def check_given(path: str | PathLike[str], given: Mapping[str, str], columns: Iterable[str]) -> None:

@@ -128,6 +128,25 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
     assert not any("no name" in line for line in draft(tmp_path / "t.csv").guesses)
 
 
+def test_columns_alike_are_described_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({f"drug_{i}": rng.integers(0, 2, 60) for i in range(8)})
+    frame["drug_8"] = rng.uniform(0, 50, 60)  # one of them is not alike
+    frame["lab_a"], frame["lab_b"] = 1.0, 2.0  # too few for a pattern
+    for i in range(6):
+        frame[f"x{i}"] = rng.integers(0, 2, 60)
+    frame["x_id"] = [f"N{i:03}" for i in range(60)]  # the pattern would match it, so there is none
+    frame["y"] = [0, 1] * 30
+    text = draft(save(tmp_path, "t.csv", frame)).text
+    whole = parse_yaml(text)["data"]
+    assert whole["columns"]["drug_*"] == {"bounds": [0, 1]}
+    assert whole["columns"]["drug_8"] == {"bounds": [0, 50]}
+    assert {"lab_a", "lab_b", *(f"x{i}" for i in range(6))} < set(whole["columns"])
+    assert len(whole["columns"]) == 10
+    config = Config.model_validate({"data": whole | {"files": {"a": str(tmp_path / "t.csv")}}})
+    assert {f"drug_{i}" for i in range(9)} < set(load_federation(config).encoding.names)
+
+
 def test_images(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=np.full((4, 2, 2), 200, dtype=np.uint8), y=np.arange(4), user=np.arange(4))
     block = yaml.safe_load(draft(tmp_path / "t.npz").text)["data"]
