@@ -26,7 +26,7 @@ PROGRAMS = {"nats-server": "a NATS server of one's own", "chromium": "make test-
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; ``good`` is None where its absence is no fault."""
+    """One thing that was looked at; ``good`` is None where it may be absent."""
 
     what: str
     good: bool | None

@@ -107,8 +107,8 @@ class StatusServer(ThreadingHTTPServer):
     """A server on 127.0.0.1 that shows the status and takes nothing.
 
     Guarantees:
-        - it answers who knows the secret word of its address: loopback is open to every user of a machine, and a
-          SuperNode's user runs code that came over the network.
+        - it answers only those who know the secret word of its address: loopback is open to every user of a machine,
+        and a SuperNode's user runs code that came over the network.
     """
 
     def __init__(self, found: Callable[[], Status], port: int) -> None:

@@ -144,7 +144,7 @@ def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | 
 
 
 def _compared(indicators: Mapping[str, Any]) -> list[str]:
-    """What the test figures are to be held against."""
+    """What to compare the test figures with."""
     lines = []
     if indicators.get("test_majority") is not None:
         lines.append(f"always answering the most frequent class: test accuracy {indicators['test_majority']:.4g}")

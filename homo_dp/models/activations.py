@@ -1,4 +1,4 @@
-"""Activations; bounded ones keep per-sample gradients small, which is what clipping wants."""
+"""Activations; bounded ones keep per-sample gradients small, so that clipping takes less away."""
 
 from collections.abc import Callable
 

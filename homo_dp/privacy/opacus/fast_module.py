@@ -49,7 +49,7 @@ class FastGradSampleModule(AbstractGradSampleModule):  # type: ignore[misc]
         return outputs
 
     def remove_hooks(self) -> None:
-        """There are none."""
+        """Nothing to do: the fast path uses no hooks."""
 
 
 class Passes:
