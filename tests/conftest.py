@@ -37,6 +37,15 @@ def _loggers_on() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _steady_umask() -> Iterator[None]:
+    """The sender to MLflow narrows the umask of its process; called in a test, it must not do that to the others."""
+    before = os.umask(0)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _steady_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The secure source of this process starts each test from the same key, so that a verdict on noise is repeated.
 

@@ -114,11 +114,19 @@ NEEDS_PERMISSIONS = {"unwritable output", "read-only ledger folder"}
 
 
 @pytest.fixture
-def as_user() -> Iterator[None]:
-    """Permissions mean nothing to root: give its powers up for a while."""
+def as_user(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[None]:
+    """Permissions mean nothing to root: give its powers up for a while.
+
+    A training before that imports what another user might not be allowed to read.
+    """
     if os.geteuid() != 0:
         yield
         return
+    folder = tmp_path_factory.mktemp("before")
+    good(folder)
+    attempt(folder, [], monkeypatch, capsys)
     os.seteuid(65534)
     try:
         yield
