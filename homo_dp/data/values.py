@@ -106,10 +106,10 @@ def as_days(series: pd.Series, missing_values: Sequence[str], source: str, form:
     days, wrong = parse_days(series, missing_values, form)
     if wrong.any():
         shown = as_texts(series)[int(wrong.argmax())].as_py()
-        wanted = f"of the form {form}" if form else "such as 2024-05-31; another way to write it goes into `format`"
+        wanted = f"of the form {form} or 2024-05-31" if form else "such as 2024-05-31"
         raise DataError(
-            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a date {wanted} "
-            f'(data.columns.{series.name}.format="%d.%m.%Y")'
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a date {wanted}; "
+            f'write it so, or train with its own form, data.columns.{series.name}.format="%d.%m.%Y"'
         )
     return days
 
@@ -202,7 +202,7 @@ def class_codes(series: pd.Series, classes: Sequence[Level], source: str, number
         shown = "missing" if text_of(value) in (None, "") else repr(value.item() if hasattr(value, "item") else value)
         raise DataError(
             f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
-            f"classes={list(classes)}; fix the row, or list every class in data.classes (in Python classes=[...])"
+            f"classes={list(classes)}; fix the row, or train with every class in data.classes (in Python classes=[...])"
         )
     return codes
 
