@@ -55,3 +55,9 @@ def test_the_rules_for_images_grow_with_detail() -> None:
         values = [settings[key] for settings in found]
         assert values == sorted(values)
         assert values[0] < values[-1]
+
+
+def test_images_have_something_of_their_own_to_expect() -> None:
+    known = {"width": 800, "task": "multiclass", "outputs": 10, "mu": 0.7, "fixed_features": True}
+    for rows, lost in ((3_000, "10 points"), (60_000, "0.7 points"), (1_000_000, "0 points")):
+        assert lost in (choose(facts(rows=rows, **known), "dp_fedsgd").expected or "")
