@@ -108,6 +108,9 @@ class TrainConfig(Section):
         None, "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns."
     )
     moment_share: Probability = key(0.25, "Part of the privacy that solver second_moment spends on its moment.")
+    column_share: Fraction = key(
+        0.0, "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked."
+    )
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(
         None, "Passes of a party over its rows each round: ceil(epochs / q) steps. Null: 1."
@@ -188,6 +191,11 @@ class TrainConfig(Section):
                 raise Conflict(f"train.{one}, train.{other}: one follows from the other; leave one of them out")
         if self.schedule.kind == "optimal" and not (self.schedule.alpha or self.weight_decay):
             raise Conflict("train.schedule=optimal: needs a regularisation to start from; give train.weight_decay")
+        if self.moment_share + self.column_share >= 1:
+            raise Conflict(
+                f"train.column_share={self.column_share:g}, train.moment_share={self.moment_share:g}: must be below 1 "
+                "together; the rounds take what is left"
+            )
         if self.momentum == 1:
             raise Conflict("train.momentum=1: must be below 1")
         if self.momentum and self.optimizer != "sgd":

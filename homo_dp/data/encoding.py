@@ -77,6 +77,18 @@ class Encoding:
         return self.label.classes
 
     @property
+    def levels_of_columns(self) -> tuple[int, ...]:
+        """Which encoded columns are places of levels or marks of missing values: 0 or 1."""
+        found: list[int] = []
+        start = 0
+        for column in self.columns:
+            ends = start + column.width
+            marks = ends - start if isinstance(column, Categorical) else int(column.indicator)  # a mark is the last
+            found += range(ends - marks, ends)
+            start = ends
+        return tuple(found)
+
+    @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 

@@ -136,7 +136,7 @@ def party_noise(private_sum: PrivateSum) -> float:
 
 
 def _answer(party: PartyOfAttack, asked: RoundSum) -> Tensor:
-    party.fit.load(party.start)
+    party.fit.begin(party.start)
     return party.mechanism.answer(party.fit, asked).tensors[SUM]
 
 

@@ -218,7 +218,8 @@ class AggregatorProcess:
 
     def _aggregator(self, plan: PlanJson, folder: Path) -> Aggregator:
         parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
-        facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs)
+        levels = self.encoding.levels_of_columns
+        facts = facts_for_aggregator(self.config, plan, parameters, self.model.task.outputs, levels)
         mechanism = build_mechanism(self.config, facts, noise_source(self.config))
         self._check_sums(mechanism)
         if mechanism.private and mechanism.ledger_keeper == "aggregator":

@@ -129,6 +129,7 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
         mu=_mu(config),
         bias=config.model.bias,
         fixed_features=fixed,
+        alike=task.kind == "multiclass" and _alike(encoding),
     )
 
 
@@ -153,6 +154,12 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
         elif isinstance(column, Categorical):
             categorical += 1
     return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
+
+
+def _alike(encoding: Encoding) -> bool:
+    """Whether all columns are numbers within the same bounds."""
+    bounds = {(column.low, column.high) if isinstance(column, Numeric) else None for column in encoding.columns}
+    return len(bounds) <= 1 and None not in bounds
 
 
 def _sgd_numbers(config: Config) -> bool:

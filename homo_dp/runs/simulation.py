@@ -270,7 +270,8 @@ class Simulation:
         return trained_model(self.config, self.federation.input_shape, self.federation.classes)
 
     def _facts(self, parameters: int) -> FederationFacts:
-        return federation_facts(self.config, self._rows(self.config), parameters, self.model.task.outputs)
+        levels = self.federation.encoding.levels_of_columns
+        return federation_facts(self.config, self._rows(self.config), parameters, self.model.task.outputs, levels)
 
     def _rows(self, config: Config) -> dict[str, int]:
         """Rows by party: declared, else as they are, which the statement then says."""

@@ -86,11 +86,17 @@ def test_rules_know_counts_and_columns_only() -> None:
     )
 
 
+def test_pixels_keep_their_one_scale() -> None:
+    found = settle(data__embedded="digits", data__label="y", train__solver="second_moment").config
+    assert found.train.column_share == 0
+    assert settle(train__solver="second_moment").config.train.column_share > 0
+
+
 def test_a_dry_run_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     planned = plan_of(load_config(None, {"privacy.ledger": str(tmp_path / "ledger.sqlite")}))
     text = "\n".join(planned.notes)
     assert "train.auto: dp_fedsgd, solver second_moment, rounds 16" in text
-    assert "to expect: on generated tables" in text
+    assert "to expect: eight in ten generated tables of this kind" in text
     assert any("second moment" in release for release in planned.releases)
 
 

@@ -61,3 +61,14 @@ def test_images_have_something_of_their_own_to_expect() -> None:
     known = {"width": 800, "task": "multiclass", "outputs": 10, "mu": 0.7, "fixed_features": True}
     for rows, lost in ((3_000, "10 points"), (60_000, "0.7 points"), (1_000_000, "0 points")):
         assert lost in (choose(facts(rows=rows, **known), "dp_fedsgd").expected or "")
+
+
+def test_columns_are_scaled_from_a_detail_on_unless_they_are_alike() -> None:
+    def share(**changes: Any) -> float:
+        return float(choose(facts(**changes), "dp_fedsgd", "second_moment").settings["train.column_share"])
+
+    assert share() > 0
+    assert share(rows=100) == 0
+    assert share(task="multiclass", outputs=3) > 0
+    assert share(task="multiclass", outputs=3, alike=True) == 0
+    assert share(fixed_features=True) == 0

@@ -31,6 +31,7 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
+from homo_dp.federation.mechanisms.column_scales import COLUMNS
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
 from homo_dp.federation.mechanisms.second_moment_round import (
@@ -114,7 +115,7 @@ class DpFedSgd(Mechanism):
         return self._share
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        return {} if self._moment is None else {FIRST: self._moment.asked}
+        return {} if self._moment is None else self._moment.sums
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = self.config.privacy
@@ -224,9 +225,9 @@ class DpFedSgd(Mechanism):
         )
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
-        if self._moment is None or asked.name != MOMENT:
+        if self._moment is None or asked.name not in (COLUMNS, MOMENT):
             return super().answer(fit, asked)
-        return self._moment.answer(fit, self.noise)
+        return self._moment.answer(fit, asked, self.noise)
 
     def broadcast_signature(self, round_number: int) -> Signature:
         return {} if self._moment is None or round_number <= FIRST else self._moment.signature
@@ -279,9 +280,9 @@ class DpFedSgd(Mechanism):
         return self._moved(parts, replied, current, round_number)
 
     def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
-        if self._moment is None or asked.name != MOMENT:
+        if self._moment is None or asked.name not in (COLUMNS, MOMENT):
             return super().on_sum(asked, parts, current, round_number)
-        return self._moment.take(parts, current)
+        return self._moment.take(asked, parts, current)
 
     def _moved(self, total: Weights, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
         """A step on the total over the expected rows of who replied; decay is added here, where no row has a part."""

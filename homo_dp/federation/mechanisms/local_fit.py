@@ -62,8 +62,8 @@ class LocalFit:
 
     def fit(self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]) -> Release:
         """One round of local training from the given global weights."""
-        self.start, self.round_number, self.broadcast = weights, round_number, broadcast
-        self.load(weights)
+        self.round_number, self.broadcast = round_number, broadcast
+        self.begin(weights)
         mechanism.before_fit(self)
 
         hooked = self._hooked = self._with_hooks(mechanism)
@@ -101,6 +101,11 @@ class LocalFit:
         steps = self.facts.steps_per_round
         context = HookContext("train", self.facts.name, self.round_number, frozen, self.model, num_train_batch=steps)
         return HookedSteps(self._hooks, context, epoch=round(1 / self.facts.sample_rate))
+
+    def begin(self, weights: Weights) -> None:
+        """Load the global weights of a round, and keep them with whatever else came with them."""
+        self.start = weights
+        self.load(weights)
 
     def load(self, weights: Weights) -> None:
         """Copy weights into the model in place, so that hooks and optimiser keep pointing at the same tensors."""

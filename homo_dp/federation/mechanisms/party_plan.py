@@ -38,6 +38,7 @@ class FederationFacts:
     parameters: int
     before: DpEvent | None = None
     outputs: int = 1  # of the model: numbers that it gives for a record
+    levels: tuple[int, ...] = ()  # encoded columns that are 0 or 1; an aggregator knows them, parties need not
 
     @property
     def smallest_rows(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from homo_dp.config.schema import Config
 from homo_dp.privacy.accounting.accountants import calibrate, epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json, to_json
@@ -26,7 +27,13 @@ STATISTICS: Final = (
     *("rows", "classes", "means", "variances", "second_moments"),
     *("octaves", "magnitudes", "spreads", "histograms", "levels", "missing", "level_names"),
 )
-SUMS: Final = (UPDATE, "second_moment", METRICS, *STATISTICS)  # the closed list: `kind` of a row of the ledger
+SUMS: Final = (
+    UPDATE,
+    "columns",
+    "second_moment",
+    METRICS,
+    *STATISTICS,
+)  # closed: kinds of rows of a ledger
 SUM: Final = "sum"  # the name of the one tensor that answers such a round
 
 
@@ -157,6 +164,20 @@ def noise_of_share(share: float, target_epsilon: float, delta: float) -> float:
     if not 0 < share <= 1:
         raise PrivacyError(f"share={share}: must be above 0 and at most 1")
     return _noise_of_all(target_epsilon, delta) / math.sqrt(share)
+
+
+def share_noise(config: Config, rounds: int, share: float) -> float:
+    """The noise multiplier of one sum of a training that takes a share of what all of its sums cost, by mu^2.
+
+    Where the noise of the rounds is given and no target, they are 1 - moment_share - column_share of it.
+    """
+    privacy, train = config.privacy, config.train
+    if privacy.noise_multiplier is not None:
+        left = 1 - train.moment_share - train.column_share
+        return privacy.noise_multiplier * math.sqrt(left / (share * rounds))
+    if privacy.target_epsilon is None:
+        raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+    return noise_of_share(share, privacy.target_epsilon, privacy.delta)
 
 
 @functools.lru_cache(maxsize=256)

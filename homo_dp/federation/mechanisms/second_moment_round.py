@@ -19,10 +19,12 @@ from torch import Tensor
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Combined, FederationFacts, Release, Weights
+from homo_dp.federation.mechanisms.column_scales import COLUMNS, ColumnRound
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, noise_of_share
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, share_noise
 from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
 from homo_dp.federation.protocol.messages import Signature
+from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.moments import moment_sum, second_moment, triangle_size
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
@@ -31,7 +33,8 @@ FIRST: Final = 1  # the round that asks it
 MOMENT: Final = "second_moment"
 TRANSFORM: Final = "solver.transform"  # the tensor that comes with the weights
 MOST_WIDTH = 2000  # columns of a second moment: 2 million numbers
-_SCALE = "solver.scale"
+_SCALE, _SCALED = "solver.scale", "solver.scaled"
+_PIECE = 16_384  # rows in hand at a time
 
 
 class MomentRound:
@@ -47,6 +50,8 @@ class MomentRound:
         self._width = facts.parameters // facts.outputs
         self._with_target = config.model.task == "regression"
         self.whitening: Whitening | None = None
+        self.columns = ColumnRound(config, facts, share) if config.train.column_share else None
+        self._scaled: Tensor | None = None  # rows times it are what the moment is asked of
         if self._width > MOST_WIDTH:
             raise ConfigError(
                 f"train.solver=second_moment: rows have {self._width} numbers, at most {MOST_WIDTH}; use gradient"
@@ -65,77 +70,100 @@ class MomentRound:
         """The question."""
         width = self._width + self._with_target
         rows = sum(party.rows for party in self._facts.parties.values())
-        found = PrivateSum(triangle_size(width), self.row_norm**2, self._noise_multiplier(), rows, share=self._share)
+        noise = share_noise(self._config, self._facts.rounds, self._config.train.moment_share)
+        found = PrivateSum(triangle_size(width), self.row_norm**2, noise, rows, share=self._share)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
         return RoundSum(MOMENT, found, f"second moment of rows clipped to {self.row_norm:.4g}, once, with {kind}")
 
-    def _noise_multiplier(self) -> float:
-        privacy, share = self._config.privacy, self._config.train.moment_share
-        if privacy.noise_multiplier is not None:  # the same share of the mu^2 that the rounds then make
-            return privacy.noise_multiplier * math.sqrt((1 - share) / (share * self._facts.rounds))
-        if privacy.target_epsilon is None:
-            raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
-        return noise_of_share(share, privacy.target_epsilon, privacy.delta)
+    @property
+    def sums(self) -> RoundSums:
+        """What is asked before the first gradient, by round."""
+        if self.columns is None:
+            return {FIRST: self.asked}
+        return {FIRST: self.columns.asked, FIRST + 1: self.asked}
 
     # --- at the party ---
 
-    def answer(self, fit: LocalFit, noise: NoiseSource) -> Release:
-        """This party's part."""
+    def answer(self, fit: LocalFit, asked: RoundSum, noise: NoiseSource) -> Release:
+        """This party's part of one of the sums."""
+        if self.columns is not None and asked.name == COLUMNS:
+            return self.columns.answer(fit, noise)
         from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
 
         layer = linear_layer(fit.model)
         if layer is None:
             raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
-        rows = rows_of(layer, fit.features)
+        rows = rows_of(layer, fit.features).cpu()
+        if self.columns is not None:
+            scales = fit.start[TRANSFORM].double()
+            rows = torch.cat([part.double() @ scales for part in torch.split(rows, _PIECE)])
         if self._with_target:
-            rows = torch.cat([rows, fit.labels.to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1)
+            rows = torch.cat([rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1)
         private_sum = self.asked.private_sum
-        released = private_sum.release(moment_sum(rows.cpu(), self.row_norm), noise)
+        # A product of matrices rounds a row by its place: what that moves is left below the norm, as for gradients.
+        released = private_sum.release(moment_sum(rows, self.row_norm * math.sqrt(BELOW)), noise)
         return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
 
     @property
     def signature(self) -> Signature:
-        """Names, shapes and dtypes of what comes with the weights after the moment was asked."""
+        """Names, shapes and dtypes of what comes with the weights after the first of the sums was asked."""
         return {TRANSFORM: ((self._width, self._width), torch.float32)}
 
     # --- at the aggregator ---
 
-    def take(self, parts: Mapping[str, Tensor], current: Weights) -> Combined:
-        """Coordinates from the released sums; for linear regression also the weights to start from."""
+    def take(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights) -> Combined:
+        """Scales or coordinates from the released sums, and weights to start from."""
+        if self.columns is not None and asked.name == COLUMNS:
+            found = self.columns.take(parts)
+            self._scaled = found.transform
+            return Combined(current if self._config.train.init_from else started(current, found.odds))
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
         rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
         private_sum, width = self.asked.private_sum, self._width
         total = torch.stack(list(parts.values())).sum(0) / rows
         noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
         moment = second_moment(total, width + self._with_target)
-        self.whitening = Whitening.of(moment[:width, :width], noise)
+        self.whitening = Whitening.of(moment[:width, :width], noise, self._scaled)
         if not self._with_target:
             return Combined(current)
-        return Combined(as_weights(least_squares(moment, noise).reshape(1, -1), current))
+        weights = least_squares(moment, noise)
+        weights = weights if self._scaled is None else self._scaled @ weights
+        return Combined(as_weights(weights.reshape(1, -1), current))
 
     @property
     def tensors(self) -> Weights:
-        """What parties need with the weights; without a moment (its round was discarded) the columns' own axes."""
+        """What parties need with the weights; where a round was discarded, the columns' own axes."""
+        if self.whitening is None and self._scaled is not None:
+            return {TRANSFORM: self._scaled.float()}
         return {TRANSFORM: self.found.transform.float()}
 
     @property
     def found(self) -> Whitening:
         """The coordinates that gradients are in."""
-        return self.whitening or Whitening.none(self._width, self.row_norm)
+        return self.whitening or Whitening.none(self._width, self.row_norm, self._scaled)
 
     def state(self) -> Weights:
         """What a restart needs."""
+        scaled = {} if self._scaled is None else {_SCALED: self._scaled}
         if self.whitening is None:
-            return {}
-        return {
-            TRANSFORM: self.whitening.transform,
-            _SCALE: torch.tensor([self.whitening.scale], dtype=torch.float64),
-        }
+            return scaled
+        scale = torch.tensor([self.whitening.scale], dtype=torch.float64)
+        return {**scaled, TRANSFORM: self.whitening.transform, _SCALE: scale}
 
     def restore(self, state: Weights) -> None:
         """Go on from what ``state`` gave."""
+        if _SCALED in state:
+            self._scaled = state[_SCALED].double()
         if TRANSFORM in state:
             self.whitening = Whitening(state[TRANSFORM].double(), float(state[_SCALE]))
+
+
+def started(current: Weights, odds: Tensor) -> Weights:
+    """Weights with the log odds of the classes as bias; as they are where a model has none."""
+    return {
+        name: odds.to(weight.dtype) if weight.dim() == 1 and weight.shape == odds.shape else weight
+        for name, weight in current.items()
+    }
 
 
 def as_table(tensors: Weights) -> Tensor:

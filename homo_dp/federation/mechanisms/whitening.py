@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_FLOOR = 0.8  # added to every direction, in units of noise times the root of the columns; found on generated tables
+FLOOR = 0.8  # added to every direction, in units of noise times the root of the columns; found on generated tables
 
 
 @dataclass(frozen=True)
@@ -27,30 +27,31 @@ class Whitening:
     (1.0, 3.0)
     """
 
-    transform: Tensor  # (width, width), symmetric, float64
+    transform: Tensor  # (width, width), float64
     scale: float
 
     @classmethod
-    def of(cls, moment: Tensor, noise: float) -> Whitening:
-        """From the mean second moment and the standard deviation of the noise in its diagonal.
+    def of(cls, moment: Tensor, noise: float, scaled: Tensor | None = None) -> Whitening:
+        """From the mean second moment (of rows @ ``scaled``) and the standard deviation of the noise in its diagonal.
 
         About half of what noise alone can look like (sqrt(2 width) times ``noise`` at most) is added to every
         direction, so that directions that drown in it keep their length.
         """
         values, directions = torch.linalg.eigh(moment.double())
-        values, floor = values.clamp(min=0.0), max(_FLOOR * noise * math.sqrt(len(moment)), 1e-12)
+        values, floor = values.clamp(min=0.0), max(FLOOR * noise * math.sqrt(len(moment)), 1e-12)
         seen = values + floor
         scale = math.sqrt(max(1.0, float((values / seen).sum())))
-        return cls((directions * seen.rsqrt()) @ directions.t() / scale, scale)
+        turn = (directions * seen.rsqrt()) @ directions.t() / scale
+        return cls(turn if scaled is None else scaled @ turn, scale)
 
     @classmethod
-    def none(cls, width: int, row_norm: float) -> Whitening:
-        """The columns' own coordinates, for rows of this norm: where no second moment could be had."""
-        return cls(torch.eye(width, dtype=torch.float64) / row_norm, 1.0)
+    def none(cls, width: int, row_norm: float, scaled: Tensor | None = None) -> Whitening:
+        """The columns' own coordinates (or ``scaled``), for rows of this norm: where no second moment could be had."""
+        return cls((torch.eye(width, dtype=torch.float64) if scaled is None else scaled) / row_norm, 1.0)
 
     def back(self, gradient: Tensor) -> Tensor:
         """A gradient (outputs x width) in these coordinates as a step of unit rate on the weights."""
-        step: Tensor = gradient.double() @ self.transform * self.scale**2
+        step: Tensor = gradient.double() @ self.transform.t() * self.scale**2
         return step
 
 

@@ -65,11 +65,15 @@ def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
     return exact_steps(train.local_epochs or 1, rate)
 
 
-def federation_facts(config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1) -> FederationFacts:
+def federation_facts(
+    config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1, levels: tuple[int, ...] = ()
+) -> FederationFacts:
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
     warn_of_full_batches(config, parties)
-    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
+    return common_facts(
+        config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs, levels=levels)
+    )
 
 
 def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:

@@ -128,7 +128,7 @@ class Party:
                         number = self.mechanism.training_round(message.round)
                         made = self.fit.fit(self.mechanism, dict(message.tensors), number, broadcast)
                     else:
-                        self.fit.load(dict(message.tensors))
+                        self.fit.begin(dict(message.tensors))
                         made = self.mechanism.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
                 except Exception as error:  # of any kind, because the kind of an error may depend on rows

@@ -193,7 +193,9 @@ def facts_for_party(
     return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
 
 
-def facts_for_aggregator(config: Config, plan: PlanJson, parameters: int, outputs: int = 1) -> FederationFacts:
+def facts_for_aggregator(
+    config: Config, plan: PlanJson, parameters: int, outputs: int = 1, levels: tuple[int, ...] = ()
+) -> FederationFacts:
     """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
     train, needs_rows = config.train, needs_declared_rows(config)
     parties = {}
@@ -204,7 +206,7 @@ def facts_for_aggregator(config: Config, plan: PlanJson, parameters: int, output
             raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
-    return common_facts(config, FederationFacts(parties, train.rounds, parameters, outputs=outputs))
+    return common_facts(config, FederationFacts(parties, train.rounds, parameters, outputs=outputs, levels=levels))
 
 
 def needs_declared_rows(config: Config) -> str | None:

@@ -1,0 +1,159 @@
+"""Solvers of linear models simulated in numpy, on tables that are generated or given: for auto_rules.py, hand_tuned.py.
+
+What the solvers of dp_fedsgd do with two classes, with Gaussian noise, without messages, masks and ledgers. Noise goes
+by rows times mu over the root of how often it is added (kappa), so a table of 8,000 rows stands for one of any size.
+tests/benchmarks/test_simulated_solver.py holds it to the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from homo_dp.federation.mechanisms import column_scales, dp_fedsgd, whitening
+from homo_dp.runs.auto_rules import PublicFacts
+
+Floats = NDArray[np.float64]
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Encoded rows with a 1 behind, labels 0 or 1, test rows, and which columns are places of levels."""
+
+    rows: Floats
+    labels: Floats
+    test: Floats
+    test_labels: Floats
+    levels: NDArray[np.bool_]  # of the columns before the 1
+    categorical: int  # columns of levels before they were encoded
+
+    @property
+    def numeric(self) -> int:
+        return int((~self.levels).sum())
+
+    @property
+    def width(self) -> int:
+        return len(self.levels)
+
+    def facts(self, kappa: float) -> PublicFacts:
+        """What the rules know, for noise of this kappa (rows times mu over the root of how often it is added)."""
+        return PublicFacts(
+            rows=len(self.rows),
+            parties=1,
+            sharers=None,
+            numeric=self.numeric,
+            categorical=self.categorical,
+            width=self.width,
+            outputs=1,
+            task="binary",
+            linear=True,
+            mu=kappa / len(self.rows),
+        )
+
+    def scores(self, weights: Floats) -> Floats:
+        """AUC and log loss on test rows."""
+        scores = self.test @ weights
+        ranks = np.empty(len(scores))
+        ranks[np.argsort(scores)] = np.arange(1, len(scores) + 1)
+        positive = self.test_labels == 1
+        count, others = positive.sum(), (~positive).sum()
+        area = (ranks[positive].sum() - count * (count + 1) / 2) / (count * others)
+        return np.array([area, np.mean(np.logaddexp(0, scores) - self.test_labels * scores)])
+
+    def without_privacy(self) -> Floats:
+        """Scores of the fit by Newton steps."""
+        weights, count = np.zeros(self.rows.shape[1]), len(self.rows)
+        for _ in range(25):
+            chance = sigmoid(self.rows @ weights)
+            curve = (self.rows * (chance * (1 - chance))[:, None]).T @ self.rows / count
+            step = self.rows.T @ (chance - self.labels) / count + 1e-5 * weights
+            weights -= np.linalg.solve(curve + 1e-5 * np.eye(len(weights)), step)
+        return self.scores(weights)
+
+
+def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Generator) -> Floats:
+    """Weights after the rounds that the settings name."""
+    rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
+    weights, turn, scale, left = np.zeros(width), np.eye(width), 1.0, 1.0
+    by_moment = settings["train.solver"] == "second_moment"
+    if by_moment:
+        turn, scale, weights = _coordinates(table, settings, kappa / count, rng)
+        left = 1 - settings["train.moment_share"] - settings.get("train.column_share", 0.0)
+    else:
+        rows = rows * _factors(np.linalg.norm(rows, axis=1), settings["train.row_norm"])[:, None]
+    turned = rows @ turn
+    lengths = np.linalg.norm(turned, axis=1)
+    rounds, clip, rate = settings["train.rounds"], settings["privacy.max_grad_norm"], settings["train.learning_rate"]
+    sigma = clip * math.sqrt(rounds / left) / kappa  # of a mean gradient
+    momentum = settings["train.server_optimizer"]["momentum"]
+    averaging = settings["train.averaging"]
+    first = rounds - math.ceil(rounds * averaging["tail"]) + 1 if averaging.get("kind", "tail") == "tail" else rounds
+    velocity, total = np.zeros(width), np.zeros(width)
+    for number in range(1, rounds + 1):
+        residuals = sigmoid(rows @ weights) - table.labels
+        residuals *= _factors(np.abs(residuals) * lengths, clip)
+        gradient = turn @ (turned.T @ residuals / count + rng.normal(size=width) * sigma) * scale**2
+        if not by_moment:  # the bias, as in DpFedSgd
+            most = dp_fedsgd.MOST_BIAS_NOISE / (2 * rate * sigma * math.sqrt(rounds))
+            gradient[-1] *= min(settings["train.row_norm"] ** 2, max(1.0, most))
+        velocity = momentum * velocity - rate * gradient
+        weights = weights + velocity
+        total += weights * (number >= first)
+    mean: Floats = total / (rounds - first + 1)
+    return mean
+
+
+def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Generator) -> tuple[Floats, float, Floats]:
+    """Rows @ turn are alike in all directions; their scale; and weights to start from."""
+    rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
+    norm, share = settings["train.row_norm"], settings.get("train.column_share", 0.0)
+    scaled, odds = _columns(table, norm, mu * math.sqrt(share), rng) if share else (np.eye(width), 0.0)
+    clipped = rows @ scaled
+    clipped = clipped * _factors(np.linalg.norm(clipped, axis=1), norm)[:, None]
+    sigma = norm**2 / (mu * math.sqrt(settings["train.moment_share"])) / count
+    noise = np.triu(rng.normal(size=(width, width)) * sigma / math.sqrt(2), 1)
+    noise = noise + noise.T + np.diag(rng.normal(size=width) * sigma)
+    values, directions = np.linalg.eigh(clipped.T @ clipped / count + noise)
+    values = np.maximum(values, 0.0)
+    seen = values + max(whitening.FLOOR * sigma * math.sqrt(width), 1e-12)
+    scale = math.sqrt(max(1.0, float((values / seen).sum())))
+    weights = np.zeros(width)
+    weights[-1] = odds
+    return scaled @ (directions * seen**-0.5) @ directions.T / scale, scale, weights
+
+
+def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> tuple[Floats, float]:
+    """Scales of columns, and the log odds of the classes."""
+    rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
+    whole, label = column_scales.WHOLE * norm, column_scales.LABEL * norm
+    parts = np.concatenate([rows, rows**2, label * table.labels[:, None]], axis=1)
+    total = (parts * _factors(np.linalg.norm(parts, axis=1), whole)[:, None]).sum(0) / count
+    noise = whole / mu / count
+    total = total + rng.normal(size=len(total)) * noise
+    counted = max(0.3, total[width - 1])
+    total, noise = total / counted, noise / counted
+    means = np.clip(total[: width - 1], np.where(table.levels, 0.0, -1.0), 1.0)
+    squares = total[width : 2 * width - 1]
+    variances = np.maximum(np.where(table.levels, means * (1 - means), squares - means**2), 0.0)
+    scales = np.where(table.levels, 1.0, (variances + column_scales.FLOOR * noise + 1e-9) ** -0.5)
+    found = np.diag(np.append(scales, 1.0))
+    found[-1, :-1] = -means * scales
+    length = float((variances * scales**2).sum()) + 1.0
+    least = max(2 * noise / label, 1e-3)
+    chance = min(1 - least, max(least, total[-1] / label)) if noise / label <= column_scales.MOST_NOISE else 0.5
+    return found * (norm / (column_scales.ROOM * math.sqrt(length))), math.log(chance / (1 - chance))
+
+
+def _factors(lengths: Floats, bound: float) -> Floats:
+    return np.minimum(1.0, bound / np.maximum(lengths, 1e-12))
+
+
+def sigmoid(values: Floats) -> Floats:
+    """1 / (1 + e^-x)."""
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(values, -40, 40))))

@@ -1,0 +1,146 @@
+"""The round that asks how the columns lie within their bounds: their means and squares, and how often a class occurs.
+
+Data walk: rows x with their labels -> (x, x^2, label) clipped, summed, noised -> aggregator: columns in which numbers
+have mean 0 and spread 1 -> the second moment is asked in these columns, and the model starts from the odds of its
+classes. Wide bounds then cost nothing: a number that fills a hundredth of its bounds is as long as any other, and what
+all rows have in common is in no row's length. Places of levels (0 or 1) are centred and keep their length: a rare
+level says little, and would be as long as a frequent one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from homo_dp.config.schema import Config
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import FederationFacts, Release
+from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, share_noise
+from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
+from homo_dp.privacy.noise.source import NoiseSource
+from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+
+COLUMNS: Final = "columns"
+LABEL = 1.0  # length of a label beside a row of norm 1
+WHOLE = 1.75  # length of all three parts together, if rows are of norm 1
+MOST_NOISE = 0.25  # of a chance, for a start from it
+FLOOR = 0.3  # of the noise: what is added to the variance of a column
+ROOM = 0.9  # the second moment clips rows at so much of their length by the released spreads
+_PIECE = 16_384  # rows in hand at a time
+
+
+@dataclass(frozen=True)
+class ColumnScales:
+    """What follows from the released sums: rows @ ``transform`` have about the asked norm; log odds of the classes."""
+
+    transform: Tensor  # (width, width), float64
+    odds: Tensor  # one an output, float64
+
+
+class ColumnRound:
+    """Asks means, squares and labels once.
+
+    Guarantees:
+        - a row moves the sum by at most ``1.75 row_norm``, whatever its values and its label are;
+        - scales follow from the released sum and from declared kinds of columns alone.
+    """
+
+    def __init__(self, config: Config, facts: FederationFacts, share: NoiseShare | None) -> None:
+        self._config, self._facts, self._share = config, facts, share
+        self._width = facts.parameters // facts.outputs
+        self._bias = config.model.bias
+        self._labels = 0 if config.model.task == "regression" else facts.outputs
+
+    @functools.cached_property
+    def asked(self) -> RoundSum:
+        """The question."""
+        rows = sum(party.rows for party in self._facts.parties.values())
+        noise = share_noise(self._config, self._facts.rounds, self._config.train.column_share)
+        size = 2 * self._width + self._labels
+        found = PrivateSum(size, WHOLE * self._row_norm, noise, rows, share=self._share)
+        kind = "its own noise" if self._share is None else "noise that is shared, under masks"
+        return RoundSum(COLUMNS, found, f"means and squares of columns, and counts of classes, once, with {kind}")
+
+    @property
+    def _row_norm(self) -> float:
+        asked = self._config.train.row_norm
+        if asked is None:
+            raise ConfigError("train.row_norm: solver second_moment needs it; leave train.auto out, or give it")
+        return asked
+
+    # --- at the party ---
+
+    def answer(self, fit: LocalFit, noise: NoiseSource) -> Release:
+        """This party's part."""
+        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+
+        layer = linear_layer(fit.model)
+        if layer is None:
+            raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
+        private_sum = self.asked.private_sum
+        rows = rows_of(layer, fit.features).cpu()
+        total = torch.zeros(private_sum.dimension, dtype=torch.float64)
+        for piece, labels in zip(torch.split(rows, _PIECE), torch.split(fit.labels.cpu(), _PIECE), strict=True):
+            parts = self._parts(piece.double(), labels)
+            factors = clip_factors(row_norms(parts), private_sum.clip_norm).unsqueeze(1)
+            total += torch.where(factors > 0, parts * factors, 0.0).sum(0)
+        released = private_sum.release(total, noise)
+        return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
+
+    def _parts(self, rows: Tensor, labels: Tensor) -> Tensor:
+        if not self._labels:
+            return torch.cat([rows, rows.square()], dim=1)
+        places = labels.reshape(-1, 1).long() == torch.arange(self._labels) + (self._labels == 1)
+        return torch.cat([rows, rows.square(), places * (LABEL * self._row_norm)], dim=1)
+
+    # --- at the aggregator ---
+
+    def take(self, parts: Mapping[str, Tensor]) -> ColumnScales:
+        """Scales from the released sums."""
+        rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
+        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
+        private_sum, width = self.asked.private_sum, self._width
+        total = torch.stack(list(parts.values())).sum(0).double() / rows
+        noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
+        # Clipped rows count as much as is left of them: the column of ones says how much that is.
+        counted = max(0.3, float(total[width - 1])) if self._bias else 1.0
+        total, noise = total / counted, noise / counted
+        odds = self._odds(total[2 * width :] / (LABEL * self._row_norm), noise / (LABEL * self._row_norm))
+        return ColumnScales(self._transform(total[:width], total[width : 2 * width], noise), odds)
+
+    def _transform(self, means: Tensor, squares: Tensor, noise: float) -> Tensor:
+        """Columns of mean 0 (where there is a bias, which stays) and, numbers only, of spread 1; then one length."""
+        columns = self._width - self._bias
+        levels = torch.zeros(columns, dtype=torch.bool)
+        levels[[place for place in self._facts.levels if place < columns]] = True
+        means = means[:columns].clamp(-1.0, 1.0)
+        means[levels] = means[levels].clamp(min=0.0)
+        centres = means if self._bias else torch.zeros_like(means)
+        variances = torch.where(levels & self._bias, means * (1 - means), squares[:columns] - centres**2).clamp(min=0.0)
+        scales = torch.where(levels, 1.0, (variances + FLOOR * noise + 1e-9).rsqrt())
+        found = torch.zeros(self._width, self._width, dtype=torch.float64)
+        found[range(columns), range(columns)] = scales
+        length = float((variances * scales**2).sum())
+        if self._bias:
+            found[-1, :columns] = -centres * scales
+            found[-1, -1] = 1.0
+            length += 1.0
+        return found * (self._row_norm / (ROOM * math.sqrt(max(length, 1e-9))))
+
+    def _odds(self, chances: Tensor, noise: float) -> Tensor:
+        """Log odds of the classes; none where noise could be most of them."""
+        outputs = self._facts.outputs
+        if not self._labels or noise > MOST_NOISE:
+            return torch.zeros(outputs, dtype=torch.float64)
+        least = max(2 * noise, 1e-3)
+        if outputs == 1:
+            return chances.clamp(least, 1 - least).logit()
+        found = chances.clamp(min=least).log()
+        return found - found.mean()

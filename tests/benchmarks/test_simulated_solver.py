@@ -1,0 +1,73 @@
+"""The simulated solver does what the product does: the same settings and noise give the same scores."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from homo_dp.config.load import load_config
+from homo_dp.data.public_facts import declared_encoding
+from homo_dp.models.scoring import round_metrics
+from homo_dp.runs.auto import public_facts
+from homo_dp.runs.auto_rules import choose
+from homo_dp.runs.simulation import Simulation
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # as Python does for a script: they import each other
+
+from simulated_solver import Table, trained
+
+ROWS, TEST, RUNS = 3000, 3000, 5
+
+
+def keys_of(folder: Path, rng: np.random.Generator) -> dict[str, Any]:
+    count = ROWS + TEST
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=count), "b": rng.uniform(-1, 1, count), "c": rng.choice([0, 1, 2], count)}
+    )
+    score = 1.5 * frame.a - 2 * frame.b + (frame.c == 2) - 1
+    frame["y"] = (rng.uniform(size=count) < 1 / (1 + np.exp(-score))).astype(int)
+    frame["split"] = ["train"] * ROWS + ["test"] * TEST
+    frame.to_csv(folder / "table.csv", index=False)
+    return {
+        "data.files": {"table": str(folder / "table.csv")},
+        "data.columns": {"a": {"bounds": [-10, 60]}, "b": {"bounds": [-1, 1]}, "c": {"levels": [0, 1, 2]}},
+        "data.partition": {"kind": "iid", "parties": 2},
+        "data.split_column": "split",
+        "data.label": "y",
+        "data.classes": [0, 1],
+        "privacy.ledger": str(folder / "ledger.sqlite"),
+        "train.evaluate_every": 0,
+        "tracking.enabled": False,
+    }
+
+
+@pytest.mark.parametrize(("solver", "epsilon"), [("second_moment", 0.3), ("gradient", 0.1)])
+def test_the_same_settings_score_the_same(tmp_path: Path, solver: str, epsilon: float) -> None:
+    """Means of five draws each differ by less than 0.04; they scatter by about 0.01, so 1 in 10,000 runs fails."""
+    keys = keys_of(tmp_path, np.random.default_rng(0)) | {"train.solver": solver, "privacy.target_epsilon": epsilon}
+    config = load_config(None, keys)
+    found = []
+    for seed in range(RUNS):
+        run = Simulation(load_config(None, {**keys, "train.seed": seed}), lambda row, numbers: None)
+        outcome = run.run()
+        outcome.load_weights()
+        metrics = round_metrics(outcome.model.module, outcome.model.task, run.test_tables)
+        found.append((metrics["test_auc"] or 0.0, metrics["test_loss"] or 0.0))
+    encoding = declared_encoding(config)
+    facts = public_facts(config, encoding, dict.fromkeys(("party_1", "party_2"), ROWS // 2))
+    encoded = np.concatenate([part.features.numpy() for part in run.test_tables]).astype(float)
+    labels = np.concatenate([part.labels.numpy() for part in run.test_tables if part.labels is not None]).astype(float)
+    parties = [party.train for party in run.federation.parties.values()]
+    rows = np.concatenate([part.features.numpy() for part in parties]).astype(float)
+    truth = np.concatenate([part.labels.numpy() for part in parties if part.labels is not None]).astype(float)
+    levels = np.isin(np.arange(rows.shape[1]), encoding.levels_of_columns)
+    ones = [np.ones((len(part), 1)) for part in (rows, encoded)]
+    table = Table(np.hstack([rows, ones[0]]), truth, np.hstack([encoded, ones[1]]), labels, levels, 1)
+    settings = choose(facts, "dp_fedsgd", solver).settings
+    drawn = [
+        table.scores(trained(table, settings, facts.kappa, np.random.default_rng(number))) for number in range(RUNS)
+    ]
+    assert np.allclose(np.mean(found, axis=0), np.mean(drawn, axis=0), atol=0.04), (found, drawn)
