@@ -9,8 +9,10 @@ import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.noise.source import SeededNoise
+from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SecureNoise, SeededNoise
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
+from tests.privacy.broken_noise import four_fold_float32
+from tests.privacy.low_bits import MULTIPLIER, check_low_bits, record
 
 SHARE = NoiseShare(5, dropouts=1, colluders=1)
 
@@ -88,3 +90,18 @@ def test_no_table_makes_a_sum_as_long_as_the_longest(share: NoiseShare | None) -
     found = PrivateSum(1000, 2.0, 3.0, 100, share=share)
     released = found.release(torch.full((1000,), 2.0**20 / math.sqrt(1000), dtype=torch.float64), SeededNoise(1))
     assert float(released.double().norm()) * (1.0 if share is None else found.grid.step) < found.longest < 1e13
+
+
+@pytest.mark.parametrize("size", [300, 1000, 10_000])
+@pytest.mark.parametrize("noise", [SecureNoise(), OrdinaryNoise()], ids=["secure", "ordinary"])
+def test_low_bits_of_a_sum_over_rows_tell_nothing(noise: NoiseSource, size: int) -> None:
+    """As statistics and metrics are released: 60 guesses of each attack, false alarms with probability 1e-7."""
+    found = PrivateSum(size, 1.0, MULTIPLIER, 2)
+    rows = torch.stack([torch.zeros(size), record(size)])
+    check_low_bits(lambda: found.of_chunks([rows[:1]], noise), lambda: found.of_chunks([rows], noise), found.sigma)
+
+
+def test_a_float32_lattice_under_a_sum_over_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrivateSum, "release", lambda self, total, noise: four_fold_float32(total, self.sigma, noise))
+    with pytest.raises(AssertionError, match="guesses are right"):
+        test_low_bits_of_a_sum_over_rows_tell_nothing(SecureNoise(), 300)
