@@ -30,6 +30,7 @@ from homo_dp.federation.sessions.build import (
     build_mechanism,
     mechanism_class,
     noise_source,
+    number_limits,
     trained_model,
 )
 from homo_dp.federation.sessions.crash_state import Row, RunFolder
@@ -225,7 +226,9 @@ class AggregatorProcess:
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
         sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
-        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums)
+        hidden = mechanism.private and not self.config.privacy.not_private  # only then parties hold weights to limits
+        limits = number_limits(self.config.party.caps, self.config) if hidden else None
+        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits)
 
     def _check_sums(self, mechanism: Mechanism) -> None:
         """Refuse to ask for answers that this process would not read, before a party pays for one."""

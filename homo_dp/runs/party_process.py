@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from homo_dp.config.addresses import masked
-from homo_dp.config.privacy import RecordKeys
-from homo_dp.config.schema import LINEAR_MODELS, Config
+from homo_dp.config.schema import Config
 from homo_dp.console.options import Interrupted, Screen
 from homo_dp.console.screen import Progress
 from homo_dp.core.crash_points import crash_point
@@ -34,10 +33,11 @@ from homo_dp.federation.sessions.build import (
     build_mechanism,
     mechanism_class,
     noise_source,
+    number_limits,
     trained_model,
 )
 from homo_dp.federation.sessions.crash_state import FINAL, PartyFiles, RunFolder
-from homo_dp.federation.sessions.party import Mistrusted, PartyLimits, PartySettings
+from homo_dp.federation.sessions.party import Mistrusted, PartySettings
 from homo_dp.federation.sessions.party_session import LearningFirst, Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import (
     PlanJson,
@@ -294,15 +294,8 @@ class PartyProcess:
             budget=party_budget(self.own, config),
             trust_aggregator=privacy.trust_aggregator,
             not_private=privacy.not_private,
-            limits=self._limits(config),
+            limits=number_limits(self.own.party.caps, config),
         )
-
-    def _limits(self, config: Config) -> PartyLimits:
-        """What the aggregator may send at most; less to networks, where rounding could carry one row to another."""
-        caps = self.own.party.caps
-        linear = config.model.factory is None and config.model.name in LINEAR_MODELS
-        network = isinstance(config.privacy, RecordKeys) and not linear
-        return PartyLimits(caps.max_weight, caps.max_rate, caps.max_network_weight if network else None)
 
     def _say_agreed(self, party: Party) -> None:
         observer = quoted_observer({self.name: party.plan})

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from homo_dp.config.load import config_from, load_config
-from homo_dp.config.model import ModelConfig
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError, DataError, InputError
 from homo_dp.runs.party_process import PartyProcess
@@ -67,10 +66,3 @@ def test_the_lifetime_budget_is_the_party_s_own() -> None:
 def test_where_state_is_kept() -> None:
     assert load_config(None, {"party.name": "a"}).party.folder == Path("state/a")
     assert load_config(None, {"party.name": "a", "party.state_dir": "x"}).party.folder == Path("x")
-
-
-def test_networks_take_smaller_weights_than_linear_models(tmp_path: Path) -> None:
-    made = _process(Cluster(tmp_path))
-    linear, network = made.own, made.own.model_copy(update={"model": ModelConfig(name="mlp", layers=(4,))})
-    assert made._limits(linear).model_weight == ("max_weight", 1e6)
-    assert made._limits(network).model_weight == ("max_network_weight", 100.0)

@@ -310,6 +310,11 @@ class Mechanism(ABC):
         """Called at the aggregator when a round opens: the parties that take part in it."""
         return tuple(parties)
 
+    @property
+    def longest_update(self) -> float | None:
+        """The norm that no update of a training round can pass, by public numbers; None where updates are weights."""
+        return None
+
     def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         """Whom the aggregator asks in a round: the cohort, unless one party holds all users and draws it itself."""
         return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)

@@ -107,6 +107,10 @@ class DpFedSgd(Mechanism):
         return None if self._share is None else self._sum(next(iter(self.facts.parties.values())))
 
     @property
+    def longest_update(self) -> float | None:
+        return self._sum(next(iter(self.facts.parties.values()))).longest
+
+    @property
     def noise_label(self) -> str:
         return noise_label(self.noise.label, self._share)
 

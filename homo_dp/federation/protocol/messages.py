@@ -297,6 +297,18 @@ def signature(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...],
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
 
+def largest_number(tensor: Tensor) -> float:
+    """The largest absolute value of a tensor of floats; 0 for one of integers or without numbers.
+
+    >>> largest_number(torch.tensor([1.0, -3.0])), largest_number(torch.tensor([7]))
+    (3.0, 0.0)
+    """
+    if not tensor.is_floating_point() or not tensor.numel():
+        return 0.0
+    low, high = tensor.aminmax()
+    return max(-float(low), float(high))
+
+
 def check_tensors(
     tensors: Mapping[str, Tensor], expected: Signature, max_norm: float | None = None, limit: str = "max_update_norm"
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +14,16 @@ from homo_dp.federation.mechanisms.charges import Account, check_within_plan
 from homo_dp.federation.mechanisms.round_sums import METRICS, SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
-from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors
+from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, largest_number
+from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.averaging import WeightAverage
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Ledger
 from homo_dp.privacy.ledger.outbox import charge_kept
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class AggregatorSettings:
     budget: Budget = field(default_factory=lambda: Budget(None, None, None))
     max_update_norm: float | None = None
     not_private: bool = False
+    limits: PartyLimits | None = None  # those of parties elsewhere: they refuse weights beyond them
 
 
 class Aggregator:
@@ -63,6 +68,7 @@ class Aggregator:
     Guarantees:
         - an update is used only if names, shapes, dtypes and finiteness match the model;
         - one update per party and round: a replay is ignored;
+        - where there are ``limits``, no party can move the weights to where the others refuse them;
         - noise that the aggregator adds is charged to its ledger before the weights can be sent;
         - where the noise is the aggregator's, weights without event or noise are never published, unless the run is
           marked NOT PRIVATE.
@@ -152,11 +158,22 @@ class Aggregator:
             expected, asked = self.mechanism.signature_of(self.weights, self.asked), self.asked
             if asked is None:
                 check_tensors(message.tensors, expected, self.settings.max_update_norm)
+                self._check_size(message)
             else:
                 check_tensors(message.tensors, expected, asked.private_sum.longest, "the sum of any table")
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
+
+    def _check_size(self, message: Message) -> None:
+        """Refuse an update that is out of the range of weights, or of the sum of any table where sums are sent."""
+        limits, longest = self.settings.limits, self.mechanism.longest_update
+        if limits is None or self.mechanism.one_party_holds_all:
+            return
+        most = limits.max_weight if longest is None else longest
+        for name, tensor in message.tensors.items():
+            if largest_number(tensor) > most:
+                raise MessageError(f"tensor {name} from {message.sender}: holds a number above {most:g}")
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -224,6 +241,7 @@ class Aggregator:
                 hooks := active_hooks()
             ) is not None:  # of a run made in Python: they see noised weights, and only those
                 moved = hooks.injected(self.round, moved)
+            moved = self._within_limits(moved)
         if combined.event is not None:
             if self.before_charge is not None:
                 self.before_charge(moved, combined.event, combined.sigma)
@@ -241,6 +259,25 @@ class Aggregator:
             by_party=dict(combined.by_party),
             asked=UPDATE if self.asked is None else self.asked.name,
         )
+
+    def _within_limits(self, weights: Weights) -> Weights:
+        """Weights that no party refuses: a larger one is cut, since updates of one party must not stop all others."""
+        if self.settings.limits is None:
+            return weights
+        key, most = self.settings.limits.model_weight
+        if all(largest_number(tensor) <= most for tensor in weights.values()):
+            return weights
+        log.warning(
+            "round %d: a weight passed party.caps.%s=%g and is cut to it, since parties refuse larger ones; training "
+            "diverges, or a party sends wrong updates: lower train.learning_rate, or set federation.max_update_norm",
+            self.round,
+            key,
+            most,
+        )
+        return {
+            name: tensor.clamp(-most, most) if tensor.is_floating_point() else tensor
+            for name, tensor in weights.items()
+        }
 
     def publish(self, weights: Weights) -> None:
         """Make charged weights the global ones."""

@@ -12,7 +12,9 @@ from fractions import Fraction
 
 import torch
 
-from homo_dp.config.schema import Config
+from homo_dp.config.federation import CapsConfig
+from homo_dp.config.privacy import RecordKeys
+from homo_dp.config.schema import LINEAR_MODELS, Config
 from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.columns import Level
@@ -27,6 +29,7 @@ from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.statistics import Learnt, Statistics
 from homo_dp.federation.sessions.aggregator import Aggregator, AggregatorSettings
+from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.federation.sessions.secure_rounds import AggregatorSums
 from homo_dp.models.architecture import architecture_of
 from homo_dp.models.averaging import WeightAverage
@@ -187,6 +190,13 @@ def run_budget(config: Config) -> Budget:
     return Budget(privacy.target_epsilon, privacy.lifetime_epsilon, lifetime_delta)
 
 
+def number_limits(caps: CapsConfig, config: Config) -> PartyLimits:
+    """What an aggregator may send at most; less to networks, where rounding could carry one row to another."""
+    linear = config.model.factory is None and config.model.name in LINEAR_MODELS
+    network = isinstance(config.privacy, RecordKeys) and not linear
+    return PartyLimits(caps.max_weight, caps.max_rate, caps.max_network_weight if network else None)
+
+
 def build_aggregator(
     config: Config,
     run: str,
@@ -194,8 +204,12 @@ def build_aggregator(
     mechanism: Mechanism,
     ledger: Ledger | None,
     sums: AggregatorSums | None = None,
+    limits: PartyLimits | None = None,
 ) -> Aggregator:
-    """The aggregator of a run; party weights are uniform or by the public row counts."""
+    """The aggregator of a run; party weights are uniform or by the public row counts.
+
+    ``limits`` are those that parties elsewhere hold its weights to.
+    """
     by_rows = config.train.weighting == "rows"
     settings = AggregatorSettings(
         run=run,
@@ -206,6 +220,7 @@ def build_aggregator(
         # A sum over many users is longer than an update may be.
         max_update_norm=None if mechanism.one_party_holds_all else config.federation.max_update_norm,
         not_private=config.privacy.not_private,
+        limits=limits,
     )
     optimizer = ServerOptimizer(config.train.server_optimizer)
     averaging = config.train.averaging

@@ -11,7 +11,7 @@ from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan, Release
 from homo_dp.federation.mechanisms.charges import Account, check_within_plan
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.protocol.messages import Message, check_tensors, signature
+from homo_dp.federation.protocol.messages import Message, check_tensors, largest_number, signature
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.accounting.events import DpEvent, check_releases
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
@@ -144,10 +144,7 @@ def check_numbers(limits: PartyLimits, tensors: Mapping[str, torch.Tensor], broa
     """Refuse numbers of the aggregator that are too large."""
     key, largest = limits.model_weight
     for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not tensor.numel():
-            continue
-        low, high = tensor.aminmax()
-        if max(-low, high) > largest:
+        if largest_number(tensor) > largest:
             raise MessageError(f"tensor {name}: holds a weight above party.caps.{key}={largest:g}")
     most = limits.max_weight
     for name, value in broadcast.items():

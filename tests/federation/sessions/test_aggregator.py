@@ -12,6 +12,7 @@ from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, federation_facts
+from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.privacy.noise.source import SeededNoise
 from tests.federation.in_memory import run_in_memory
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
@@ -20,6 +21,14 @@ from tests.federation.small import RUN, small_config, small_mechanism, small_par
 def make(rows: dict[str, int] | None = None, **overrides: object) -> Aggregator:
     config = small_config(**overrides)
     aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, rows or {"a": 20, "b": 60}), None)
+    aggregator.start_round()
+    return aggregator
+
+
+def limited(limits: PartyLimits, **overrides: object) -> Aggregator:
+    config = small_config(**overrides)
+    mechanism = small_mechanism(config, {"a": 20, "b": 60})
+    aggregator = build_aggregator(config, RUN, zeros(), mechanism, None, limits=limits)
     aggregator.start_round()
     return aggregator
 
@@ -43,6 +52,34 @@ def test_weighting_by_rows() -> None:
     aggregator.receive(update("b", 3.0))
     aggregator.finish_round()
     assert torch.allclose(aggregator.weights["linear.bias"], torch.tensor([2.5]))
+
+
+def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None:
+    aggregator = limited(PartyLimits(), train__server_optimizer={"name": "fedavgm", "momentum": 0.9})
+    with pytest.raises(MessageError, match="above 1e\\+06"):
+        aggregator.receive(update("a", 3e38))
+    for number in range(1, 6):  # each is within the range of weights, and momentum would carry their mean out of it
+        aggregator.receive(update("a", 1e6, number))
+        aggregator.receive(update("b", 9e5, number))
+        aggregator.finish_round()
+        assert max(float(tensor.abs().max()) for tensor in aggregator.weights.values()) <= 1e6
+        aggregator.start_round()
+    assert float(aggregator.weights["linear.bias"]) > 9.4e5  # so it was cut, and not thrown away
+
+
+def test_weights_of_networks_are_cut_to_what_parties_take_of_networks() -> None:
+    aggregator = limited(PartyLimits(max_network_weight=100.0))
+    aggregator.receive(update("a", 5e5))
+    aggregator.receive(update("b", 1.0))
+    aggregator.finish_round()
+    assert float(aggregator.weights["linear.bias"]) == 100.0
+
+
+def test_a_sum_of_gradients_may_be_larger_than_a_weight() -> None:
+    aggregator = limited(PartyLimits(max_weight=2.0), privacy__mechanism="dp_fedsgd", train__local_steps=None)
+    aggregator.receive(update("a", 50.0))
+    with pytest.raises(MessageError, match="holds a number above"):
+        aggregator.receive(update("b", 1e30))
 
 
 def test_a_replay_counts_once() -> None:

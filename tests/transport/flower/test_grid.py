@@ -91,7 +91,7 @@ def test_an_altered_message_is_refused_and_moves_no_route(tmp_path: Path, caplog
         def pull(self, tickets: object) -> list[tuple[str, Answer | None]]:
             found = super().pull(tickets)  # type: ignore[arg-type]
             bad = [
-                None if answer is None else Answer("running", tuple(s[:-1] + b"x" for s in answer.sealed))
+                None if answer is None else Answer("running", tuple(s[:-1] + bytes([s[-1] ^ 1]) for s in answer.sealed))
                 for _, answer in found
             ]
             return [(ticket, answer) for (ticket, _), answer in zip(found, bad, strict=True)]
