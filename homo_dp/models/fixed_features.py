@@ -23,7 +23,8 @@ class FixedFeatures(nn.Module):
 
     Guarantees:
         - the features of an image follow from the image alone: pieces are filled up to one size, so that its bits do
-          not depend on how many other images there are (docs/adr/0015).
+          not depend on how many other images there are (docs/adr/0015). Where a made-up image has other bits at
+          another place of a piece, as kernels of some processors may give it, each image is taken by itself.
     """
 
     features: int
@@ -32,24 +33,34 @@ class FixedFeatures(nn.Module):
     def __init__(self, input_shape: Sequence[int]) -> None:
         super().__init__()
         self.input_shape = tuple(input_shape)
+        self._size: int | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dim() == 2 and images.shape[1] == self.features:
             return images
         found = torch.empty(len(images), self.features, device=images.device)
         with torch.no_grad():
-            for start in range(0, len(images), _PIECE):
-                piece = images[start : start + _PIECE].reshape(-1, *self.input_shape).float()
-                found[start : start + _PIECE] = self.rows_of(_filled(piece))[: len(piece)]
+            at_once = self._at_once()
+            for start in range(0, len(images), at_once):
+                piece = images[start : start + at_once].reshape(-1, *self.input_shape).float()
+                found[start : start + at_once] = self.rows_of(_filled(piece, at_once))[: len(piece)]
         return found
+
+    def _at_once(self) -> int:
+        """How many images a piece has: as many as leave each the same bits at every place."""
+        if self._size is None:
+            made_up = torch.rand(1, *self.input_shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+            rows = self.rows_of(made_up.repeat(_PIECE, 1, 1, 1))
+            self._size = _PIECE if torch.equal(rows, rows[:1].expand_as(rows)) else 1
+        return self._size
 
     def rows_of(self, images: Tensor) -> Tensor:
         """The features of one piece of images."""
         raise NotImplementedError
 
 
-def _filled(piece: Tensor) -> Tensor:
-    lacking = _PIECE - len(piece)
+def _filled(piece: Tensor, size: int) -> Tensor:
+    lacking = size - len(piece)
     return torch.cat([piece, piece[:1].expand(lacking, *piece.shape[1:])]) if lacking else piece.contiguous()
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from pipelines.demo_flower import FlowerFederation, wait_for_outputs
 from tests.flower.certificates import write_certificates, write_node_key
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(1800)]
+RADIUS = 13.5791357913579  # of a feature
 ALL_EVERY_ROUND = "federation.min_parties=3,federation.round_timeout=450"
 
 
@@ -88,8 +90,30 @@ def state_of_run(folder: Path) -> str:
     return str(found["state"])
 
 
+def plant(folder: Path) -> None:
+    """Put the sentinel into every fifth row of party_a."""
+    table = folder / "data" / "breast_cancer_party_1_train.csv"
+    header, *rows = table.read_text().splitlines()
+    for number in range(0, len(rows), 5):
+        cells = rows[number].split(",")
+        cells[1] = str(RADIUS)  # mean radius
+        rows[number] = ",".join(cells)
+    table.write_text("\n".join([header, *rows]) + "\n")
+
+
+def sentinels_seen(folder: Path) -> list[str]:
+    """Files of the SuperLink, the aggregator and whoever started the run that hold the sentinel."""
+    places = [folder / "state" / "aggregator", folder / "out" / "aggregator", folder / "home" / "flwr"]
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    files += [*folder.glob("superlink*"), folder / "flwr.log"]
+    assert len(files) > 5
+    looks = (str(RADIUS).encode(), struct.pack("<d", RADIUS))
+    return [path.name for path in files if any(look in path.read_bytes() for look in looks)]
+
+
 def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(federation: FlowerFederation) -> None:
     folder, run = federation.folder, "hospitals-1"
+    plant(folder)
     federation.start_superlink()
     for name in PARTIES:
         federation.start_node(name, conf(name))
@@ -123,6 +147,9 @@ def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(fe
         privacy = indicators(folder, name)["privacy"]
         assert isinstance(privacy, dict)
         assert 3.5 < privacy["epsilon"] <= 4.0
+    assert sentinels_seen(folder) == []
+    (folder / "out" / "aggregator" / "leak.json").write_text(f'{{"mean radius": {RADIUS}}}')
+    assert sentinels_seen(folder) == ["leak.json"]
 
 
 def test_tls_authenticated_nodes_and_masked_sums(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from homo_dp.config.model import IMAGE_FEATURES, ModelConfig
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.fixed_features import front_end, trained_part
 from homo_dp.models.registry import FRONT_ENDS, build_model
+from homo_dp.models.scattering2 import Scattering2
 
-SHAPES = [(1, 28, 28), (3, 32, 32), (1, 17, 40)]
+SHAPES = [(1, 28, 28), (3, 32, 32), (1, 17, 40), (1, 14, 14), (3, 12, 12), (1, 9, 13), (3, 4, 28)]
 
 
 @pytest.mark.parametrize("name", IMAGE_FEATURES)
@@ -22,6 +23,22 @@ def test_bits_of_an_image_depend_on_no_other_image(name: str, shape: tuple[int, 
         assert torch.equal(front(images[first:last]), together[first:last])
     order = torch.randperm(150, generator=torch.Generator().manual_seed(1))
     assert torch.equal(front(images[order]), together[order])
+
+
+@pytest.mark.parametrize("shape", [(1, side, side) for side in range(8, 33)])
+def test_smooth_features_are_taken_in_pieces_for_every_size(shape: tuple[int, int, int]) -> None:
+    """Rounding by place was seen for sides of 12 to 15: products are filled up, so that no size is left to it."""
+    assert FRONT_ENDS["scattering2"](shape)._at_once() > 1
+
+
+def test_images_are_taken_one_by_one_where_a_place_decides_how_they_are_rounded() -> None:
+    class Rounding(Scattering2):
+        def rows_of(self, images: torch.Tensor) -> torch.Tensor:
+            places = torch.arange(len(images)).reshape(-1, 1) % 4
+            return super().rows_of(images) * (1 + places * 1e-6)
+
+    front, images = Rounding((1, 16, 16)), torch.rand(7, 1, 16, 16)
+    assert torch.equal(front(images)[3:], front(images[3:]))
 
 
 @pytest.mark.parametrize("name", IMAGE_FEATURES)

@@ -14,10 +14,13 @@ from homo_dp.models.scattering2 import Scattering2, _cosines, _fourier, _series,
 def test_the_series_only_turn_maps() -> None:
     """Both are orthonormal, so a full series has the length of the maps."""
     directions, places, kept = _series((1, 28, 28))
-    for basis in (directions, places, _fourier(8)[0].float(), _cosines(5).float()):
+    assert (directions.shape, places.shape) == ((96, 96), (64, 64))  # 81 maps and 49 places, filled up with zeros
+    for basis in (directions[:81, :81], places[:49, :49], _fourier(8)[0].float(), _cosines(5).float()):
         assert torch.allclose(basis @ basis.t(), torch.eye(len(basis)), atol=1e-5)
+    assert not any(part.any() for part in (directions[81:], directions[:, 81:], places[49:], places[:, 49:]))
     assert len(kept) == len(set(kept.tolist())) == 800
-    assert {0, 49, 17 * 49} <= set(kept.tolist())  # the means of means, of fine edges and of edges of edges
+    assert {0, 64, 17 * 64} <= set(kept.tolist())  # the means of means, of fine edges and of edges of edges
+    assert int((kept % 64).max()) < 49
 
 
 def test_brightness_and_contrast_do_not_count() -> None:

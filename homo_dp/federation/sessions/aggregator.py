@@ -241,7 +241,7 @@ class Aggregator:
                 hooks := active_hooks()
             ) is not None:  # of a run made in Python: they see noised weights, and only those
                 moved = hooks.injected(self.round, moved)
-            moved = self._within_limits(moved)
+        moved = self._within_limits(moved)
         if combined.event is not None:
             if self.before_charge is not None:
                 self.before_charge(moved, combined.event, combined.sigma)

@@ -50,6 +50,15 @@ STEPS = ("levels", "counts", "bounds")
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
 
 
+def is_preparatory(run: str) -> bool:
+    """Whether a run is one in which something is learnt before another.
+
+    >>> is_preparatory("study-levels"), is_preparatory("study")
+    (True, False)
+    """
+    return run.endswith(tuple(f"-{step}" for step in STEPS))
+
+
 class LearningFirst(Exception):
     """The aggregator says that something is learnt before this run; its message waits, not acknowledged, until then."""
 
@@ -505,7 +514,9 @@ class PartySession:
             self._refused(str(reason))
             return
         if state == LEARNING:
-            if reason in STEPS and self.party is None and not self.duty.has_learnt(str(reason)):
+            # A step before a step would be priced apart from both, so steps of steps could pass the cap of one run.
+            awaited = self.party is None and not is_preparatory(self.duty.run)
+            if reason in STEPS and awaited and not self.duty.has_learnt(str(reason)):
                 raise LearningFirst(str(reason))
             return
         self._doubt = None

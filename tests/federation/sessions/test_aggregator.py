@@ -13,6 +13,7 @@ from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.build import build_aggregator, build_mechanism, federation_facts
 from homo_dp.federation.sessions.party import PartyLimits
+from homo_dp.privacy.moments import as_vector
 from homo_dp.privacy.noise.source import SeededNoise
 from tests.federation.in_memory import run_in_memory
 from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
@@ -80,6 +81,31 @@ def test_a_sum_of_gradients_may_be_larger_than_a_weight() -> None:
     aggregator.receive(update("a", 50.0))
     with pytest.raises(MessageError, match="holds a number above"):
         aggregator.receive(update("b", 1e30))
+
+
+def test_starting_weights_of_a_moment_are_cut_as_well() -> None:
+    """One cross term of 1e9 made the least-squares weights 2.9e7, which every party refused."""
+    aggregator = limited(
+        PartyLimits(),
+        model__name="linear_regression",
+        model__task="regression",
+        data__target_bounds=[-1, 1],
+        privacy__mechanism="dp_fedsgd",
+        privacy__max_grad_norm=0.8,
+        train__local_steps=None,
+        train__sample_rate=1.0,
+        train__solver="second_moment",
+        train__row_norm=2.0,
+        train__auto=False,
+    )
+    moment = torch.zeros(5, 5, dtype=torch.float64)
+    moment[0, 4] = moment[4, 0] = 1e9
+    (dtype,) = {dtype for _, dtype in aggregator.mechanism.signature_of(aggregator.weights, aggregator.asked).values()}
+    for party, factor in (("a", 1.0), ("b", 0.0)):
+        tensors = {"sum": (as_vector(moment) * factor).to(dtype)}
+        aggregator.receive(Message(RUN, 1, party, "aggregator", "update", tensors))
+    aggregator.finish_round()
+    assert 0 < max(float(tensor.abs().max()) for tensor in aggregator.weights.values()) <= 1e6
 
 
 def test_a_replay_counts_once() -> None:
