@@ -26,6 +26,7 @@ from homo_dp.privacy.noise.source import NoiseSource
 
 LEVEL_NAMES: Final = "level_names"
 MOST_LEVELS = 256  # that a party names of a column: those with the largest noisy counts
+MOST_NAMES = 5000  # of all columns of a plan: half of what a party takes by default (party.caps.columns)
 TAIL = 2.0**-60  # delta' as a share of delta: their float64 sum is delta itself
 
 
@@ -119,14 +120,20 @@ class LevelNames:
         return found
 
     def read(self, answers: Iterable[Tensor]) -> dict[str, Any]:
-        """What parties named, in all; a place that holds no level is left out, whoever wrote it."""
-        found: dict[str, set[str]] = {name: set() for name in self.columns}
+        """What parties named, in all; a place that holds no level is left out, whoever wrote it.
+
+        Of more names than a plan may have, those are kept that most parties gave: names that one party makes up must
+        not make rows so wide that the others refuse them.
+        """
+        found: dict[str, Counter[str]] = {name: Counter() for name in self.columns}
         for answer in answers:
             for name, places in zip(self.columns, answer, strict=True):
                 texts = (bytes(place.tolist()).rstrip(b"\0").decode("utf-8", "replace") for place in places)
-                found[name].update(text for text in texts if may_be_level(text) and text == text.strip())
+                found[name].update({text for text in texts if may_be_level(text) and text == text.strip()})
+        most = max(1, min(MOST_LEVELS, MOST_NAMES // len(self.columns)))
+        kept = {name: sorted(names, key=lambda text: (-names[text], text))[:most] for name, names in found.items()}
         return {
-            "values": {name: sorted(names) for name, names in found.items()},
+            "values": {name: sorted(names) for name, names in kept.items()},
             "standard_errors": dict.fromkeys(self.columns),
             "threshold": self.release.threshold,
             "delta": self.release.delta,

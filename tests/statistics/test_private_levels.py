@@ -13,6 +13,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.statistics.private_levels import (
     MOST_LEVELS,
+    MOST_NAMES,
     TAIL,
     LevelNames,
     LevelsRelease,
@@ -115,3 +116,19 @@ def test_what_a_hostile_party_writes_is_no_level() -> None:
     for place, data in enumerate((b"\xff\xfe", b"a\nb", b" spaced ", b"\x1b[31m", b"good")):
         answer[0, place, : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
     assert asked.read([answer])["values"] == {"city": ["good", "\ufffd\ufffd"]}
+
+
+def test_names_that_one_party_makes_up_crowd_out_nobody_and_leave_rows_narrow_enough() -> None:
+    columns = tuple(f"c{number}" for number in range(40))
+    asked = LevelNames(columns, tuple(range(0, 40 * TEXT_NUMBERS, TEXT_NUMBERS)), LevelsRelease(40, 3.0, 1e-9))
+
+    def answer(names: list[str]) -> torch.Tensor:
+        found = torch.zeros(asked.shape, dtype=torch.uint8)
+        for at, name in enumerate(names):
+            found[:, at, : len(name)] = torch.frombuffer(bytearray(name.encode()), dtype=torch.uint8)
+        return found
+
+    honest, made_up = answer(["north", "south"]), answer([f"a{number}" for number in range(MOST_LEVELS)])
+    values = asked.read([honest, made_up, honest])["values"]
+    assert all({"north", "south"} <= set(names) for names in values.values())
+    assert sum(map(len, values.values())) <= MOST_NAMES
