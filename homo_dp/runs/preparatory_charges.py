@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from homo_dp.config.schema import Config
 from homo_dp.federation.mechanisms.base import PartyPlan
-from homo_dp.federation.sessions.party_session import STEPS
+from homo_dp.federation.sessions.party_session import STEPS, learns_for
 from homo_dp.federation.sessions.plan import PlanRefused, check_price
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json
@@ -29,7 +29,7 @@ def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger:
         - all steps before a training, and the training, together stay within the party's cap of one run.
     """
     name = str(own.party.name)
-    base = next((run.removesuffix(f"-{step}") for step in STEPS if run.endswith(f"-{step}")), None)
+    base = learns_for(run)
     others = [learning_run(base or run, step) for step in STEPS]
     spent = [row for other in others if other != run for row in ledger.rows(other, name) if row.kind not in FREE]
     if not spent:

@@ -50,13 +50,13 @@ STEPS = ("levels", "counts", "bounds")
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
 
 
-def is_preparatory(run: str) -> bool:
-    """Whether a run is one in which something is learnt before another.
+def learns_for(run: str) -> str | None:
+    """The run before which something is learnt in this one; None if this one trains.
 
-    >>> is_preparatory("study-levels"), is_preparatory("study")
-    (True, False)
+    >>> learns_for("study-levels"), learns_for("study")
+    ('study', None)
     """
-    return run.endswith(tuple(f"-{step}" for step in STEPS))
+    return next((run.removesuffix(f"-{step}") for step in STEPS if run.endswith(f"-{step}")), None)
 
 
 class LearningFirst(Exception):
@@ -515,7 +515,7 @@ class PartySession:
             return
         if state == LEARNING:
             # A step before a step would be priced apart from both, so steps of steps could pass the cap of one run.
-            awaited = self.party is None and not is_preparatory(self.duty.run)
+            awaited = self.party is None and learns_for(self.duty.run) is None
             if reason in STEPS and awaited and not self.duty.has_learnt(str(reason)):
                 raise LearningFirst(str(reason))
             return
