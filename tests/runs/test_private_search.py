@@ -1,6 +1,7 @@
 """The winner of a search is chosen by figures that were paid for."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,9 @@ def test_the_winner_alone_is_published_and_the_ledger_holds_every_trial(
     trials = [json.loads(path.read_text()) for path in (folder / "LOCAL" / "cells").glob("*/result.json")]
     assert len(trials) == 2
     found = json.loads((folder / "winner" / "winner.json").read_text())
-    best, other = sorted(trials, key=lambda trial: -trial["released_acc"])
+    best, other = sorted(trials, key=lambda trial: trial["values"] != found["settings"])
     assert found["settings"] == best["values"]
+    assert best["released_acc"] >= other["released_acc"]  # noised and kept within 0 to 1: both can be 1
     assert found["figure"] == {"released_acc": best["released_acc"]}
     assert found["epsilon"] > 4  # more than one trial
     assert "geometric number of trials of mean 3" in found["cost_by"]
@@ -40,8 +42,11 @@ def test_the_winner_alone_is_published_and_the_ledger_holds_every_trial(
     card = read_card(folder / "winner" / "model.safetensors").privacy
     assert card["epsilon"] == found["epsilon"]
     published = said + json.dumps(found) + json.dumps(card)
-    for secret in (best["run"], other["run"], str(other["values"]["train.learning_rate"]), str(best["test_acc"])):
-        assert secret not in published
+    assert best["run"] not in published
+    assert other["run"] not in published
+    numbers = set(re.findall(r"\d[\d.e+-]*", published))  # whole ones: a short figure stands inside others by chance
+    assert str(found["settings"]["train.learning_rate"]) in numbers
+    assert not {str(other["values"]["train.learning_rate"]), str(best["test_acc"])} & numbers
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         assert len(ledger.runs()) == 2  # the sum: each trial as it ran
     assert main([*WINNER, NOISED]) == 0  # the draw is kept, nothing runs again
