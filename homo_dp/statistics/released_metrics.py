@@ -66,16 +66,20 @@ class ReleasedMetrics:
             numbers = [torch.ones_like(error), error.square(), error.abs(), truth, truth.square()]
             return torch.stack(numbers, 1) / math.sqrt(5.0)
         hot = torch.zeros(len(labels), self.dimension - 1, dtype=torch.float64)
-        places = self._places(task, outputs.double(), labels.long().cpu())
+        places = self._places(outputs.double(), labels.long().cpu())
         hot.scatter_(1, places[:, None], 1.0)
         return torch.cat([hot, clipped], 1) / math.sqrt(2.0)
 
-    def _places(self, task: Task, outputs: Tensor, labels: Tensor) -> Tensor:
+    def _places(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Where each row counts. Outputs are compared with the log odds of the edges, not scores with the edges.
+
+        The last numbers of a tensor go through another sigmoid than the rest, which differs in the last bit: a score at
+        an edge would change its bin with the number of rows.
+        """
         if self.kind == "multiclass":
             return labels * self.classes + outputs.nan_to_num(0.0).argmax(dim=1)
-        scores = task.probabilities(outputs).nan_to_num(0.5)
-        inner = torch.from_numpy(self.edges[1:-1].copy())
-        return labels * self.bins + torch.bucketize(scores, inner, right=True)
+        inner = torch.from_numpy(self.edges[1:-1].copy()).logit()
+        return labels * self.bins + torch.bucketize(outputs.reshape(-1).nan_to_num(0.0), inner, right=True)
 
     def read(self, total: Tensor, sigma: float, seed: int = 0) -> tuple[Figures, Figures]:
         """The metrics of a total, and the half width of their 95 % bars by the noise of its numbers alone."""

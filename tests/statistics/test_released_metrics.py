@@ -1,5 +1,6 @@
 """Metrics from private sums: how far one row moves them, how near they are to those of the rows, and their bars."""
 
+import itertools
 import math
 
 import numpy as np
@@ -34,6 +35,24 @@ def test_no_row_moves_the_sum_by_more_than_one(asked: ReleasedMetrics, task: obj
     assert parts.shape == (len(outputs), asked.dimension)
     assert parts.isfinite().all()
     assert float(parts.norm(dim=1).max()) <= 1 + 1e-12
+
+
+def test_a_score_at_an_edge_is_in_the_same_bin_wherever_its_row_stands() -> None:
+    """Torch rounds the sigmoid of the last numbers of a tensor otherwise than that of the others."""
+    many = torch.linspace(0.1, 3.0, 4000, dtype=torch.float64)
+    alone = torch.stack([torch.sigmoid(each.reshape(1))[0] for each in many])
+    together = torch.sigmoid(many)
+    differ = torch.flatten((alone != together).nonzero())
+    assert len(differ)  # else there is nothing to see on this machine, and another attack has to be found
+    for place in differ[:20]:
+        edge = float(torch.maximum(alone, together)[place])
+        asked = ReleasedMetrics("binary", 2, threshold=edge)
+        sums = [
+            asked.parts(BINARY, many[place].expand(count, 1), torch.ones(count).long()).sum(0)
+            for count in range(28, 42)
+        ]
+        moved = [float((more - less).norm()) for less, more in itertools.pairwise(sums)]
+        assert max(moved) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.3])

@@ -7,26 +7,33 @@ released before) make rows alike, so that the same noise is less of the gradient
 
 All products are float64. How a product of matrices rounds a row depends on where the row stands among the others, and
 weights or coordinates can be made such that float32 outputs are rounding alone: one row less then moved the sum by up
-to 85 C. In float64, with weights up to 1e6, all rows together move by less than is left between ``BELOW`` and 1.
+to 85 C. In float64 the same takes a clip norm as small as rounding, 1e-9 and less, which an aggregator may ask for: 1.8
+C. So rows are taken in pieces in which they have the same bits at every place (``batch_invariance.py``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.gradients.batch_invariance import Numbers, places_of
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
+from homo_dp.privacy.gradients.fast.chain import filled
+from homo_dp.privacy.gradients.fast.invariant_products import wide_product
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradient, softmax_cross_entropy
 from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
 
 _PIECE = 1 << 20  # numbers in hand at a time: many more are fetched from memory anew in every round
+_LANES = 4  # float64 numbers that rows start at a multiple of
+_MULTIPLE = 32  # rows that pieces are filled up to a multiple of: sigmoids take as many at once, and the rest otherwise
 
 
 def most_residual(loss: Loss) -> float:
@@ -98,13 +105,15 @@ class LinearGradient:
         self._layer, self._loss, self._labels = layer, loss, labels.detach()
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
         self._sampler = private_sum.sampler(len(features), declared)
-        self._rows = rows_of(layer, features)  # in the columns' own coordinates
+        rows = rows_of(layer, features)
         if row_norm is not None:
-            self._rows = self._rows * clip_factors(row_norms(self._rows), row_norm).to(self._rows.dtype).unsqueeze(1)
-        self._piece = max(1, _PIECE // self._rows.shape[1])
-        self._turned = self._rows
+            rows = rows * clip_factors(row_norms(rows), row_norm).to(rows.dtype).unsqueeze(1)
+        self._width = rows.shape[1]
+        self._rows = _padded(rows)  # in the columns' own coordinates
+        self._places = places_of(layer, _numbers_of(loss), ("linear gradient", loss))
+        self._turned: Tensor | None = None  # in those of the transform
         self._transform: Tensor | None = None
-        self._lengths = row_norms(self._turned)
+        self._lengths = row_norms(rows)
         self.released: Tensor | None = None  # of the last step: values, or steps of the grid where noise is shared
         self.last_norms = torch.zeros(0)  # LOCAL: never send them, they have no event
 
@@ -123,8 +132,12 @@ class LinearGradient:
         """Take gradients in the coordinates rows @ transform from now on."""
         if self._transform is not None and transform.equal(self._transform):
             return
-        long = transform.double()
-        self._turned = torch.cat([part.double() @ long for part in torch.split(self._rows, self._piece)])
+        turned = self._rows.new_empty((len(self._rows), self._width), dtype=torch.float64)
+        for span, rows, _ in self._pieces(torch.arange(len(self._rows))):
+            turned[span] = _turned(rows, transform)[: len(turned[span])]
+        # A factor of zero does not silence what is not finite, so the row has to go too.
+        finite = turned.isfinite().all(dim=1, keepdim=True)
+        self._turned = turned if bool(finite.all()) else torch.where(finite, turned, 0.0)
         self._lengths, self._transform = row_norms(self._turned), transform
 
     def run(self, steps: int, after_step: Callable[[], None]) -> None:
@@ -148,23 +161,68 @@ class LinearGradient:
 
     def _sum(self) -> Tensor:
         """The clipped gradients of a sample, added up in float64."""
-        total = torch.zeros(self._layer.out_features, self._rows.shape[1], dtype=torch.float64)
-        drawn = self._sampler.draw(self.noise)
-        everybody = len(drawn) == len(self._rows)
+        total = torch.zeros(self._layer.out_features, self._width, dtype=torch.float64)
         norms: list[Tensor] = []
-        weights, most = torch.cat(self._columns(), dim=1).double().t(), self.private_sum.clip_norm * BELOW
-        for piece in torch.split(drawn, self._piece):
-            span = slice(int(piece[0]), int(piece[-1]) + 1) if everybody else piece
-            rows = self._rows[span].double()
-            turned = rows if self._transform is None else self._turned[span]
-            residuals = output_gradient(self._loss, rows @ weights, self._labels[span])
-            lengths = self._lengths[span] * row_norms(residuals)
+        weights, most = torch.cat(self._columns(), dim=1), self.private_sum.clip_norm * BELOW
+        for span, rows, labels in self._pieces(self._sampler.draw(self.noise)):
+            own = self._lengths[span]
+            residuals = output_gradient(self._loss, _outputs(rows, weights), labels)[: len(own)]
+            turned = rows[: len(own), : self._width] if self._turned is None else self._turned[span]
+            lengths = own * row_norms(residuals)
             factors = clip_factors(lengths, most).unsqueeze(1)
             total.addmm_(torch.where(factors > 0, residuals * factors, 0.0).t(), turned)
             norms.append(lengths)
         self.last_norms = torch.cat(norms) if norms else torch.zeros(0)
         return total.reshape(-1)
 
+    def _pieces(self, drawn: Tensor) -> Iterator[tuple[slice | Tensor, Tensor, Tensor]]:
+        """Which rows, these in float64, and their labels; filled up to a size at which places do not matter."""
+        if not len(drawn):
+            return
+        count = -(-len(drawn) * self._rows.shape[1] // _PIECE)
+        size = -(-len(drawn) // count)
+        features = self._rows[:, : self._layer.in_features]
+        size = self._places.at_once(size + -size % _MULTIPLE, features, self._labels)
+        everybody = len(drawn) == len(self._rows)
+        for piece in torch.split(drawn, size):
+            span = slice(int(piece[0]), int(piece[-1]) + 1) if everybody else piece
+            # A copy, since where a piece starts in memory may matter as much as where a row does.
+            rows = filled(self._rows[span], size).to(torch.float64, copy=True)
+            yield span, rows, filled(self._labels[span], size)
+
     def _columns(self) -> list[Tensor]:
         """Weight and bias, each with one row an output."""
         return [part.detach().reshape(self._layer.out_features, -1) for part in self._layer.parameters()]
+
+
+def _padded(columns: Tensor) -> Tensor:
+    """With zeros behind, up to a number of columns that fills registers."""
+    return F.pad(columns, (0, -columns.shape[1] % _LANES))
+
+
+def _turned(rows: Tensor, transform: Tensor) -> Tensor:
+    """Padded rows in other coordinates."""
+    return wide_product(rows, _padded(transform.double().t()).t())
+
+
+def _outputs(rows: Tensor, weights: Tensor) -> Tensor:
+    """What padded rows give under weights of one row an output."""
+    padded = _padded(weights.double())
+    return torch.mv(rows, padded[0]).unsqueeze(1) if len(padded) == 1 else wide_product(rows, padded.t())
+
+
+def _numbers_of(loss: Loss) -> Numbers:
+    """What sums are made of, in coordinates that are made up: for ``batch_invariance.py``."""
+
+    def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
+        layer = linear_layer(module)
+        if layer is None:
+            raise ValueError("the copy of a model is another model")
+        rows = rows_of(layer, features)
+        transform = torch.randn(rows.shape[1], rows.shape[1], generator=torch.Generator().manual_seed(1))
+        weights = torch.cat([part.detach().reshape(layer.out_features, -1) for part in layer.parameters()], dim=1)
+        rows = _padded(rows).double()
+        turned, residuals = _turned(rows, transform), output_gradient(loss, _outputs(rows, weights), labels)
+        return [turned, row_norms(turned), residuals, row_norms(residuals)]
+
+    return numbers

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradient, softmax_cross_entropy
+from homo_dp.privacy.gradients.losses import (
+    Loss,
+    binary_logistic,
+    output_gradient,
+    softmax_cross_entropy,
+    squared_error,
+)
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.privacy.training.linear_gradient import LinearGradient, linear_layer, most_residual
@@ -144,3 +150,62 @@ def test_where_a_row_stands_does_not_move_what_it_adds(width: int, outputs: int,
             totals.append(found._sum() / clip_norm)
         worst = max(worst, float((totals[0] - totals[1]).norm()), float((totals[0] - totals[2]).norm()) / 2)
     assert worst <= 1
+
+
+def crafted_sum(features: Tensor, loss: Loss, outputs: int, clip_norm: float) -> Tensor:
+    """Weights and coordinates under which rows with each number twice give nothing but what rounding leaves."""
+    generator = torch.Generator().manual_seed(5)
+    half = features.shape[1] // 2
+    order = torch.randperm(2 * half, generator=generator)
+    module = nn.Linear(2 * half, outputs)
+    weights = torch.randn(outputs, half, generator=generator) * 3e5
+    turned = torch.randn(half, 2 * half + 1, generator=generator) * 3e5
+    with torch.no_grad():
+        module.weight.copy_(torch.cat([weights, -weights], dim=1)[:, order])
+        module.bias.zero_()
+    found = LinearGradient(
+        module,
+        loss,
+        features[:, order],
+        torch.zeros(len(features)) if outputs == 1 else torch.zeros(len(features)).long(),
+        private_sum=PrivateSum(outputs * (2 * half + 1), clip_norm, 1.0, 1000),
+        declared=len(features),
+        noise=SeededNoise(0),
+    )
+    found.turn(torch.cat([torch.cat([turned, -turned])[order], torch.zeros(1, 2 * half + 1)]))
+    return found._sum()
+
+
+@pytest.mark.parametrize(("loss", "outputs"), [(binary_logistic, 1), (squared_error, 1), (softmax_cross_entropy, 3)])
+@pytest.mark.parametrize("clip_norm", [1e-12, 1e-10, 1.0])
+def test_what_rounding_leaves_of_a_row_does_not_depend_on_the_rows_before_it(
+    loss: Loss, outputs: int, clip_norm: float
+) -> None:
+    """A clip norm as small as rounding makes whole gradients of it, in directions that are all alike at best."""
+    half = torch.rand(801, 50, generator=torch.Generator().manual_seed(4))
+    features = torch.cat([half, half], dim=1)
+    whole = crafted_sum(features, loss, outputs, clip_norm)
+    for gone in (0, 1, 2, 5, 400, 800):
+        rest = crafted_sum(torch.cat([features[:gone], features[gone + 1 :]]), loss, outputs, clip_norm)
+        assert float((whole - rest).norm()) <= clip_norm
+
+
+def test_coordinates_in_which_a_row_is_not_finite_silence_that_row_alone() -> None:
+    features = torch.ones(4, 2, dtype=torch.float64)
+    features[1] = 1e306
+    sums = []
+    for rows in (features, features[[0, 2, 3]]):
+        found = LinearGradient(
+            nn.Linear(2, 1),
+            squared_error,
+            rows,
+            torch.ones(len(rows)) * 5,
+            private_sum=PrivateSum(3, 1.0, 1.0, 4),
+            declared=4,
+            noise=SeededNoise(0),
+        )
+        found.load_weights({"weight": torch.zeros(1, 2), "bias": torch.zeros(1)})
+        found.turn(torch.eye(3) * 1e6)
+        sums.append(found._sum())
+    assert sums[0].isfinite().all()
+    assert torch.equal(sums[0], sums[1])
