@@ -344,5 +344,6 @@ def _ordinal(key: str, day: str) -> int:
 
 
 def _circle(place: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    angle = place * (2 * math.pi / places)
-    return np.sin(angle), np.cos(angle)
+    """From a table of the few places: the last bit of a sine may depend on where in an array a number stands."""
+    angles, at = np.arange(places) * (2 * math.pi / places), place.astype(np.int64)
+    return np.sin(angles)[at], np.cos(angles)[at]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"[A-Za-z][\w+]*://")
 _QUERY = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _FILES = ("memory", "http", "https", "ftp", "s3", "file")
+_WHOLE: Any = "numpy_nullable"  # whole numbers stay whole beside a missing one, which would make floats of a column
 
 
 def is_database(path: str | PathLike[str]) -> bool:
@@ -39,7 +40,7 @@ def read_database(path: str | PathLike[str]) -> pd.DataFrame:
     import pandas as pd
 
     with _connected(str(path)) as (connection, query):
-        return _named(pd.read_sql_query(query, connection))
+        return _named(pd.read_sql_query(query, connection, dtype_backend=_WHOLE))
 
 
 def read_database_chunks(path: str | PathLike[str], rows: int) -> Iterator[pd.DataFrame]:
@@ -49,7 +50,7 @@ def read_database_chunks(path: str | PathLike[str], rows: int) -> Iterator[pd.Da
     seen = 0
     with _connected(str(path)) as (connection, query):
         stream = connection.execution_options(stream_results=True)
-        for piece in pd.read_sql_query(query, stream, chunksize=rows):
+        for piece in pd.read_sql_query(query, stream, chunksize=rows, dtype_backend=_WHOLE):
             frame = _named(piece)
             frame.index = pd.RangeIndex(seen, seen + len(frame))
             seen += len(frame)

@@ -42,6 +42,7 @@ _GZIP = b"\x1f\x8b"
 MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
+_WHOLE = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}  # wider than what a float64 holds
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
 # How files begin that are no CSV, and what to do with them.
 _OTHER_FILES: tuple[tuple[bytes, str], ...] = (
@@ -322,7 +323,11 @@ def _stream(file: Path) -> Iterator[pa.NativeFile]:
 
 
 def _to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Whole numbers stay whole beside a missing one: as floats, one row would change how all others are read."""
     frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, types_mapper=_TEXT.get, split_blocks=True)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.type in _WHOLE and column.null_count:
+            frame[name] = column.to_pandas(types_mapper=_WHOLE.get)
     return frame
 
 

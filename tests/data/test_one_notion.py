@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+import sqlite3
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,27 @@ def test_separator_encoding_and_the_row_numbers_of_pandas(tmp_path: Path) -> Non
     pd.DataFrame({"a": [1, 2]}, index=[7, 9]).to_parquet(tmp_path / "t.parquet")
     assert header(tmp_path / "t.parquet") == ["a"]
     assert list(read_table(tmp_path / "t.parquet").columns) == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sqlite"])
+def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(kind: str, tmp_path: Path) -> None:
+    """A column of whole numbers with a gap was read as floats, which have no room for long codes."""
+    codes = [2**53 + 1, 2**53 + 3, 7]
+    column = Categorical("code", tuple(map(str, codes)))
+    read = []
+    both: tuple[list[Any], list[Any]] = (codes, [*codes, None])
+    for number, values in enumerate(both):
+        frame = pd.DataFrame({"code": pd.array(values, dtype="Int64"), "y": [0] * len(values)})
+        if kind == "parquet":
+            frame.to_parquet(file := tmp_path / f"{number}.parquet")
+            read.append(read_table(file))
+        else:
+            file = tmp_path / f"{number}.db"
+            with contextlib.closing(sqlite3.connect(file)) as connection:
+                connection.execute("create table t (code integer, y integer)")
+                connection.executemany("insert into t values (?, ?)", [(value, 0) for value in values])
+                connection.commit()
+            read.append(read_table(f"sqlite:///{file}#t"))
+    inputs = [Encoding((column,), TABLE.label).encode(table) for table in read]
+    assert torch.equal(inputs[0], inputs[1][:3])
+    assert inputs[0][:, :3].equal(torch.eye(3))
