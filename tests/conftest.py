@@ -1,25 +1,31 @@
-"""What all tests share: steady examples, loggers that are on, one empty MLflow store, one parent of processes."""
+"""What all tests share: steady examples and chance, loggers that are on, an empty store, a parent of processes."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import os
+import random
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from hypothesis import settings
+import torch
+from hypothesis import HealthCheck, settings
 
-from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
+from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream, forks
 from homo_dp.privacy.noise.source import secure_noise
 from homo_dp.tracking.mlflow.environment import set_defaults
 from tests.processes.zygote import Zygote
 
 # The same examples every time: a check that fails must fail again when somebody looks at it.
-settings.register_profile("steady", derandomize=True)
+# No clock decides: a machine that is busy is slow with single examples, and with making them.
+settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
 # A shell starts background jobs with Ctrl-C ignored, and what they start inherits that: some tests send it.
@@ -45,15 +51,45 @@ def _steady_umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.fixture(autouse=True)
-def _steady_noise(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secure source of this process starts each test from the same key, so that a verdict on noise is repeated.
+@contextmanager
+def _steady_chance(name: str) -> Iterator[None]:
+    """What is drawn in this process is the same each time, whatever ran before.
 
-    A forked child asks for another key, as always. Sources that a test makes itself, and those of processes that it
-    starts, are not touched.
+    Sources of noise, keys of runs and ``SystemRandom`` get bytes of a stream under this name for those of the operating
+    system; the global generators start from it. A forked child asks the operating system, as always, and so do the
+    processes that a test starts, and what is made when a module is imported.
     """
-    keys = iter([hashlib.sha256(request.node.nodeid.encode()).digest()[:SEED_BYTES]])
-    monkeypatch.setattr(secure_noise(), "_stream", Keystream(lambda: next(keys, None) or os.urandom(SEED_BYTES)))
+    digest = hashlib.sha256(name.encode()).digest()
+    stream, real, here = Keystream(lambda: digest[:SEED_BYTES]), os.urandom, forks()
+
+    def urandom(size: int) -> bytes:
+        return stream.words(size // 8 + 1).tobytes()[:size] if forks() == here else real(size)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "urandom", urandom)
+        patched.setattr(random, "_urandom", urandom)  # what SystemRandom and secrets have imported
+        patched.setattr(secure_noise(), "_stream", Keystream(secure_noise()._new_seed))
+        seed = int.from_bytes(digest[:4], "little")
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _steady_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A verdict on what was drawn is repeated when somebody looks at it."""
+    with _steady_chance(request.node.nodeid):
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """So is what many tests share, which is made before the first of them: in which order is up to the workers."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with _steady_chance(f"{fixturedef.baseid}::{fixturedef.argname}"):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

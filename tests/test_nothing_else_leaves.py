@@ -33,7 +33,7 @@ from homo_dp.tracking.mlflow.run_log import RunLog
 from homo_dp.tracking.mlflow.tracker import MlflowTracker
 from homo_dp.train import train
 from homo_dp.transport.memory import MemoryHub
-from tests.sentinels import Fact, bytes_of, facts_in, facts_of, found_in, spooled
+from tests.sentinels import Fact, facts_in, facts_of, found_in, spooled, value_in
 
 VALUE = 0.7135791357913579  # of a feature, in rows of each party
 DECLARED = 250
@@ -135,12 +135,11 @@ class Left:
 
     def leaks(self) -> list[str]:
         """Where sentinels are: in messages, lines of the log, calls of MLflow and the files that went with them."""
-        values, known = bytes_of(VALUE), [self.folder]
-        found = []
+        known, found = [self.folder], []
         for message in self.messages:
             if message.recipient == AGGREGATOR:
-                tensors = [tensor.numpy().tobytes() for tensor in message.tensors.values()]
-                found += [f"tensor of {message.kind}" for data in tensors if any(value in data for value in values)]
+                tensors = [tensor.numpy() for tensor in message.tensors.values()]
+                found += [f"tensor of {message.kind}" for tensor in tensors if value_in(tensor, VALUE)]
                 facts = facts_of(dict(message.info), f"message.{message.kind}")
                 found += found_in(facts, self.counts, [VALUE], known)
         found += found_in((("log", line) for line in self.lines), self.counts, [VALUE], known)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.models.files import load_model
+from tests.processes.foreign_client import ROWS
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 
@@ -35,7 +36,7 @@ def test_a_federation_of_foreign_clients(tmp_path: Path, zygote: Zygote) -> None
         codes = cluster.wait()
         assert set(codes.values()) == {0}, cluster.log("party_1") + cluster.log(AGGREGATOR)
         logs = "".join(cluster.log(name) for name in (AGGREGATOR, *PARTIES))
-        assert "123456" not in logs
+        assert str(ROWS) not in logs
     rows = {party: ledger_rows(tmp_path / party / "ledger.sqlite") for party in PARTIES}
     assert sum(map(len, rows.values())) == 8  # two parties a round, each on its own ledger
     weights = load_model(tmp_path / AGGREGATOR / "out" / "model.safetensors", True).module.state_dict()

@@ -6,18 +6,22 @@ value of a feature, and a cell that does not fit its column, which an error may 
 """
 
 import json
+import re
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save
 
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.runs.outputs import released_line
 from tests.processes.parts import PARTIES, Cluster
 from tests.processes.zygote import Zygote
-from tests.sentinels import bytes_of, facts_in, found_in, is_the_truth, spooled, true_bins
+from tests.sentinels import facts_in, found_in, is_the_truth, spooled, true_bins, value_in_file
 from tests.transport.nats_server import NatsServer
 
 RADIUS = 13.5791357913579  # of a feature
@@ -47,6 +51,7 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
 }
+PROCESS = re.compile(rb"^\[\d+\]", re.MULTILINE)  # a server's own number, which may be any, before its lines
 CALIBRATED = ("metrics", "masked", "statistics")  # noise is solved for an epsilon
 
 
@@ -82,7 +87,7 @@ def _seen(cluster: Cluster) -> dict[str, bytes]:
     for name in (AGGREGATOR, "state-aggregator", "exchange", "nats"):
         files = [path for path in (cluster.folder / name).rglob("*") if path.is_file()]
         found |= {str(path.relative_to(cluster.folder)): path.read_bytes() for path in files}
-    return found
+    return {name: PROCESS.sub(b"", data) if name == "nats/server.log" else data for name, data in found.items()}
 
 
 def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
@@ -91,7 +96,7 @@ def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
     facts = [fact for name, data in readable.items() for fact in facts_in(name, data)]
     found = found_in(facts, ROWS, [RADIUS], known=known)
     for name, data in seen.items():
-        if any(each in data for each in (*bytes_of(RADIUS), CELL.encode())):
+        if value_in_file(name, data, RADIUS) or CELL.encode() in data:
             found.append(name)
     return found
 
@@ -146,7 +151,9 @@ def _check_planted(seen: Mapping[str, bytes], known: Sequence[str], indicator: s
     leaks: tuple[Any, ...] = ({"party_1": {"rows_seen": ROWS[2]}}, {"note": f"{ROWS[0]} rows"}, {"radius": RADIUS})
     for leak in leaks:
         assert len(_left({indicator: json.dumps(indicators | leak).encode()}, known)) == 1, leak
-    assert _left({"exchange/x": b"..." + bytes_of(RADIUS)[2] + b"..."}, known) == ["exchange/x"]
+    assert _left({"exchange/x": b"..." + struct.pack("<d", RADIUS) + b"..."}, known) == ["exchange/x"]
+    tensor = save({"weights": np.array([0.5, RADIUS], np.float32)})
+    assert _left({"state.safetensors": tensor}, known) == ["state.safetensors"]
     assert _left({"nats/1.blk": f"... {CELL} ...".encode()}, known) == ["nats/1.blk"]
     assert len(_left({"aggregator.log": f"party_1 has {ROWS[0]} rows".encode()}, known)) == 1
 
