@@ -15,9 +15,9 @@ _ROUNDING = 1 + 1e-9  # sums of floats in another order
 
 
 def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budget) -> str | None:
-    """Why these releases, all together, would pass the budget; None if they fit."""
+    """Why these releases, all together, would pass the budget; None if they fit. Marks cost nothing, so they fit."""
     runs: dict[tuple[str, ...], tuple[Charge, Counter[EventText]]] = {}
-    planned = list(planned)
+    planned = [(charge, count) for charge, count in planned if charge.is_release]
     for charge, count in planned:
         run = charge.run, charge.party, str(charge.delta)
         runs.setdefault(run, (charge, Counter()))[1][charge.event_text] += count

@@ -312,16 +312,23 @@ class Ledger:
 
     def _next_row(self, charge: Charge, budget: Budget) -> LedgerRow:
         """The row that this release would be; raises if it would pass the budget."""
-        event = charge.event_text
         spent = self._seen.totals.epsilon_after(charge)
-        self._refuse(budgets.run_refusal(self._seen.totals.run(charge) + Counter([event]), charge, budget))
+        order = self._fitting_order(charge, budget) if charge.is_release else None
+        if not math.isfinite(spent.quoted):
+            raise PrivacyError(
+                f"event={charge.event_text:.80} has no finite epsilon at delta={charge.delta:g}; add more noise"
+            )
+        return self._chained(**_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order)
+
+    def _fitting_order(self, charge: Charge, budget: Budget) -> float | None:
+        """The order of the lifetime filter that this release fits, None without one; raises if it passes a budget."""
+        counts = self._seen.totals.run(charge) + Counter([charge.event_text])
+        self._refuse(budgets.run_refusal(counts, charge, budget))
         release: Releases = {charge.run: {charge.party: Counter([charge.spend])}}
         plan = self._plans.get(charge.dataset, release)
         order = budgets.lifetime_order(self._seen.totals, charge.dataset, plan, budget)
         self._refuse(budgets.lifetime_refusal(self._seen.totals, charge, release, order, budget))
-        if not math.isfinite(spent.quoted):
-            raise PrivacyError(f"event={event:.80} has no finite epsilon at delta={charge.delta:g}; add more noise")
-        return self._chained(**_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order)
+        return order
 
     def _mark(self) -> LedgerRow:
         """A row that releases nothing: without it the hash of an old row, which has no salt, would be shown as head."""

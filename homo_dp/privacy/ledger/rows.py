@@ -54,8 +54,36 @@ SIGNED = "survivors"  # the kind of a mark: which parties' sum of a round was si
 FREE = (NOISE_ALONE, SIGNED)  # kinds that release no row
 
 
+class _Accounted:
+    """What a charge and the row that it becomes tell alike."""
+
+    dataset: str
+    unit: str
+    relation: str
+
+    @property
+    def event_text(self) -> EventText:
+        """The event as the ledger keeps it: canonical JSON."""
+        raise NotImplementedError
+
+    @property
+    def scope(self) -> Scope:
+        """What the release is about: dataset, unit and relation."""
+        return self.dataset, self.unit, self.relation
+
+    @property
+    def spend(self) -> Spend:
+        """What is spent by it."""
+        return Spend(self.event_text, self.unit, self.relation)
+
+    @property
+    def is_release(self) -> bool:
+        """Whether something of rows is released; a mark, and noise alone, cost nothing (``MARK``)."""
+        return self.event_text != MARK
+
+
 @dataclass(frozen=True)
-class Charge:
+class Charge(_Accounted):
     """One release that a party is about to make.
 
     ``sigma`` is the standard deviation that was added, ``event`` the mechanism as accounted, ``observer`` whom the
@@ -104,16 +132,6 @@ class Charge:
         """What makes a release one release: run, party, round and kind."""
         return self.run, self.party, self.round, self.kind
 
-    @property
-    def scope(self) -> Scope:
-        """What the release is about: dataset, unit and relation."""
-        return self.dataset, self.unit, self.relation
-
-    @property
-    def spend(self) -> Spend:
-        """What is spent by it."""
-        return Spend(self.event_text, self.unit, self.relation)
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -140,7 +158,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class LedgerRow:
+class LedgerRow(_Accounted):
     """One release as the ledger holds it; the epsilons are of the run so far, this release included.
 
     ``salt`` is random and goes into the hash: the hash of the last row is shown to others, and without a salt they
@@ -173,19 +191,9 @@ class LedgerRow:
     checkpoint: str | None = None
 
     @property
-    def scope(self) -> Scope:
-        """What the release is about: dataset, unit and relation."""
-        return self.dataset, self.unit, self.relation
-
-    @property
-    def spend(self) -> Spend:
-        """What was spent by it."""
-        return Spend(self.event, self.unit, self.relation)
-
-    @property
-    def is_release(self) -> bool:
-        """Whether something was released; the row that marks the first salt (``MARK``) releases nothing."""
-        return self.event != MARK
+    def event_text(self) -> EventText:
+        """The event as the ledger keeps it: canonical JSON."""
+        return self.event
 
     @property
     def epsilon(self) -> float:

@@ -240,6 +240,8 @@ class LedgerFile:
             self._check_schema(database)
         self._schema = int(database.execute("PRAGMA user_version").fetchone()[0])
         if self.read_only:
+            # Not mode=ro: what a killed writer left half done is undone by whoever opens the file next.
+            database.execute("PRAGMA query_only=ON")
             return
         database.execute("PRAGMA synchronous=FULL")
         if database.execute("PRAGMA journal_mode=TRUNCATE").fetchone()[0] != "truncate":

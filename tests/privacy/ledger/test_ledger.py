@@ -13,6 +13,7 @@ from dp_accounting.dp_event import (
     GaussianDpEvent,
     LaplaceDpEvent,
     NonPrivateDpEvent,
+    NoOpDpEvent,
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
@@ -23,6 +24,7 @@ from homo_dp.privacy.accounting.events import event_of, to_json
 from homo_dp.privacy.accounting.filters import best_order, epsilon_at_order
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import Budget, Charge, Head, Ledger, LedgerRow
+from homo_dp.privacy.ledger.rows import FREE as FREE_KINDS
 from homo_dp.privacy.noise.source import OrdinaryNoise, SeededNoise, secure_noise
 from tests.privacy import ledger_parts as parts
 from tests.privacy.ledger_parts import DELTA, EVENT, FREE, budget_for, in_process, release
@@ -441,3 +443,19 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 def test_charge_is_what_the_contract_names() -> None:
     names = ["run", "dataset", "unit", "relation", "party", "round", "kind", "event", "delta", "sigma", "observer"]
     assert list(Charge.__dataclass_fields__)[: len(names)] == names
+
+
+@pytest.mark.parametrize("kind", FREE_KINDS)
+def test_a_mark_that_costs_nothing_fits_a_budget_that_was_lowered_below_what_is_spent(
+    ledger: Ledger, kind: str
+) -> None:
+    """A party could not sign for the survivors of a round that it had paid for, and the others' round was lost."""
+    spent = ledger.charge(release(1), FREE)
+    low = Budget(epsilon=spent.epsilon / 2, lifetime_epsilon=spent.epsilon / 2, lifetime_delta=DELTA)
+    mark = replace(release(1), kind=kind, event=NoOpDpEvent())
+    assert ledger.would_exceed([mark], low) is None
+    row = ledger.charge(mark, low)
+    assert (row.epsilon, row.lifetime_order) == (spent.epsilon, None)
+    for budget in (low, replace(low, epsilon=None)):
+        with pytest.raises(BudgetExceeded):
+            ledger.charge(release(2), budget)

@@ -1,5 +1,6 @@
 """The file under a ledger: one writer, whole transactions, and errors of one line."""
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,9 @@ def test_what_is_opened_to_read_is_not_written(tmp_path: Path) -> None:
     store = LedgerFile(path, read_only=True)
     with pytest.raises(LedgerError, match="opened to read only"), store.writing():
         pass
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):  # nor past the transactions
+        store._database.execute("DELETE FROM releases")
+    assert store.count() == 1
     store.close()
     with pytest.raises(LedgerError, match="is a directory"):
         LedgerFile(tmp_path, read_only=True)
