@@ -16,7 +16,6 @@ from homo_dp.federation.sessions.plan import PlanRefused, check_price
 from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json
 from homo_dp.privacy.ledger import Ledger, LedgerRow
-from homo_dp.privacy.ledger.rows import FREE
 from homo_dp.runs.processes import learning_run
 
 _SLACK = 1e-6  # relative
@@ -26,12 +25,14 @@ def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger:
     """Refuse a plan that counts less than this party has paid before it, or a step that passes its cap with others.
 
     Guarantees:
-        - all steps before a training, and the training, together stay within the party's cap of one run.
+        - all steps of a training, and the training, together stay within the party's cap of one run, whichever the
+          aggregator asks for first.
     """
     name = str(own.party.name)
     base = learns_for(run)
-    others = [learning_run(base or run, step) for step in STEPS]
-    spent = [row for other in others if other != run for row in ledger.rows(other, name) if row.kind not in FREE]
+    # Before a training its steps; beside a step the others and, if an aggregator asks it too late, the training.
+    others = {base or run, *(learning_run(base or run, step) for step in STEPS)} - {run}
+    spent = [row for other in sorted(others) for row in ledger.rows(other, name) if row.is_release]
     if not spent:
         return
     if base is None:

@@ -17,12 +17,13 @@ from typing import Final
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.crash_points import crash_point
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.files import write_whole
 from homo_dp.federation.protocol.messages import KINDS
 from homo_dp.federation.sessions.crash_state import RunFolder, state_file
 from homo_dp.federation.sessions.ledger_heads import HeadsInMemory
 from homo_dp.federation.sessions.members import Members
-from homo_dp.federation.sessions.party_session import LEARNING
+from homo_dp.federation.sessions.party_session import LEARNING, STEPS, learns_for
 from homo_dp.runs.aggregator_process import AggregatorProcess
 from homo_dp.runs.learned_bounds import (
     bounds_phase,
@@ -51,9 +52,21 @@ FOUND: Final = "learnt.json"  # in the folder of the run that learnt
 def aggregate(config: Config, screen: Screen) -> int:
     """Run an aggregator to its end, with what its config asks to be learnt first; the exit code."""
     if learns(config):
+        _check_name(run_name(config))
         for step, part in parts_of(config).items():
             config = _learn(config, step, part, screen)
     return AggregatorProcess(config, screen).run()
+
+
+def _check_name(run: str) -> None:
+    """Refuse a name by which parties know a step of another run: they take no word that it has steps of its own."""
+    base = learns_for(run)
+    if base is not None:
+        raise ConfigError(
+            f"federation.run={run}: is the name of a run that learns for the run {base!r}, and nothing is learnt "
+            f"before such a run; end the name on another word than -{', -'.join(STEPS[:-1])} or -{STEPS[-1]}, here "
+            "and at every party"
+        )
 
 
 def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:

@@ -9,6 +9,8 @@ import pytest
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
+from homo_dp.core.errors import ConfigError
+from homo_dp.federation.sessions.party_session import STEPS
 from homo_dp.runs import preparatory_runs
 from homo_dp.runs.processes import learning_config, learning_screen
 
@@ -42,3 +44,12 @@ def test_a_step_has_a_run_and_files_of_its_own_and_is_not_tracked() -> None:
 
 def test_one_command_has_one_summary() -> None:
     assert not learning_screen(Screen(as_json=True)).as_json
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_is_named_as_a_step_can_have_none_and_is_told_so(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parties believe no word of a step before a step, so all sides waited for ever."""
+    monkeypatch.setattr(preparatory_runs, "_learn", None)  # to ask anything would fail
+    keys = {"federation.run": f"study-{step}", "data.scaling": "private", "privacy.target_epsilon": 4.0}
+    with pytest.raises(ConfigError, match=rf"federation\.run=study-{step}: .* end the name on another word"):
+        preparatory_runs.aggregate(load_config(None, keys), Screen(quiet=True))
