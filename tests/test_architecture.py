@@ -12,7 +12,7 @@ import pytest
 
 import homo_dp
 import homo_dp.train as train
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients
+from homo_dp.privacy.gradients.fast.linear_table import OneOutputTable
 
 ROOT = Path(homo_dp.__file__).parents[1]
 TESTED_ELSEWHERE = {  # where a test of the same name cannot be
@@ -28,7 +28,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 def walked(arguments: list[str], patch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The frames from ``train.main`` to the function that clips, at its last call, which is one of a round."""
     found: list[tuple[str, str]] = []
-    clip = OneOutputGradients.clipped_sum
+    clip = OneOutputTable.clipped_sum
 
     def look(*given: Any, **named: Any) -> Any:
         found[:] = [(clip.__name__, clip.__code__.co_filename)]
@@ -39,7 +39,7 @@ def walked(arguments: list[str], patch: pytest.MonkeyPatch) -> list[tuple[str, s
         found.append((at.f_code.co_name, at.f_code.co_filename))
         return clip(*given, **named)
 
-    patch.setattr(OneOutputGradients, "clipped_sum", look)
+    patch.setattr(OneOutputTable, "clipped_sum", look)
     assert train.main(arguments) == 0
     return [(name, Path(path).relative_to(ROOT).as_posix()) for name, path in reversed(found)]
 

@@ -137,7 +137,10 @@ class SameEverywhere:
 
     def at_once(self, features: Tensor, labels: Tensor) -> bool:
         """Whether these rows may be taken at once."""
-        size = features.shape[0]
+        return self.size_at_once(features.shape[0], features, labels)
+
+    def size_at_once(self, size: int, features: Tensor, labels: Tensor) -> bool:
+        """Whether so many rows of a table like this one may be."""
         return size % self._multiple == 0 and self._places.at_once(size, features, labels) == size
 
     def clipped_sum(

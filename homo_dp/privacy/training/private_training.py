@@ -16,6 +16,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, has_opacus_layers
 from homo_dp.privacy.gradients.clipping import check_clip_norm
 from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
+from homo_dp.privacy.gradients.fast.linear_table import table_of
 from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients
 from homo_dp.privacy.gradients.losses import Loss
 from homo_dp.privacy.gradients.probing import probe_rows
@@ -98,6 +99,7 @@ class PrivateTraining:
         self._pieces = list(zip(torch.split(self._sum, piece), torch.split(self._released, piece), strict=True))
         self._grid = Grid.of(self._noise_multiplier * self._max_grad_norm)
         self._grid.check(sampler.population * self._max_grad_norm)
+        self._step_over_batch = self._grid.step / sampler.expected_size
         self._batches = PoissonBatches(sampler, self.noise)
         # It copies the module, so it is made before hooks are put on it.
         self._alone = None if keeps_rows_alone(module, loss) else RowsAlone(module, loss)
@@ -105,6 +107,7 @@ class PrivateTraining:
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
             module, loss, self.max_grad_norm, grad_sample_mode, features
         )
+        self._table = table_of(module, loss, self.max_grad_norm, self._gradients, self._features, self._labels)
         _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
         if self._alone is not None:
             size = int(min(physical_batch_size or math.inf, max(1, sampler.expected_size)))
@@ -242,11 +245,16 @@ class PrivateTraining:
 
     def _sum_clipped(self, rows: Tensor) -> None:
         self._last_norms = []
-        self._gradients.batch_rows = rows.shape[0]  # len() of a tensor takes a microsecond
-        if rows.shape[0] == 0:
+        self._gradients.batch_rows = drawn = rows.shape[0]  # len() of a tensor takes a microsecond
+        if drawn == 0:
             self._sum.zero_()
             return
-        pieces = (rows,) if self._physical_batch_size is None else torch.split(rows, self._physical_batch_size)
+        most = self._physical_batch_size
+        pieces = (rows,) if most is None or drawn <= most else torch.split(rows, most)
+        norms = None if self._table is None else self._table.clipped_sum(pieces, self._sum)
+        if norms is not None:
+            self._last_norms = norms
+            return
         for index, piece in enumerate(pieces):
             piece, filling = filled(piece, self._multiple), -piece.shape[0] % self._multiple
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
@@ -269,7 +277,7 @@ class PrivateTraining:
 
     def _release(self, total: Tensor, released: Tensor) -> None:
         """The noisy sum on its grid over the expected batch size; only this is ever seen by anything that follows."""
-        released.copy_(self._grid.steps_(total)).mul_(self._grid.step / self._sampler.expected_size)
+        released.copy_(self._grid.steps_(total)).mul_(self._step_over_batch)
 
 
 def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:

@@ -25,6 +25,40 @@ from homo_dp.privacy.gradients.losses import Loss, output_gradient
 from homo_dp.privacy.gradients.row_sums import BELOW, write_rows
 
 _LANES = 4  # float64 numbers that rows start at a multiple of
+_BESIDE = 3  # columns behind a row and its 1, zeros here: ``linear_table.py`` has its own numbers in them
+
+
+class LayerInDouble:
+    """A Linear layer with one output as a float64 vector: weight, bias, and zeros up to ``columns``."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        self._module = module
+        self.bias = module.bias is not None and module.bias.requires_grad
+        self._frozen = None if self.bias else module.bias
+        self.trained = module.in_features + int(self.bias)
+        beside = _BESIDE + -(module.in_features + 1 + _BESIDE) % _LANES
+        self.parts = [module.in_features, 1, beside]
+        self.columns = sum(self.parts)  # as many as let rows fill registers
+        self._weights = module.weight.new_zeros(self.columns, dtype=torch.float64)
+        weight, self._shift, _ = torch.split(self._weights, self.parts)
+        self._weight = weight.view(1, -1)
+
+    def room(self, rows: int) -> Tensor:
+        """So many rows of zeros, each with its 1 for the bias; without one so little that no length is zero."""
+        made = self._weights.new_zeros((rows, self.columns))
+        made[:, self.parts[0]] = 1.0 if self.bias else LEAST_LENGTH
+        return made
+
+    def outputs(self, rows: Tensor) -> Tensor:
+        """The outputs of rows as ``room`` has them, of the weights that the module has now."""
+        own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
+        self._weight.copy_(own["weight"])  # type: ignore[arg-type]
+        if self.bias:
+            self._shift.copy_(own["bias"])  # type: ignore[arg-type]
+        outputs = torch.mv(rows, self._weights)
+        if self._frozen is not None:
+            outputs += self._frozen
+        return outputs
 
 
 class OneOutputGradients:
@@ -40,18 +74,12 @@ class OneOutputGradients:
     batch_rows = 0
 
     def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, places: Places | None) -> None:
-        self._module, self._loss, self._bound = module, loss, max_grad_norm * BELOW
-        self._bias = module.bias is not None and module.bias.requires_grad
-        self._frozen = None if self._bias else module.bias
-        # Columns of the table, one for the bias, and as many as let rows fill registers.
-        parts = [module.in_features, 1, -(module.in_features + 1) % _LANES]
-        self._weights = module.weight.new_zeros(sum(parts), dtype=torch.float64)
-        self._total = torch.zeros_like(self._weights)
-        weight, self._shift, _ = torch.split(self._weights, parts)
-        self._weight = weight.view(1, -1)
-        self._weight_total, self._shift_total, _ = torch.split(self._total, parts)
-        self._room = self._weights.new_zeros(0, sum(parts))
+        self._loss, self._bound = loss, max_grad_norm * BELOW
+        self._layer = LayerInDouble(module)
+        self._room = self._layer.room(0)
         self._views: dict[int, tuple[Tensor, Tensor]] = {}  # of the room, for each size of batch
+        self._total = self._room.new_zeros(self._layer.columns)
+        self._weight_total, self._shift_total, _ = torch.split(self._total, self._layer.parts)
         self._not_finite = 0
         self._pieces: SameEverywhere | None = None
         if places is not None:
@@ -81,33 +109,27 @@ class OneOutputGradients:
                 clipped.narrow(0, counted, filling).zero_()
             torch.mv(rows.t(), clipped, out=self._total)
             write_rows(sums[0], self._weight_total, accumulate)
-            if self._bias:
+            if self._layer.bias:
                 write_rows(sums[1], self._shift_total, accumulate)
         return lambda: norms[:counted].abs()
 
+    def at_once(self, size: int, features: Tensor, labels: Tensor) -> bool:
+        """Whether so many rows of a table may be taken at once."""
+        return self._pieces is not None and self._pieces.size_at_once(size, features, labels)
+
     def norms_of(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows in float64 as the layer multiplies them, norms of their gradients with a sign, lengths of the rows."""
-        own = self._module._parameters  # a look-up by name in the module itself takes a microsecond
         rows, from_table = self._views.get(features.shape[0]) or self._room_for(features.shape[0])
         from_table.copy_(features if features.dim() == 2 else features.flatten(1))
-        self._weight.copy_(own["weight"])  # type: ignore[arg-type]
-        if self._bias:
-            self._shift.copy_(own["bias"])  # type: ignore[arg-type]
-        outputs = torch.mv(rows, self._weights)
-        if self._frozen is not None:
-            outputs += self._frozen
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return rows, output_gradient(self._loss, outputs, labels).mul_(lengths), lengths
+        return rows, output_gradient(self._loss, self._layer.outputs(rows), labels).mul_(lengths), lengths
 
     def _room_for(self, count: int) -> tuple[Tensor, Tensor]:
         """So many float64 rows, and of them the columns of the table."""
-        columns = self._module.in_features
         if self._room.shape[0] < count:
-            self._room = self._room.new_zeros((count + count // 8, self._room.shape[1]))
-            # For the bias, or so that no length is zero: its weight is zero then.
-            self._room[:, columns] = 1.0 if self._bias else LEAST_LENGTH
+            self._room = self._layer.room(count + count // 8)
             self._views.clear()
-        self._views[count] = found = self._room[:count], self._room[:count, :columns]
+        self._views[count] = found = self._room[:count], self._room[:count, : self._layer.parts[0]]
         return found
 
     def close(self) -> None:

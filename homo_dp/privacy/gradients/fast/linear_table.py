@@ -1,0 +1,103 @@
+"""Clipped sums of a Linear layer with one output over batches of one table, which is made ready once.
+
+A step of a logistic regression is some forty calls on a few hundred numbers, and a call costs more than its numbers. So
+rows are kept in float64 with their 1, as ``linear.py`` multiplies them, and behind them what a batch would compute
+anew: the label and what the gradient at the output is clamped to, C / length.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients
+from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
+from homo_dp.privacy.gradients.fast.linear import LayerInDouble, OneOutputGradients, one_output_layer
+from homo_dp.privacy.gradients.losses import Loss, output_gradient
+from homo_dp.privacy.gradients.row_sums import BELOW
+
+_MOST = 1 << 22  # numbers of a table that is kept: 32 MiB in float64
+_AT_ONCE = 64  # rows whose lengths are made together
+_Table = tuple[Tensor, Tensor]  # features and labels
+
+
+class OneOutputTable:
+    """The rows of a table, ready for sums of clipped gradients.
+
+    Guarantees:
+        - a sum is as that of OneOutputGradients, or none: batches that it takes in pieces, or that have a row which is
+          not finite, are left to it;
+        - rows are copied, so that nobody can change one behind the length that it is clipped by.
+    """
+
+    def __init__(
+        self, module: nn.Linear, loss: Loss, max_grad_norm: float, gradients: OneOutputGradients, table: _Table
+    ) -> None:
+        self._layer, self._loss, self._gradients, self._table = LayerInDouble(module), loss, gradients, table
+        features, labels = table
+        columns, self._count = self._layer.parts[0], features.shape[0]
+        self._multiple = rows_multiple([module.weight])
+        # The last row is of zeros, with a bound of zero: it fills up batches.
+        self._rows = torch.cat([self._layer.room(self._count), self._layer.room(1).zero_()])
+        lengths, room = [], self._layer.room(_AT_ONCE)
+        for start in range(0, self._count, _AT_ONCE):
+            piece = features[start : start + _AT_ONCE].flatten(1)
+            # In batches of one size, as all numbers are made that must not depend on a row's place.
+            room[:, :columns] = filled(piece, _AT_ONCE)
+            lengths.append(torch.linalg.vector_norm(room, dim=1)[: len(piece)])
+            self._rows[start : start + len(piece), :columns] = piece
+        self._lengths = torch.cat(lengths)
+        # An infinite length bounds nothing. NaN makes the sum NaN, which is how such a row is found.
+        most = torch.where(self._lengths.isfinite(), max_grad_norm * BELOW / self._lengths, math.nan)
+        self._rows[:-1, columns + 1 : columns + 4] = torch.stack([labels.reshape(-1).to(most), -most, most], 1)
+        self._views: dict[int, tuple[Tensor, ...]] = {}
+
+    def clipped_sum(self, pieces: Sequence[Tensor], total: Tensor) -> list[Callable[[], Tensor]] | None:
+        """Overwrite ``total``, all trained weights in one, with the clipped sum of rows by their numbers.
+
+        Returns what gives the norms of each piece; None where there is no sum.
+        """
+        norms: list[Callable[[], Tensor]] = []
+        with torch.no_grad():
+            for index, piece in enumerate(pieces):
+                numbers = self._filled(piece)
+                size = numbers.shape[0]
+                if not self._gradients.at_once(size, *self._table):
+                    return None
+                rows, across, labels, least, most = self._views.get(size) or self._room_for(size)
+                torch.index_select(self._rows, 0, numbers, out=rows)
+                gradient = output_gradient(self._loss, self._layer.outputs(rows), labels)
+                total.addmv_(across, gradient.clamp(least, most), beta=int(index > 0))
+                norms.append(functools.partial(self._norms, gradient, piece))
+        return norms if all_finite(total) else None
+
+    def _filled(self, numbers: Tensor) -> Tensor:
+        """The numbers of rows, filled up to a multiple with that of the row which adds nothing."""
+        more = -numbers.shape[0] % self._multiple
+        if not more:
+            return numbers
+        return torch.from_numpy(np.concatenate((numbers.numpy(), np.full(more, self._count))))
+
+    def _norms(self, gradient: Tensor, numbers: Tensor) -> Tensor:
+        return gradient[: numbers.shape[0]].abs() * self._lengths.index_select(0, numbers)
+
+    def _room_for(self, count: int) -> tuple[Tensor, ...]:
+        """A batch of so many rows: with all columns, those of the weights across, and the three behind them."""
+        room = self._layer.room(count)
+        beside = room[:, self._layer.parts[0] + 1 :]
+        self._views[count] = found = room, room[:, : self._layer.trained].t(), beside[:, 0], beside[:, 1], beside[:, 2]
+        return found
+
+
+def table_of(
+    module: nn.Module, loss: Loss, max_grad_norm: float, gradients: ClippedGradients, features: Tensor, labels: Tensor
+) -> OneOutputTable | None:
+    """The table, ready, where a model is trained by OneOutputGradients and its rows are few enough to keep twice."""
+    layer = one_output_layer(module)
+    fits = 0 < features.numel() <= _MOST and labels.numel() == features.shape[0] and features.device.type == "cpu"
+    if layer is None or not fits or not isinstance(gradients, OneOutputGradients):
+        return None
+    return OneOutputTable(layer, loss, max_grad_norm, gradients, (features.detach(), labels.detach()))
