@@ -182,13 +182,16 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
         for epsilon, bar in ((1.0, 0.795), (0.1, 0.765)):
             yield Row("heart", epsilon, True, (bar,), keys)
         keys = adult(folder)
+        yield Row("adult", None, False, (), keys)
         yield Row("adult", 1.0, False, (0.851, 0.904), keys)
         yield Row("adult", 0.1, False, (0.846, 0.893), keys)
         yield Row("adult", 0.1, True, (0.850, 0.900), keys)
         for epsilon in (1.0, 0.1):
             yield Row("adult", epsilon, False, (), adult(folder, parties=5))
+        yield Row("breast_cancer", None, False, (), primihub(folder))
         yield Row("breast_cancer", 4.5, False, (0.98,), primihub(folder))
         yield Row("breast_cancer", 1.0, False, (0.965,), primihub(folder))
+    yield Row("digits", None, False, (), digits())
     for epsilon, bar in ((8.0, 0.94), (3.0, 0.91), (1.0, 0.85)):
         yield Row("digits", epsilon, False, (bar,), digits())
     for parties in (1, 3, 10, 30):
@@ -200,7 +203,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with heart_disease/, adult/, primihub/, or images/")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", nargs="+", help="tasks")
-    parser.add_argument("--epsilon", type=float, nargs="+", help="only these")
+    parser.add_argument("--epsilon", type=_epsilon, nargs="+", help="only these; none: without privacy")
     parser.add_argument("--params", nargs="*", default=[], help="key=value put over every run")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -211,6 +214,10 @@ def main() -> None:
         if (given.only and row.task not in given.only) or (given.epsilon and row.epsilon not in given.epsilon):
             continue
         print(_line(row, [_run(row, seed, over) for seed in range(given.runs)]), flush=True)
+
+
+def _epsilon(text: str) -> float | None:
+    return None if text == "none" else float(text)
 
 
 def _run(row: Row, seed: int, over: Mapping[str, Any]) -> dict[str, float]:

@@ -166,30 +166,39 @@ class Config(Section):
             raise Conflict("data.scaling=private: is for columns of numbers; pixels have data.image.scale")
 
     def _check_one_step(self) -> None:
-        """Under dp_fedsgd a round is one gradient, and the aggregator takes the step."""
+        """Under dp_fedsgd, and by a second moment, a round is one gradient, and the aggregator takes the step."""
         train = self.train
+        which = "dp_fedsgd" if self.privacy.mechanism == "dp_fedsgd" else "train.solver: second_moment"
         if (train.local_steps or 1) != 1 or (train.local_epochs or 1.0) != 1.0:
             raise Conflict(
-                "train.local_steps, train.local_epochs: a round of dp_fedsgd is one step; leave them out and raise "
+                f"train.local_steps, train.local_epochs: a round of {which} is one step; leave them out and raise "
                 "train.rounds"
             )
         if train.optimizer != "sgd" or train.momentum or train.proximal_mu:
             raise Conflict(
-                "train.optimizer, train.momentum, train.proximal_mu: parties take no step under dp_fedsgd; use "
+                f"train.optimizer, train.momentum, train.proximal_mu: parties take no step under {which}; use "
                 "train.server_optimizer: fedavgm or fedadam"
             )
 
     def _check_solver(self) -> None:
-        """The solvers of linear models are those of dp_fedsgd, and full settings name their norm."""
+        """The solvers of linear models are those of dp_fedsgd, one also without privacy; full settings name a norm."""
         solver, linear = self.train.solver, self.model.name in LINEAR_MODELS and self.model.factory is None
         if solver in ("auto", "sgd"):
             return
-        if self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
-            raise Conflict(f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd; leave one of them out")
+        plain = self.privacy.mechanism == "none" and solver == "second_moment"
+        if plain:
+            self._check_one_step()
+        elif self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
+            also = " (or none)" if solver == "second_moment" else ""
+            raise Conflict(f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of them out")
         if not linear:
             raise Conflict(f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out")
-        if self.train.auto is False and self.train.row_norm is None:
+        if self.train.auto is False and self.train.row_norm is None and not plain:
             raise Conflict(f"train.solver={solver}: needs train.row_norm, or train.auto to choose it")
+        if plain and self.train.grad_clip is not None:
+            raise Conflict(f"train.solver={solver}: parties take no step that train.grad_clip could cut; leave it out")
+        if plain and self.train.auto is False and self.train.sample_rate != 1:
+            raise Conflict(f"train.solver={solver}: takes all rows without privacy; write train.sample_rate: 1")
 
     def _check_outputs(self) -> None:
         paths = {f"output.{name}": path for name, path in self.output if isinstance(path, str)} | {

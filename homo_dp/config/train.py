@@ -101,15 +101,17 @@ class TrainConfig(Section):
     )
     solver: Literal["auto", "sgd", "gradient", "second_moment"] = key(
         "auto",
-        "How dp_fedsgd fits a linear model: by its gradient, or in coordinates that one private second moment gives; "
-        "`sgd` is for any model, and `auto` without train.auto is `sgd`.",
+        "How dp_fedsgd fits a linear model: by its gradient, or in coordinates that one private second moment gives "
+        "(also without privacy); `sgd` is for any model, and `auto` without train.auto is `sgd`.",
     )
     row_norm: Positive | None = key(
         None, "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns."
     )
     moment_share: Probability = key(0.25, "Part of the privacy that solver second_moment spends on its moment.")
     column_share: Fraction = key(
-        0.0, "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked."
+        0.0,
+        "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked. "
+        "Without privacy all above 0 means that weight_decay goes by these spreads.",
     )
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(

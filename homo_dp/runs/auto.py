@@ -15,6 +15,7 @@ from homo_dp.data.columns import Categorical, Date, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
+from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
 from homo_dp.privacy.private_sum import NoiseShare
@@ -24,6 +25,7 @@ from homo_dp.runs.auto_rules import Choice, PublicFacts, choose
 TRAIN_KNOBS = ("learning_rate", "rounds", "batch_size", "sample_rate", "local_steps", "local_epochs", "optimizer")
 OTHER_KNOBS = ("momentum", "schedule", "server_optimizer", "averaging", "weighting", "weight_decay", "proximal_mu")
 NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
+LOCAL_KNOBS = ("optimizer", "momentum", "grad_clip", "proximal_mu")  # of steps that parties take without privacy
 
 
 LEAST_SIDE = 16  # pixels: smaller images are few numbers already
@@ -95,7 +97,7 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
     mechanism = chosen_mechanism(config)
     facts = public_facts(config, encoding, rows)
     solver = config.train.solver
-    if solver == "auto" and _sgd_numbers(config):
+    if solver == "auto" and (_sgd_numbers(config) or _local_steps(config, mechanism)):
         solver = "sgd"  # its numbers are in the columns' own coordinates
     choice = choose(facts, mechanism, solver)
     return Settled(_filled(config, mechanism, choice), _notes(config, mechanism, choice))
@@ -165,6 +167,13 @@ def _alike(encoding: Encoding) -> bool:
 def _sgd_numbers(config: Config) -> bool:
     train, privacy = config.train, config.privacy
     return bool(train.model_fields_set & set(NUMBERS_OF_SGD)) or "max_grad_norm" in privacy.model_fields_set
+
+
+def _local_steps(config: Config, mechanism: str) -> bool:
+    """Whether somebody set or hooked steps of parties, which a run without privacy by a moment does not take."""
+    return mechanism == "none" and (
+        bool(config.train.model_fields_set & set(LOCAL_KNOBS)) or active_hooks() is not None
+    )
 
 
 def _filled(config: Config, mechanism: str, choice: Choice) -> Config:

@@ -20,9 +20,10 @@ LARGEST_SAMPLE = 4000  # rows of a network's step
 SMALL_CLIP = 0.1
 LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
 LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
+COLUMN_SHARE = 0.06
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
-MANY_ROWS = 100  # for each weight: a fit without privacy gains by more steps; with fewer it learns rows by heart
+ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
 # What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (140 tables): up to this rho, the
@@ -102,7 +103,7 @@ class Choice:
 def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
     """The settings for a mechanism; ``solver`` is the one that is asked for, if any."""
     if mechanism == "none":
-        return without_privacy(facts)
+        return without_privacy(facts, solver)
     if not facts.linear:
         return network(facts, mechanism)
     if mechanism != CHOSEN or solver == "sgd":
@@ -126,7 +127,7 @@ def by_second_moment(facts: PublicFacts) -> Choice:
         "train.solver": "second_moment",
         "train.rounds": _rounds_of(facts),
         "train.row_norm": facts.row_norm,
-        "train.column_share": 0.06 if scales else 0.0,
+        "train.column_share": COLUMN_SHARE if scales else 0.0,
         "train.moment_share": 0.5 if regression else 0.14 if scales else 0.2,
         "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
         "train.learning_rate": 0.5 if regression else _rate_of(facts),
@@ -221,21 +222,33 @@ def full_batches(facts: PublicFacts, mechanism: str) -> Choice:
     return Choice(settings, why, expected(facts))
 
 
-def without_privacy(facts: PublicFacts) -> Choice:
-    """Full batches with momentum; the rate is from the smoothness of the loss, so that nothing diverges.
+def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
+    """A second moment without noise where rows are enough for it, else full batches with momentum.
 
-    Many rows take more steps and momentum, which is what values far inside of their bounds need: without them a run
-    without privacy came out below one with it, whose columns are scaled.
+    Steps are in units of the curvature that the loss has at most, so that nothing diverges: those by the moment lower
+    the loss from any weights, on separable tables too.
     """
-    rate = 3.0 / facts.row_norm**2 / {"binary": 1, "multiclass": 2, "regression": 8}[facts.task]
     if not facts.linear:
         return Choice({"train.rounds": 40, "train.batch_size": 64, "train.learning_rate": 0.1}, ("no privacy",))
-    many = facts.rows >= MANY_ROWS * (facts.width + 1)
+    least = 1 / {"binary": 1 / 4, "multiclass": 1 / 2, "regression": 2}[facts.task]
+    wide = facts.fixed_features or facts.width > WIDEST_MOMENT
+    if solver == "second_moment" or (solver == "auto" and not wide):
+        squared = facts.task == "regression"
+        settings = {
+            "train.solver": "second_moment",
+            "train.rounds": 4 if squared else 100,
+            "train.column_share": 0.0 if facts.alike else COLUMN_SHARE,
+            "train.learning_rate": least if squared else 1.5 * least,  # the step of squared errors is exact
+            "train.weight_decay": min(0.01, ROWS_OF_PENALTY / facts.rows),  # rows that nobody declared count little
+            "train.weighting": "rows",
+            **FULL_BATCH,
+        }
+        return Choice(settings, ("a second moment without noise first; steps that lower the loss from any weights",))
     settings = {
-        "train.rounds": 400 if many else 150,
+        "train.rounds": 150,
         "train.local_steps": 1,
-        "train.learning_rate": rate,
-        "train.server_optimizer": momentum(0.98 if many else 0.9),
+        "train.learning_rate": 0.75 * least / facts.row_norm**2,
+        "train.server_optimizer": momentum(0.9),
         "train.weighting": "rows",
         **FULL_BATCH,
     }

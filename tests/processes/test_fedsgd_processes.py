@@ -1,11 +1,14 @@
 """DP-FedSGD between processes: every party pays for its own gradients; shares of noise never leave without masks."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
 from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.events import compose, from_json
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
@@ -37,6 +40,46 @@ def test_a_second_moment_is_asked_first_and_its_coordinates_come_with_the_weight
     for party in PARTIES:
         kinds = [row.kind for row in ledger_rows(tmp_path / party / "ledger.sqlite")]
         assert kinds == ["second_moment", "update", "update", "update"]
+
+
+def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Zygote) -> None:
+    with Cluster(tmp_path, zygote=zygote) as cluster:
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=2.0, max_grad_norm=0.8)
+        moment = {"solver": "second_moment", "row_norm": 3.5, "column_share": 0.1, "moment_share": 0.2}
+        cluster.change(AGGREGATOR, "train", local_steps=1, sample_rate=1.0, batch_size=None, **moment)
+        for party in PARTIES:
+            cluster.change(party, "data", rows={party: 150})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    for party in PARTIES:
+        rows = ledger_rows(tmp_path / party / "ledger.sqlite")
+        assert [row.kind for row in rows] == ["columns", "second_moment", "update", "update", "update"]
+        spent = epsilon(compose(*(from_json(row.event) for row in rows)), 1e-5).pld
+        assert spent is not None
+        assert 1.99 < spent <= 2.0
+
+
+@pytest.mark.parametrize("transport", ["directory", "nats"])
+def test_without_privacy_the_moment_and_gradients_leave_as_they_are(
+    tmp_path: Path, zygote: Zygote, transport: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        cluster = stack.enter_context(Cluster(tmp_path, server, zygote=zygote))
+        cluster.change(AGGREGATOR, "privacy", mechanism="none")
+        cluster.configs[AGGREGATOR]["train"] = {}  # all by rule
+        for party in PARTIES:
+            cluster.change(party, "privacy", mechanism="none")
+            cluster.change(party, "data", rows={party: 150})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    rounds = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())["rounds"]
+    assert [row.get("asked") for row in rounds] == ["second_moment"] + [None] * 100
+    for party in PARTIES:
+        found = json.loads((tmp_path / party / "out" / "indicator.json").read_text())
+        assert found["privacy"]["private"] is False
+        assert "NOT PRIVATE" in found["privacy"]["statement"]
+        assert "second moment of its rows, once, without noise" in found["privacy"]["releases"]
 
 
 def secure(folder: Path, zygote: Zygote, nats: NatsServer | None = None) -> Cluster:

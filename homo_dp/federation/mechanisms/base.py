@@ -207,6 +207,12 @@ class Mechanism(ABC):
         return compose(*found) if found else None
 
     @property
+    def party_weights(self) -> dict[str, float]:
+        """What the update of each party counts: the same, or by public row counts."""
+        by_rows = self.config.train.weighting == "rows"
+        return {name: float(facts.rows) if by_rows else 1.0 for name, facts in self.facts.parties.items()}
+
+    @property
     def noise_label(self) -> str:
         """What a row of the ledger says about the noise."""
         return self.noise.label
@@ -250,7 +256,7 @@ class Mechanism(ABC):
             raise PrivacyError(
                 f"mechanism={self.name}: rounds that ask other sums need noise at parties that take part in every round"
             )
-        if any((asked.private_sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
+        if any((asked.sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
             raise PrivacyError(f"mechanism={self.name}: all sums of a run are under masks, or none is")
         learnt = () if self.facts.before is None else (_before_text(self.config),)
         releases = (*learnt, *plan.releases, *dict.fromkeys(asked.release for asked in sums.values()))

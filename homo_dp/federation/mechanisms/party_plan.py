@@ -110,7 +110,7 @@ class PartyPlan:
 
     def sigma_of(self, round_number: int) -> float:
         """The noise that the party adds in one round."""
-        return self.sums[round_number].private_sum.party_sigma if round_number in self.sums else self.sigma
+        return self.sums[round_number].sum.party_sigma if round_number in self.sums else self.sigma
 
     def beside(self, round_number: int) -> DpEvent | None:
         """All that was released beside training once this round is over; None if nothing."""

@@ -38,31 +38,50 @@ SUM: Final = "sum"  # the name of the one tensor that answers such a round
 
 
 @dataclass(frozen=True)
+class ExactSum:
+    """A sum without noise, for runs that are marked NOT PRIVATE; it has no event, so no private run can ask it."""
+
+    dimension: int
+    share: None = None
+    sample_rate: float = 1.0
+    party_sigma: float = 0.0
+    longest: float = math.inf
+
+
+@dataclass(frozen=True)
 class RoundSum:
     """The sum that a round asks instead of the training update: every row has a part in it, each party adds noise.
 
     Guarantees:
         - its name is one of ``SUMS``, under which it stands in the ledger;
-        - no row is sampled: the event is that of the Gaussian mechanism on all rows.
+        - no row is sampled: the event is that of the Gaussian mechanism on all rows;
+        - a sum without noise has no event, and whoever asks for one is refused.
 
     >>> RoundSum("second_moment", PrivateSum(6, clip_norm=1.0, noise_multiplier=4.0, rows=100), "X^T X").dimension
     6
     """
 
     name: str
-    private_sum: PrivateSum
+    sum: PrivateSum | ExactSum
     release: str  # what the privacy statement says about it
 
     def __post_init__(self) -> None:
         if self.name not in SUMS or self.name == UPDATE:
             raise PrivacyError(f"sum={self.name!r}: must be one of {', '.join(SUMS[1:])}")
-        if self.private_sum.sample_rate != 1:
-            raise PrivacyError(f"sum={self.name} sample_rate={self.private_sum.sample_rate}: must be 1")
+        if self.sum.sample_rate != 1:
+            raise PrivacyError(f"sum={self.name} sample_rate={self.sum.sample_rate}: must be 1")
 
     @property
     def dimension(self) -> int:
         """How many numbers are asked."""
-        return self.private_sum.dimension
+        return self.sum.dimension
+
+    @property
+    def private_sum(self) -> PrivateSum:
+        """The sum as one with noise; refused where it has none."""
+        if isinstance(self.sum, ExactSum):
+            raise PrivacyError(f"sum={self.name}: has no noise; only a run marked NOT PRIVATE may ask it")
+        return self.sum
 
     @property
     def event(self) -> DpEvent:

@@ -160,7 +160,7 @@ class Aggregator:
                 check_tensors(message.tensors, expected, self.settings.max_update_norm)
                 self._check_size(message)
             else:
-                check_tensors(message.tensors, expected, asked.private_sum.longest, "the sum of any table")
+                check_tensors(message.tensors, expected, asked.sum.longest, "the sum of any table")
         info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
@@ -224,7 +224,7 @@ class Aggregator:
     @property
     def _masked(self) -> bool:
         asked = self.asked
-        share = None if asked is None else asked.private_sum.share
+        share = None if asked is None else asked.sum.share
         return self.mechanism.masked_sum is not None if asked is None else share is not None
 
     def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:

@@ -210,10 +210,9 @@ def build_aggregator(
 
     ``limits`` are those that parties elsewhere hold its weights to.
     """
-    by_rows = config.train.weighting == "rows"
     settings = AggregatorSettings(
         run=run,
-        party_weights={name: float(facts.rows) if by_rows else 1.0 for name, facts in mechanism.facts.parties.items()},
+        party_weights=mechanism.party_weights,
         rounds=mechanism.rounds,
         dataset=config.data.dataset,
         budget=run_budget(config),

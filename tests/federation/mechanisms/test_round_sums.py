@@ -104,7 +104,7 @@ def test_the_answer_is_the_sum_of_bounded_rows(tmp_path: Path) -> None:
     class Quiet(SecondMomentFirst):
         def other_sums(self, party: PartyFacts) -> RoundSums:
             return {
-                number: replace(asked, private_sum=replace(asked.private_sum, noise_multiplier=1e-6))
+                number: replace(asked, sum=replace(asked.private_sum, noise_multiplier=1e-6))
                 for number, asked in super().other_sums(party).items()
             }
 
@@ -222,7 +222,7 @@ def test_a_name_that_is_not_on_the_list_is_refused() -> None:
 def test_an_answer_that_costs_more_than_its_plan_never_leaves(tmp_path: Path) -> None:
     class Cheat(SecondMomentFirst):
         def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
-            quiet = replace(asked, private_sum=replace(asked.private_sum, noise_multiplier=1.0))
+            quiet = replace(asked, sum=replace(asked.private_sum, noise_multiplier=1.0))
             return super().answer(fit, quiet)
 
     config = _config()
