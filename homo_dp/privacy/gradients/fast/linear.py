@@ -25,20 +25,19 @@ from homo_dp.privacy.gradients.losses import Loss, output_gradient
 from homo_dp.privacy.gradients.row_sums import BELOW, write_rows
 
 _LANES = 4  # float64 numbers that rows start at a multiple of
-_BESIDE = 3  # columns behind a row and its 1, zeros here: ``linear_table.py`` has its own numbers in them
 
 
 class LayerInDouble:
-    """A Linear layer with one output as a float64 vector: weight, bias, and zeros up to ``columns``."""
+    """A Linear layer with one output as a float64 vector: weight, bias, and zeros behind them."""
 
     def __init__(self, module: nn.Linear) -> None:
         self._module = module
         self.bias = module.bias is not None and module.bias.requires_grad
         self._frozen = None if self.bias else module.bias
         self.trained = module.in_features + int(self.bias)
-        beside = _BESIDE + -(module.in_features + 1 + _BESIDE) % _LANES
-        self.parts = [module.in_features, 1, beside]
-        self.columns = sum(self.parts)  # as many as let rows fill registers
+        # Columns of the table, one for the bias, and as many as let rows fill registers.
+        self.parts = [module.in_features, 1, -(module.in_features + 1) % _LANES]
+        self.columns = sum(self.parts)
         self._weights = module.weight.new_zeros(self.columns, dtype=torch.float64)
         weight, self._shift, _ = torch.split(self._weights, self.parts)
         self._weight = weight.view(1, -1)

@@ -1,8 +1,8 @@
 """Clipped sums of a Linear layer with one output over batches of one table, which is made ready once.
 
 A step of a logistic regression is some forty calls on a few hundred numbers, and a call costs more than its numbers. So
-rows are kept in float64 with their 1, as ``linear.py`` multiplies them, and behind them what a batch would compute
-anew: the label and what the gradient at the output is clamped to, C / length.
+what a batch would compute anew is kept beside each row: the label in float64, and what the gradient at the output is
+clamped to, C / length.
 """
 
 import functools
@@ -19,7 +19,7 @@ from homo_dp.privacy.gradients.fast.linear import LayerInDouble, OneOutputGradie
 from homo_dp.privacy.gradients.losses import Loss, output_gradient
 from homo_dp.privacy.gradients.row_sums import BELOW
 
-_MOST = 1 << 22  # numbers of a table that is kept: 32 MiB in float64
+_MOST = 1 << 22  # numbers of a table that is kept: 16 MiB in float32
 _AT_ONCE = 64  # rows whose lengths are made together
 _Table = tuple[Tensor, Tensor]  # features and labels
 
@@ -38,22 +38,24 @@ class OneOutputTable:
     ) -> None:
         self._layer, self._loss, self._gradients, self._table = LayerInDouble(module), loss, gradients, table
         features, labels = table
-        columns, self._count = self._layer.parts[0], features.shape[0]
-        self._multiple = rows_multiple([module.weight])
-        # The last row is of zeros, with a bound of zero: it fills up batches.
-        self._rows = torch.cat([self._layer.room(self._count), self._layer.room(1).zero_()])
+        self._count, self._multiple = features.shape[0], rows_multiple([module.weight])
+        # One row more, of zeros and with a bound of zero, fills up batches.
+        self._rows = features.new_zeros((self._count + 1, module.in_features))
+        self._rows[: self._count] = features.flatten(1)
         lengths, room = [], self._layer.room(_AT_ONCE)
         for start in range(0, self._count, _AT_ONCE):
-            piece = features[start : start + _AT_ONCE].flatten(1)
+            piece = self._rows[start : min(start + _AT_ONCE, self._count)]
             # In batches of one size, as all numbers are made that must not depend on a row's place.
-            room[:, :columns] = filled(piece, _AT_ONCE)
+            room[:, : module.in_features] = filled(piece, _AT_ONCE)
             lengths.append(torch.linalg.vector_norm(room, dim=1)[: len(piece)])
-            self._rows[start : start + len(piece), :columns] = piece
         self._lengths = torch.cat(lengths)
-        # An infinite length bounds nothing. NaN makes the sum NaN, which is how such a row is found.
-        most = torch.where(self._lengths.isfinite(), max_grad_norm * BELOW / self._lengths, math.nan)
-        self._rows[:-1, columns + 1 : columns + 4] = torch.stack([labels.reshape(-1).to(most), -most, most], 1)
-        self._views: dict[int, tuple[Tensor, ...]] = {}
+        exact = labels.reshape(-1).to(self._lengths)
+        # A bound of NaN makes the sum NaN, which is how a row that is not finite is found.
+        most = torch.where((self._lengths + exact).isfinite(), max_grad_norm * BELOW / self._lengths, math.nan)
+        self._beside = most.new_zeros((self._count + 1, 3))  # what a batch would compute anew
+        self._beside[: self._count] = torch.stack([exact, -most, most], 1)
+        self._room = self._rows[:0], self._beside[:0], self._layer.room(0)
+        self._views: dict[int, tuple[Tensor, ...]] = {}  # of the room, for each size of batch
 
     def clipped_sum(self, pieces: Sequence[Tensor], total: Tensor) -> list[Callable[[], Tensor]] | None:
         """Overwrite ``total``, all trained weights in one, with the clipped sum of rows by their numbers.
@@ -67,8 +69,11 @@ class OneOutputTable:
                 size = numbers.shape[0]
                 if not self._gradients.at_once(size, *self._table):
                     return None
-                rows, across, labels, least, most = self._views.get(size) or self._room_for(size)
-                torch.index_select(self._rows, 0, numbers, out=rows)
+                short, beside, from_table, rows, across, labels, least, most = self._views.get(size) or self._room_for(
+                    size
+                )
+                torch.index_select(self._beside, 0, numbers, out=beside)
+                from_table.copy_(torch.index_select(self._rows, 0, numbers, out=short))
                 gradient = output_gradient(self._loss, self._layer.outputs(rows), labels)
                 total.addmv_(across, gradient.clamp(least, most), beta=int(index > 0))
                 norms.append(functools.partial(self._norms, gradient, piece))
@@ -84,11 +89,15 @@ class OneOutputTable:
     def _norms(self, gradient: Tensor, numbers: Tensor) -> Tensor:
         return gradient[: numbers.shape[0]].abs() * self._lengths.index_select(0, numbers)
 
-    def _room_for(self, count: int) -> tuple[Tensor, ...]:
-        """A batch of so many rows: with all columns, those of the weights across, and the three behind them."""
-        room = self._layer.room(count)
-        beside = room[:, self._layer.parts[0] + 1 :]
-        self._views[count] = found = room, room[:, : self._layer.trained].t(), beside[:, 0], beside[:, 1], beside[:, 2]
+    def _room_for(self, size: int) -> tuple[Tensor, ...]:
+        """For a batch: rows as the table has them, what is beside, and views of rows in float64 and of that."""
+        if self._room[0].shape[0] < size:
+            self._views.clear()
+            most, width = size + size // 8, self._rows.shape[1]
+            self._room = self._rows.new_empty((most, width)), self._beside.new_empty((most, 3)), self._layer.room(most)
+        short, beside, rows = (each[:size] for each in self._room)
+        across = rows[:, : self._layer.trained].t()
+        self._views[size] = found = short, beside, rows[:, : short.shape[1]], rows, across, *beside.unbind(1)
         return found
 
 
@@ -97,7 +106,8 @@ def table_of(
 ) -> OneOutputTable | None:
     """The table, ready, where a model is trained by OneOutputGradients and its rows are few enough to keep twice."""
     layer = one_output_layer(module)
-    fits = 0 < features.numel() <= _MOST and labels.numel() == features.shape[0] and features.device.type == "cpu"
+    short = features.dtype is torch.float32 and features.device.type == "cpu"  # lengths are finite where rows are
+    fits = short and 0 < features.numel() <= _MOST and labels.numel() == features.shape[0]
     if layer is None or not fits or not isinstance(gradients, OneOutputGradients):
         return None
     return OneOutputTable(layer, loss, max_grad_norm, gradients, (features.detach(), labels.detach()))
