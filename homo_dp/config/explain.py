@@ -139,22 +139,30 @@ def _keys_below(kinds: Iterable[type[Section]], prefix: str) -> Iterator[str]:
 
 
 def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[str] = ()) -> str:
-    """Name the valid key that is most like an unknown one: in the same section first, then anywhere.
+    """Name the valid key that an unknown one is like: in the same section first, then anywhere; else what there is.
 
     `short` are names that may stand at the top although they are not sections.
     """
     leaf, above = str(path[-1]).lower(), path[:-1]
-    siblings = {name.lower(): name for name in (*_fields_at(above, root), *(() if above else short))}
-    if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
+    there = _fields_at(above, root)
+    siblings = {name.lower(): name for name in (*there, *(() if above else short))}
+    if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=_ALIKE):
         return f"did you mean {dotted((*above, siblings[close[0]]))}?"
     keys = list(all_keys(root))
     by_leaf = sorted((key for key in keys if key.rpartition(".")[2].lower() == leaf), key=lambda key: key.count("."))
     if leaf in _USUAL or by_leaf:
         return f"did you mean {_USUAL.get(leaf) or by_leaf[0]}?"
-    if above and siblings:
-        best = difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.0)[0]
-        return f"the nearest valid key is {dotted((*above, siblings[best]))}; see docs/config.md"
-    return f"the nearest valid key is {difflib.get_close_matches(dotted(path), keys, n=1, cutoff=0.0)[0]}"
+    if not (above and there):
+        if close := difflib.get_close_matches(dotted(path), keys, n=1, cutoff=_ALIKE):
+            return f"did you mean {close[0]}?"
+        return f"the sections are {', '.join(_fields_at((), root))}; see docs/config.md"
+    if len(there) > _MOST_LISTED:
+        return f"docs/config.md lists the keys of {dotted(above)}"
+    return f"the keys of {dotted(above)} are {', '.join(there)}; see docs/config.md"
+
+
+_ALIKE = 0.6  # of 1: a single letter is like no key
+_MOST_LISTED = 16
 
 
 def takes_text(root: type[Section], key: str) -> bool:

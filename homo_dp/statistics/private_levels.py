@@ -103,6 +103,7 @@ class LevelNames:
     columns: tuple[str, ...]
     places: tuple[int, ...]  # of the first number of their texts in a row
     release: LevelsRelease
+    missing: frozenset[str] = frozenset()  # texts that stand for a missing value, with which no party comes honestly
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,6 +123,7 @@ class LevelNames:
     def read(self, answers: Iterable[Tensor]) -> dict[str, Any]:
         """What parties named, in all; a place that holds no level is left out, whoever wrote it.
 
+        A level that is a word for a missing value would be taken for one at every party, past ``missing: error``.
         Of more names than a plan may have, those are kept that most parties gave: names that one party makes up must
         not make rows so wide that the others refuse them.
         """
@@ -129,7 +131,7 @@ class LevelNames:
         for answer in answers:
             for name, places in zip(self.columns, answer, strict=True):
                 texts = (bytes(place.tolist()).rstrip(b"\0").decode("utf-8", "replace") for place in places)
-                found[name].update({text for text in texts if may_be_level(text) and text == text.strip()})
+                found[name].update({text for text in texts if self._is_level(text)})
         most = max(1, min(MOST_LEVELS, MOST_NAMES // len(self.columns)))
         kept = {name: sorted(names, key=lambda text: (-names[text], text))[:most] for name, names in found.items()}
         return {
@@ -138,6 +140,9 @@ class LevelNames:
             "threshold": self.release.threshold,
             "delta": self.release.delta,
         }
+
+    def _is_level(self, text: str) -> bool:
+        return may_be_level(text) and text == text.strip() and text not in self.missing
 
 
 def counts_of(texts: Tensor) -> Counter[str]:
@@ -153,4 +158,5 @@ def level_names(encoding: Encoding, noise_multiplier: float, delta: float) -> Le
     if not columns:
         raise ConfigError(f"statistics.ask={LEVEL_NAMES}: no column has levels: private; leave the question out")
     places = tuple(len(encoding.columns) + number * TEXT_NUMBERS for number in range(len(columns)))
-    return LevelNames(columns, places, LevelsRelease(len(columns), noise_multiplier, TAIL * delta))
+    missing = frozenset(text.strip() for text in encoding.missing_values)
+    return LevelNames(columns, places, LevelsRelease(len(columns), noise_multiplier, TAIL * delta), missing)

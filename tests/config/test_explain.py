@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 
 from homo_dp.config.explain import all_keys, dotted, show, takes_text
@@ -18,6 +20,9 @@ from homo_dp.core.errors import ConfigError
         ("privacy.detla", 1e-5, "privacy.delta"),
         ("lerning_rate", 0.1, "train.learning_rate"),
         ("model.layers", ["a"], "model.layers"),
+        ("x", 1, "x: unknown key; the sections are "),
+        ("nbafl.q", 1, "nbafl.q: unknown key; the keys of nbafl are "),
+        ("privacy.k", 1, "privacy.k: unknown key; docs/config.md lists the keys of privacy"),
     ],
 )
 def test_the_line_names_the_key_and_what_to_do(key: str, value: object, words: str) -> None:
@@ -26,6 +31,15 @@ def test_the_line_names_the_key_and_what_to_do(key: str, value: object, words: s
     line = str(refused.value)
     assert words in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("section", ["", "train.", "privacy."])
+def test_a_single_letter_is_taken_for_no_key(section: str) -> None:
+    """x was answered with model.fix, train.e with train.seed; where a key has two letters, one of them is like it."""
+    for letter in string.ascii_lowercase:
+        with pytest.raises(ConfigError) as refused:
+            load_config(None, {f"{section}{letter}": 1})
+        assert "did you mean" not in str(refused.value)
 
 
 def test_every_key_of_the_schema_is_found() -> None:

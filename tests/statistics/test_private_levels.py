@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
+from homo_dp.data.columns import LATER, Categorical, Label
+from homo_dp.data.encoding import Encoding
 from homo_dp.data.raw_rows import TEXT_BYTES, TEXT_NUMBERS, text_numbers
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise
@@ -18,6 +20,7 @@ from homo_dp.statistics.private_levels import (
     LevelNames,
     LevelsRelease,
     counts_of,
+    level_names,
     passing,
     threshold_of,
 )
@@ -116,6 +119,16 @@ def test_what_a_hostile_party_writes_is_no_level() -> None:
     for place, data in enumerate((b"\xff\xfe", b"a\nb", b" spaced ", b"\x1b[31m", b"good")):
         answer[0, place, : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
     assert asked.read([answer])["values"] == {"city": ["good", "\ufffd\ufffd"]}
+
+
+def test_a_word_for_a_missing_value_is_no_level() -> None:
+    """As a level it was matched before the gaps: at every party the rows without a value had one."""
+    encoding = Encoding((Categorical("city", (LATER,)),), Label("y", (0, 1)), missing_values=("NA", " ? "))
+    asked = level_names(encoding, 3.0, 1e-5)
+    answer = torch.zeros(asked.shape, dtype=torch.uint8)
+    for place, data in enumerate((b"NA", b"?", b"Oslo", b"none")):
+        answer[0, place, : len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+    assert asked.read([answer])["values"] == {"city": ["Oslo", "none"]}
 
 
 def test_names_that_one_party_makes_up_crowd_out_nobody_and_leave_rows_narrow_enough() -> None:
