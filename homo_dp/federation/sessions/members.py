@@ -17,7 +17,7 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 ROWS = "rows"  # why a party is refused that declares too many or too few
-MOST_ROWS = 1 << 40  # of a party; its declared count goes into the plan of all others
+MOST_ROWS = 10**9  # of a party; its declared count goes into the plan of all others, and their sums must hold so many
 _JOINS = (
     20.0  # joins of one party that are answered at once; normally a party sends one, and another every 20 s of silence
 )

@@ -28,7 +28,7 @@ from homo_dp.federation.protocol.messages import Json, Message, check, check_ten
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
-from homo_dp.federation.sessions.members import ROWS
+from homo_dp.federation.sessions.members import MOST_ROWS, ROWS
 from homo_dp.federation.sessions.outbox_answers import packed, unpacked
 from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
@@ -532,7 +532,7 @@ class PartySession:
         elif self.party is None:
             raise ConfigError(
                 f"data.rows.{self.duty.name}={self.duty.declared_rows}: the aggregator takes no such count; it must be "
-                "at least 1 and below 1 / privacy.delta of the plan: agree on a smaller delta with its operator"
+                f"1 to {MOST_ROWS}, and below 1 / privacy.delta of the plan: agree on a smaller delta with its operator"
             )
 
     def _doubted(self, reason: str) -> None:

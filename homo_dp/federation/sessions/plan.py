@@ -324,10 +324,17 @@ def check_work(own: Config, agreed: Config, name: str) -> None:
         raise PlanRefused("steps_cap", f"party.caps.epochs={caps.epochs:g}: the plan asks for {epochs:g} passes")
     if train.local_steps is None and train.sample_rate is None and rows is None:
         return  # the steps follow from the count, which the epochs bound
-    steps = party_facts(agreed, name, rows or 1).steps_per_round
+    facts = FederationFacts({name: party_facts(agreed, name, rows or 1)}, train.rounds, parameters=1)
+    steps = common_facts(agreed, facts).parties[name].steps_per_round
+    by_count = train.local_steps is None and train.sample_rate is None
+    why = (
+        f", by batches of {train.batch_size} of the data.rows.{name}={rows} that are declared here" if by_count else ""
+    )
     for key, cap, asked in (("steps", caps.steps, steps), ("total_steps", caps.total_steps, steps * train.rounds)):
         if cap is not None and asked > cap:
-            raise PlanRefused("steps_cap", f"party.caps.{key}={cap}: the plan asks for {asked} local steps; refused")
+            raise PlanRefused(
+                "steps_cap", f"party.caps.{key}={cap}: the plan asks for {asked} local steps{why}; refused"
+            )
 
 
 def check_count(own: Config, agreed: Config, name: str) -> None:

@@ -118,7 +118,7 @@ class Grid:
             return 64
         raise PrivacyError(
             f"summands={summands} of clip_norm={clip_norm:g} with sigma={sigma:g} are {most:.3g} steps of their grid, "
-            f"and {LARGEST_CENTRE:.3g} is the most; raise the noise multiplier"
+            f"and {LARGEST_CENTRE:.3g} is the most; declare fewer rows or users, or raise the noise multiplier"
         )
 
 

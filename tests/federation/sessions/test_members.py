@@ -5,10 +5,13 @@ from pathlib import Path
 import opacus  # noqa: F401  (takes seconds that no round of these tests should wait for)
 import pytest
 
+from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.federation.protocol.messages import Message, encode
+from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
+from homo_dp.federation.sessions.members import MOST_ROWS
 from tests.federation.queues import SmallRun
 from tests.federation.small import RUN, small_config
 
@@ -57,6 +60,14 @@ def test_a_count_that_no_plan_can_have_costs_its_sender_the_run_and_nobody_else(
     assert run.members.rows == {"a": 1000, "b": 1}
     told = [message.info for message in run.of("status", AGGREGATOR) if message.recipient == "e"]
     assert told[-1] == {"state": "refused", "reason": "rows"}
+
+
+def test_sums_hold_the_most_rows_that_a_party_may_declare() -> None:
+    """Else one party's count would end the run of all where its sums are planned; the noise is the least of a run."""
+    keys = {"privacy.mechanism": "dp_fedsgd", "privacy.delta": 1e-12, "privacy.target_epsilon": 100.0}
+    config = load_config(None, {**keys, "train.rounds": 1, "train.sample_rate": 1.0})
+    facts = federation_facts(config, {"a": MOST_ROWS, "b": 100, "c": 100}, 31)
+    assert build_mechanism(config, facts, noise_source(config)).planned(facts.parties["b"]).noise_multiplier < 0.2
 
 
 def test_a_party_whose_count_is_refused_says_what_to_change(tmp_path: Path) -> None:

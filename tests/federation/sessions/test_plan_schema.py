@@ -210,6 +210,18 @@ def test_a_party_may_cap_work_lower(key: str, cap: float) -> None:
     assert word(plan, **{f"party__caps__{key}": None}) is None
 
 
+def test_one_step_a_round_is_one_whatever_rows_are_declared() -> None:
+    """A declared count of 1e9 in batches of 50 was refused for 2e7 local steps, which this mechanism does not take."""
+    declared = {"data.rows.a": 10**9, "privacy.delta": 1e-12}
+    mine, plan = load_config(None, FILES | declared), changed("train", batch_size=50, sample_rate=None)
+    agreed = agree(mine, plan)
+    with pytest.raises(PlanRefused, match=r"20000000 local steps, by batches of 50 of the data\.rows\.a=1000000000 "):
+        check_work(mine, agreed, "a")
+    plan["privacy"]["mechanism"] = "dp_fedsgd"
+    assert word(plan, **declared) is None
+    assert word(plan, **declared, party__caps__total_steps=plan["train"]["rounds"] - 1) == "steps_cap"
+
+
 @pytest.mark.parametrize("cap", ["rounds", "steps", "total_steps", "epochs", "columns", "parameters"])
 def test_no_recipe_comes_near_a_cap(cap: str) -> None:
     assert getattr(Config().party.caps, cap) >= 10_000
