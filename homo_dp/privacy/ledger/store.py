@@ -100,6 +100,10 @@ class LedgerFile:
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """One consistent view; no other process can commit while it is open, so keep it short."""
+        if self._unmade and not _is_unmade(self.path):
+            with self._errors():
+                self.close()
+                self._database = self._connect()
         with self._transaction("BEGIN"):
             yield
 
@@ -218,8 +222,10 @@ class LedgerFile:
         sync_directory(self.path.parent)
 
     def _connect(self) -> sqlite3.Connection:
+        """To the file; to read one in which its first user has made no tables yet: to a ledger without rows."""
+        self._unmade = self.read_only and _is_unmade(self.path)
         database = sqlite3.connect(
-            self.path.absolute().as_uri() + "?mode=rw",
+            "file::memory:" if self._unmade else self.path.absolute().as_uri() + "?mode=rw",
             uri=True,
             timeout=_WAIT_SECONDS,
             isolation_level=None,  # transactions are begun by name, above
@@ -235,6 +241,8 @@ class LedgerFile:
         return database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
+        if self._unmade:
+            _make_tables(database)
         empty = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
         if self.read_only or not empty:
             self._check_schema(database)
@@ -248,10 +256,7 @@ class LedgerFile:
             raise LedgerError(f"ledger={self.path} is open elsewhere in another journal mode; close it there")
         database.execute("BEGIN IMMEDIATE")  # fails on a file that cannot be written
         if database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
-            database.execute(_SCHEMA)
-            database.execute(_CHECKPOINTS)
-            database.execute(f"PRAGMA application_id={_APPLICATION}")
-            database.execute(f"PRAGMA user_version={_VERSION}")
+            _make_tables(database)
             crash_point("ledger.create.before_commit")
         database.execute("COMMIT")
         crash_point("ledger.create.after_commit")
@@ -277,6 +282,18 @@ class LedgerFile:
             raise LedgerError(f"ledger={self.path} is damaged ({error}); {_RESTORE}") from None
         except OSError as error:
             raise LedgerError(f"ledger={self.path} cannot be used ({error.strerror}); name a writable file") from None
+
+
+def _is_unmade(path: Path) -> bool:
+    """Whether a ledger is an empty file: somebody has just made it, or was killed before there were tables."""
+    return path.stat().st_size == 0
+
+
+def _make_tables(database: sqlite3.Connection) -> None:
+    database.execute(_SCHEMA)
+    database.execute(_CHECKPOINTS)
+    database.execute(f"PRAGMA application_id={_APPLICATION}")
+    database.execute(f"PRAGMA user_version={_VERSION}")
 
 
 _RESTORE = "restore it and its .head from a backup that is not older"

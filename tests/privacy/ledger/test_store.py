@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from homo_dp.privacy.errors import LedgerError
+from homo_dp.privacy.ledger import Ledger
+from homo_dp.privacy.ledger.hash_chain import GENESIS
 from homo_dp.privacy.ledger.store import LedgerFile
-from tests.privacy.ledger_parts import ledger_of
+from tests.privacy.ledger_parts import FREE, ledger_of, release
 
 
 def test_rows_are_found_by_what_they_are(tmp_path: Path) -> None:
@@ -57,3 +59,18 @@ def test_what_is_opened_to_read_is_not_written(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(LedgerError, match="is a directory"):
         LedgerFile(tmp_path, read_only=True)
+
+
+def test_a_ledger_that_is_being_made_is_read_as_one_without_rows(tmp_path: Path) -> None:
+    """`homo-dp status` failed when it looked between the making of the file and that of its tables."""
+    path = tmp_path / "ledger.sqlite"
+    path.touch(0o600)
+    with Ledger(path, read_only=True) as reader:
+        assert (reader.rows(), reader.verify(), path.stat().st_size) == ([], GENESIS, 0)
+        with Ledger(path) as ledger:
+            assert reader.rows() == []
+            row = ledger.charge(release(1), FREE)
+            assert reader.rows() == [row]
+    path.write_bytes(b"")  # cut off: its head tells
+    with pytest.raises(LedgerError, match="row"), Ledger(path, read_only=True) as reader:
+        reader.rows()
