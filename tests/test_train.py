@@ -269,7 +269,7 @@ def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: S
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "homo_dp.train", "--params", "tracking.enabled=false,train.rounds=400"]
+    command = [sys.executable, "-m", "homo_dp.train", "--params", "tracking.enabled=false,train.rounds=2000"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         shown = []
@@ -283,7 +283,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
     indicators = read("out/indicator_interrupted.json")
     done = indicators["rounds_done"]
     assert isinstance(done, int)
-    assert 1 <= done < 400
+    assert 1 <= done < 2000
     with Ledger("ledger.sqlite") as ledger:
         ledger.verify()
         spent = ledger.rows()[-1].epsilon
