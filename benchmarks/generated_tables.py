@@ -26,8 +26,9 @@ def generated(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TEST_
     encoded = np.concatenate(parts, axis=1)
     labels = _labels(rng, encoded, hidden)
     encoded = np.concatenate([encoded, np.ones((len(encoded), 1))], axis=1)
-    levels = np.arange(encoded.shape[1] - 1) >= numbers
-    return Table(encoded[:rows], labels[:rows], encoded[rows:], labels[rows:], levels, categorical)
+    shares = np.concatenate([np.full(part.shape[1], 1 / part.shape[1]) for part in parts])
+    shares[:numbers] = 0
+    return Table(encoded[:rows], labels[:rows], encoded[rows:], labels[rows:], shares, categorical)
 
 
 def _numbers(rng: np.random.Generator, hidden: Floats, wide: float) -> Floats:

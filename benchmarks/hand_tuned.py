@@ -118,8 +118,8 @@ def _from_csv(path: Path, most: int) -> tuple[str, Table, int]:
     values = np.loadtxt(path, delimiter=",", skiprows=1)
     rows, labels = values[:, :-1], values[:, -1]
     levels = ((rows == 0) | (rows == 1)).all(axis=0)
-    ones = rows[:, levels].sum(axis=1)
-    return path.stem, *_split(rows, labels, levels, round(float(ones.mean())), most)
+    categorical = round(float(rows[:, levels].sum(axis=1).mean()))
+    return path.stem, *_split(rows, labels, levels * categorical / max(1, levels.sum()), categorical, most)
 
 
 def _adult(folder: Path, most: int) -> tuple[str, Table, int]:
@@ -135,17 +135,18 @@ def _adult(folder: Path, most: int) -> tuple[str, Table, int]:
     others = [name for name in frame.columns if name not in (*ADULT, "income", "split")]
     places = pd.get_dummies(frame[others].astype(str), dtype=float).to_numpy()
     rows = np.concatenate([np.stack(parts, axis=1), places], axis=1)
-    levels = np.arange(rows.shape[1]) >= len(parts)
-    return "adult", *_split(rows, frame["income"].to_numpy(float), levels, len(others), most)
+    counts = [frame[name].nunique() for name in others]
+    shares = np.concatenate([np.zeros(len(parts)), *(np.full(count, 1 / count) for count in counts)])
+    return "adult", *_split(rows, frame["income"].to_numpy(float), shares, len(others), most)
 
 
-def _split(rows: Floats, labels: Floats, levels: Any, categorical: int, most: int) -> tuple[Table, int]:
+def _split(rows: Floats, labels: Floats, shares: Floats, categorical: int, most: int) -> tuple[Table, int]:
     """A quarter of the rows is held out."""
     order = np.random.default_rng(0).permutation(len(rows))
     rows = np.concatenate([rows[order], np.ones((len(rows), 1))], axis=1)
     labels, cut = labels[order], len(rows) * 3 // 4
     kept = min(cut, most)
-    return Table(rows[:kept], labels[:kept], rows[cut:], labels[cut:], levels, categorical), cut
+    return Table(rows[:kept], labels[:kept], rows[cut:], labels[cut:], shares, categorical), cut
 
 
 if __name__ == "__main__":

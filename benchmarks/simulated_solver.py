@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from homo_dp.federation.mechanisms import column_scales, dp_fedsgd, whitening
+from homo_dp.federation.mechanisms import column_scales, whitening
+from homo_dp.federation.mechanisms.centred_rows import CentredRows
 from homo_dp.runs.auto_rules import PublicFacts
 
 Floats = NDArray[np.float64]
@@ -24,14 +26,21 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Encoded rows with a 1 behind, labels 0 or 1, test rows, and which columns are places of levels."""
+    """Encoded rows with a 1 behind, labels 0 or 1, test rows, and which columns are places of levels.
+
+    ``shares`` are of the columns before the 1: 1 / L for places of one of L levels, 0 for numbers.
+    """
 
     rows: Floats
     labels: Floats
     test: Floats
     test_labels: Floats
-    levels: NDArray[np.bool_]  # of the columns before the 1
+    shares: Floats
     categorical: int  # columns of levels before they were encoded
+
+    @property
+    def levels(self) -> NDArray[np.bool_]:
+        return self.shares > 0
 
     @property
     def numeric(self) -> int:
@@ -39,7 +48,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        return len(self.levels)
+        return len(self.shares)
 
     def facts(self, kappa: float) -> PublicFacts:
         """What the rules know, for noise of this kappa (rows times mu over the root of how often it is added)."""
@@ -87,26 +96,36 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
         left = 1 - settings["train.moment_share"] - settings.get("train.column_share", 0.0)
     else:
         rows = rows * _factors(np.linalg.norm(rows, axis=1), settings["train.row_norm"])[:, None]
-    turned = rows @ turn
-    lengths = np.linalg.norm(turned, axis=1)
     rounds, clip, rate = settings["train.rounds"], settings["privacy.max_grad_norm"], settings["train.learning_rate"]
     sigma = clip * math.sqrt(rounds / left) / kappa  # of a mean gradient
     momentum = settings["train.server_optimizer"]["momentum"]
+    back = turn * scale**2
+    if not by_moment:
+        noise = rate / (1 - momentum) * sigma * math.sqrt(rounds)
+        turn, back = _centred(
+            table, CentredRows.of(torch.tensor(table.shares), settings["train.row_norm"], kappa, noise)
+        )
+    turned = rows @ turn
+    lengths = np.linalg.norm(turned, axis=1)
     averaging = settings["train.averaging"]
     first = rounds - math.ceil(rounds * averaging["tail"]) + 1 if averaging.get("kind", "tail") == "tail" else rounds
     velocity, total = np.zeros(width), np.zeros(width)
     for number in range(1, rounds + 1):
         residuals = sigmoid(rows @ weights) - table.labels
         residuals *= _factors(np.abs(residuals) * lengths, clip)
-        gradient = turn @ (turned.T @ residuals / count + rng.normal(size=width) * sigma) * scale**2
-        if not by_moment:  # the bias, as in DpFedSgd
-            most = dp_fedsgd.MOST_BIAS_NOISE / (2 * rate * sigma * math.sqrt(rounds))
-            gradient[-1] *= min(settings["train.row_norm"] ** 2, max(1.0, most))
+        gradient = back @ (turned.T @ residuals / count + rng.normal(size=width) * sigma)
         velocity = momentum * velocity - rate * gradient
         weights = weights + velocity
         total += weights * (number >= first)
     mean: Floats = total / (rounds - first + 1)
     return mean
+
+
+def _centred(table: Table, axes: CentredRows) -> tuple[Floats, Floats]:
+    """Rows @ the first are in these axes; the second takes gradients back."""
+    turn = np.eye(table.width + 1)
+    turn[-1] = np.append(-table.shares, axes.ones)
+    return turn, axes.back(torch.eye(table.width + 1)).numpy().T
 
 
 def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Generator) -> tuple[Floats, float, Floats]:

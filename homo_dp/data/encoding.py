@@ -77,16 +77,22 @@ class Encoding:
         return self.label.classes
 
     @property
-    def levels_of_columns(self) -> tuple[int, ...]:
-        """Which encoded columns are places of levels or marks of missing values: 0 or 1."""
-        found: list[int] = []
+    def levels_of_columns(self) -> dict[int, float]:
+        """Which encoded columns are 0 or 1: places of levels, and marks of missing values.
+
+        With each the share of rows that it has if all declared levels of its column are as frequent; 0 for others.
+        """
+        found: dict[int, float] = {}
         start = 0
         for column in self.columns:
             ends = start + column.width
-            marks = ends - start if isinstance(column, Categorical) else int(column.indicator)  # a mark is the last
-            found += range(ends - marks, ends)
+            if isinstance(column, Categorical):
+                declared = len(column.levels)
+                found |= {start + place: (place < declared) / declared for place in range(column.width)}
+            elif column.indicator:  # a mark is the last
+                found[ends - 1] = 0.0
             start = ends
-        return tuple(found)
+        return found
 
     @property
     def names(self) -> list[str]:

@@ -179,20 +179,22 @@ def _momentum_of(facts: PublicFacts) -> float:
 
 
 def by_gradient(facts: PublicFacts) -> Choice:
-    """Gradients in the columns' own coordinates: few and small steps where noise is most of them."""
+    """Gradients in the columns' own coordinates: few and small steps where noise is most of them.
+
+    Then all of them count the same: no momentum, and no mean of models, which hears the last ones less.
+    """
     rho, norm = facts.detail, facts.row_norm
     little = rho < LEAST_DETAIL
     clip = 0.35 * norm if little else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3) * norm
-    step = min(1.0, 0.4 * max(rho, 0.75)) if little else min(3.0, rho / LEAST_DETAIL)
+    step = 1.6 * max(0.4, rho) if little else min(3.0, rho / LEAST_DETAIL)
     settings = {
         "train.solver": "gradient",
         "train.rounds": 16 if little else 80,
         "train.row_norm": norm if little else 1.2 * norm,
         "privacy.max_grad_norm": clip * residual(facts),
         "train.learning_rate": step / norm**2 / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task],
-        "train.server_optimizer": momentum(0.5 if little else 0.9),
-        # Where noise dominates gradients, the last model averages over all of them, a mean of models over fewer.
-        "train.averaging": {"kind": "none"} if rho < 1 else {"kind": "tail", "tail": 0.5},
+        "train.server_optimizer": momentum(0.0 if little else 0.9),
+        "train.averaging": {"kind": "none"} if little else {"kind": "tail", "tail": 0.5},
         **FULL_BATCH,
     }
     reason = "too little for a second moment" if little else "the columns are too many for a second moment"

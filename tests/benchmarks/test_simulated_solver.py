@@ -63,9 +63,9 @@ def test_the_same_settings_score_the_same(tmp_path: Path, solver: str, epsilon: 
     parties = [party.train for party in run.federation.parties.values()]
     rows = np.concatenate([part.features.numpy() for part in parties]).astype(float)
     truth = np.concatenate([part.labels.numpy() for part in parties if part.labels is not None]).astype(float)
-    levels = np.isin(np.arange(rows.shape[1]), encoding.levels_of_columns)
+    shares = np.array([encoding.levels_of_columns.get(place, 0.0) for place in range(rows.shape[1])])
     ones = [np.ones((len(part), 1)) for part in (rows, encoded)]
-    table = Table(np.hstack([rows, ones[0]]), truth, np.hstack([encoded, ones[1]]), labels, levels, 1)
+    table = Table(np.hstack([rows, ones[0]]), truth, np.hstack([encoded, ones[1]]), labels, shares, 1)
     settings = choose(facts, "dp_fedsgd", solver).settings
     drawn = [
         table.scores(trained(table, settings, facts.kappa, np.random.default_rng(number))) for number in range(RUNS)

@@ -41,6 +41,11 @@ def test_a_row_is_encoded_from_itself_alone() -> None:
     assert depends_on_other_rows(fitted_to_the_table), "the check must notice a fitted scaler"
 
 
+def test_places_of_levels_come_with_the_share_of_even_levels() -> None:
+    found = encoding(Numeric("a", 0, 1, "middle", indicator=True), Categorical("c", ("x", "y"))).levels_of_columns
+    assert found == {1: 0.0, 2: 0.5, 3: 0.5, 4: 0.0, 5: 0.0}  # a mark; two levels; any other value; a missing one
+
+
 def test_columns_are_matched_by_name_and_extra_ones_ignored() -> None:
     both = encoding(Numeric("a", 0, 1), Numeric("b", 0, 1))
     frame = pd.DataFrame({"z": ["x"], "b": ["1"], "a": ["0"]})

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from homo_dp.config.schema import Config
 from homo_dp.data.declared import label_of
 from homo_dp.federation.mechanisms.party_plan import FederationFacts as FederationFacts
+from homo_dp.federation.mechanisms.party_plan import Levels as Levels
 from homo_dp.federation.mechanisms.party_plan import Observer as Observer
 from homo_dp.federation.mechanisms.party_plan import PartyFacts as PartyFacts
 from homo_dp.federation.mechanisms.party_plan import PartyPlan as PartyPlan

@@ -4,13 +4,14 @@ A round: every party draws a Poisson sample of its rows at the common rate -> su
 noise -> the aggregator adds up, divides by the expected size of the whole sample and takes a step. Because what is
 noised is itself added up, parties whose updates are masked share the noise of one pooled table.
 
-``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row. ``second_moment`` asks
-one noisy second moment of the rows first, and takes gradients in the coordinates that follow from it
-(``second_moment_round.py``).
+``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row, in axes that are public
+(``centred_rows.py``). ``second_moment`` asks one noisy second moment of the rows first, and takes gradients in the
+coordinates that follow from it (``second_moment_round.py``).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
+from homo_dp.federation.mechanisms.centred_rows import CENTRES, CentredRows
 from homo_dp.federation.mechanisms.column_scales import COLUMNS
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
@@ -52,9 +54,6 @@ from homo_dp.privacy.sampling.samplers import PoissonSampler
 if TYPE_CHECKING:
     from homo_dp.privacy.training.linear_gradient import LinearGradient
     from homo_dp.privacy.training.private_gradient import PrivateGradient
-
-
-MOST_BIAS_NOISE = 0.15  # of a logit
 
 
 class DpFedSgd(Mechanism):
@@ -193,6 +192,8 @@ class DpFedSgd(Mechanism):
         self._gradient.load_weights({name: fit.start[name] for name, _ in fit.model.named_parameters()})
         if self._moment is not None:
             self._gradient.turn(fit.start[TRANSFORM])
+        elif self._centred:
+            self._gradient.turn(fit.start[CENTRES])
 
     @property
     def _by_sgd(self) -> bool:
@@ -234,6 +235,8 @@ class DpFedSgd(Mechanism):
         return self._moment.answer(fit, asked, self.noise)
 
     def broadcast_signature(self, round_number: int) -> Signature:
+        if self._centred:
+            return CentredRows.signature(self._width)
         return {} if self._moment is None or round_number <= FIRST else self._moment.signature
 
     def local_norms(self) -> tuple[Tensor, float] | None:
@@ -293,28 +296,41 @@ class DpFedSgd(Mechanism):
         train = self.config.train
         rate = train.schedule.rate(train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay)
         expected = sum(self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied)
-        if self._moment is not None:
+        if self._moment is not None or self._centred:
             like = {name: weight.double() for name, weight in current.items()}
-            total = as_weights(self._moment.found.back(as_table(total)), like)
+            back = self._axes.back if self._moment is None else self._moment.found.back
+            total = as_weights(back(as_table(total)), like)
         moved = {}
         for name, weight in current.items():
-            gradient = total[name] / expected * self._own_scale(weight) + train.weight_decay * weight.double()
+            gradient = total[name] / expected + train.weight_decay * weight.double()
             moved[name] = (weight.double() - rate * gradient).to(weight.dtype)
         return Combined(moved)
 
-    def _own_scale(self, weight: Tensor) -> float:
-        """Of a step: the bias of rows of norm R is a column of ones, along which the loss is R^2 times less curved.
+    @property
+    def _width(self) -> int:
+        return self.facts.parameters // self.facts.outputs
 
-        With one rate for all, the odds of a rare class are not reached in few rounds; but noise may not move the bias
-        by more than about ``MOST_BIAS_NOISE`` in all of them.
-        """
-        norm, rate = self.config.train.row_norm, self.config.train.learning_rate
-        if self.config.train.solver != "gradient" or norm is None or weight.dim() != 1:
-            return 1.0
+    @property
+    def _centred(self) -> bool:
+        """Whether gradients are in axes around the middle of columns, which takes a bias to make up for it."""
+        return self.config.train.solver == "gradient" and self.config.model.bias
+
+    @functools.cached_property
+    def _axes(self) -> CentredRows:
+        """From public numbers: the levels of columns, the noise and the rate."""
+        train, rounds = self.config.train, math.sqrt(self.facts.rounds)
+        centres = torch.zeros(self._width - 1, dtype=torch.float64)
+        for place, share in self.facts.levels.items():
+            centres[place] = share
         noise = self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
-        return min(norm**2, max(1.0, MOST_BIAS_NOISE / (2 * rate * noise * math.sqrt(self.facts.rounds))))
+        server = train.server_optimizer
+        reach = train.learning_rate / (1 - (server.momentum if server.name == "fedavgm" else 0.0))
+        kappa = self._clip_norm * rounds / noise
+        return CentredRows.of(centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds)
 
     def broadcast_tensors(self, round_number: int) -> Weights:
+        if self._centred:
+            return {CENTRES: self._axes.tensor}
         return {} if self._moment is None or round_number <= FIRST else self._moment.tensors
 
     def state(self) -> Weights:

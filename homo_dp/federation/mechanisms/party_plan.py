@@ -12,6 +12,8 @@ from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.ledger.rows import NOISE_ALONE
 
 Observer = Literal["aggregator", "model_reader"]
+Levels = Mapping[int, float]
+"""Encoded columns that are 0 or 1, with the share of rows that each has if all levels of its column are as frequent."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class FederationFacts:
     parameters: int
     before: DpEvent | None = None
     outputs: int = 1  # of the model: numbers that it gives for a record
-    levels: tuple[int, ...] = ()  # encoded columns that are 0 or 1; an aggregator knows them, parties need not
+    levels: Levels = field(default_factory=dict)  # an aggregator knows them, parties need not
 
     @property
     def smallest_rows(self) -> int:

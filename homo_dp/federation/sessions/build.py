@@ -19,7 +19,7 @@ from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.columns import Level
 from homo_dp.data.rows import Table
-from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.base import FederationFacts, Levels, Mechanism, PartyFacts, Weights
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
@@ -69,13 +69,13 @@ def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
 
 
 def federation_facts(
-    config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1, levels: tuple[int, ...] = ()
+    config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1, levels: Levels | None = None
 ) -> FederationFacts:
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
     warn_of_full_batches(config, parties)
     return common_facts(
-        config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs, levels=levels)
+        config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs, levels=levels or {})
     )
 
 

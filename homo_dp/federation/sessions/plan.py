@@ -18,7 +18,7 @@ from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.config.statistics import MECHANISM as STATISTICS
 from homo_dp.core.errors import ConfigError, DataError
-from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.base import FederationFacts, Levels, Mechanism, PartyFacts, PartyPlan
 from homo_dp.federation.mechanisms.round_sums import RoundSum
 from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
 from homo_dp.federation.sessions.plan_schema import (
@@ -194,7 +194,7 @@ def facts_for_party(
 
 
 def facts_for_aggregator(
-    config: Config, plan: PlanJson, parameters: int, outputs: int = 1, levels: tuple[int, ...] = ()
+    config: Config, plan: PlanJson, parameters: int, outputs: int = 1, levels: Levels | None = None
 ) -> FederationFacts:
     """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
     train, needs_rows = config.train, needs_declared_rows(config)
@@ -206,7 +206,9 @@ def facts_for_aggregator(
             raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
         else:
             parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
-    return common_facts(config, FederationFacts(parties, train.rounds, parameters, outputs=outputs, levels=levels))
+    return common_facts(
+        config, FederationFacts(parties, train.rounds, parameters, outputs=outputs, levels=levels or {})
+    )
 
 
 def needs_declared_rows(config: Config) -> str | None:

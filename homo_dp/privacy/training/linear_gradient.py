@@ -129,7 +129,10 @@ class LinearGradient:
         return self.private_sum.party_sigma
 
     def turn(self, transform: Tensor) -> None:
-        """Take gradients in the coordinates rows @ transform from now on."""
+        """Take gradients in other coordinates from now on: rows @ transform, or around centres.
+
+        Centres are a vector, with the length of the column of ones behind: rows (x, 1) become (x - centres, length).
+        """
         if self._transform is not None and transform.equal(self._transform):
             return
         turned = self._rows.new_empty((len(self._rows), self._width), dtype=torch.float64)
@@ -202,6 +205,9 @@ def _padded(columns: Tensor) -> Tensor:
 
 def _turned(rows: Tensor, transform: Tensor) -> Tensor:
     """Padded rows in other coordinates."""
+    if transform.dim() == 1:
+        rows, axes = rows[:, : len(transform)], transform.double()
+        return torch.cat([rows[:, :-1] - rows[:, -1:] * axes[:-1], rows[:, -1:] * axes[-1]], dim=1)
     return wide_product(rows, _padded(transform.double().t()).t())
 
 

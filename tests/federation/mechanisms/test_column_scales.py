@@ -51,7 +51,9 @@ def config_of(**keys: Any) -> Config:
 def round_of(width: int, rows: int, outputs: int = 1, levels: tuple[int, ...] = (), **keys: Any) -> ColumnRound:
     config = config_of(**keys)
     parameters = outputs * (width + config.model.bias)
-    return ColumnRound(config, federation_facts(config, {"a": rows}, parameters, outputs, levels), None)
+    return ColumnRound(
+        config, federation_facts(config, {"a": rows}, parameters, outputs, dict.fromkeys(levels, 0.0)), None
+    )
 
 
 def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> Any:

@@ -60,10 +60,13 @@ def test_a_moment_then_gradients_learn_within_the_target(tmp_path: Path, secure:
     assert (scores(found, outcome)["test_acc"] or 0) > 0.8
 
 
-def test_the_gradient_solver_learns_with_rows_clipped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_gradient_solver_learns_with_rows_clipped(tmp_path: Path, secure: bool) -> None:
     keys = {"train.solver": "gradient", "privacy.max_grad_norm": 3.5, "train.learning_rate": 0.5, "train.rounds": 30}
-    found, outcome = ran(tmp_path, **keys)
+    found, outcome = ran(tmp_path, **keys, **{"privacy.secure_aggregation": secure})
     assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 6.0
+    rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
+    assert [row.kind for row in rows] == ["update"] * 30
     assert (scores(found, outcome)["test_acc"] or 0) > 0.9
 
 

@@ -20,7 +20,14 @@ from homo_dp.privacy.training.linear_gradient import LinearGradient, linear_laye
 ROWS, WIDTH = 40, 5
 
 
-def made(loss: Loss, features: Tensor, labels: Tensor, clip_norm: float, row_norm: float | None = None) -> Tensor:
+def made(
+    loss: Loss,
+    features: Tensor,
+    labels: Tensor,
+    clip_norm: float,
+    row_norm: float | None = None,
+    centres: Tensor | None = None,
+) -> Tensor:
     """The sum that would be noised, with weights and coordinates as an aggregator may choose them."""
     outputs = 1 if loss is binary_logistic else 3
     generator = torch.Generator().manual_seed(3)
@@ -39,7 +46,9 @@ def made(loss: Loss, features: Tensor, labels: Tensor, clip_norm: float, row_nor
         noise=SeededNoise(0),
         row_norm=row_norm,
     )
-    if row_norm is None:
+    if centres is not None:
+        found.turn(centres)
+    elif row_norm is None:
         found.turn(torch.randn(WIDTH + 1, WIDTH + 1, generator=generator) * 1000)
     return found._sum()
 
@@ -66,6 +75,34 @@ def test_a_record_moves_the_sum_by_at_most_the_clip_norm(loss: Loss) -> None:
     ]
     assert max(moved) <= 0.5
     assert max(moved) > 0.49  # the bound is met: these rows are far longer than it
+
+
+@pytest.mark.parametrize(
+    "centres", [[0.0, 0.5, 0.5, 0.2, 0.0, 0.3], [9.0, -1e9, 0, 0, 0, 1e9], [math.inf, 0, 0, 0, 0, 1]]
+)
+def test_around_any_centres_a_record_moves_the_sum_by_at_most_the_clip_norm(centres: list[float]) -> None:
+    features, labels = table(2)
+    axes = torch.tensor(centres)
+    whole = made(binary_logistic, features, labels, 0.5, 3.0, axes)
+    assert whole.isfinite().all()
+    moved = [
+        float((whole - made(binary_logistic, *_without(i, features, labels), 0.5, 3.0, axes)).norm())
+        for i in range(ROWS)
+    ]
+    assert max(moved) <= 0.5
+
+
+def test_rows_are_taken_around_the_centres() -> None:
+    features, labels = table(2)
+    axes, turn = torch.tensor([0.0, 0.5, 0.5, 0.2, 0.0, 0.3]), torch.eye(WIDTH + 1)
+    turn[-1] = torch.cat([-axes[:-1], axes[-1:]])
+    around = made(binary_logistic, features, labels, 0.5, 3.0, axes)
+    assert torch.allclose(around, made(binary_logistic, features, labels, 0.5, 3.0, turn))
+
+
+def _without(place: int, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    kept = torch.arange(len(features)) != place
+    return features[kept], labels[kept]
 
 
 @pytest.mark.parametrize("loss", [binary_logistic, softmax_cross_entropy])
