@@ -163,7 +163,7 @@ class PrivateSum:
 
     def to_words(self, steps: Tensor) -> NDArray[Any]:
         """Released steps modulo 2^bits, for masks."""
-        return steps.cpu().numpy().astype(np.int64).view(np.uint64).astype(self.word())
+        return steps.cpu().numpy().astype(np.int64, copy=False).view(np.uint64).astype(self.word())
 
     def from_words(self, total: NDArray[Any]) -> Tensor:
         """The values behind a sum of words: the one number nearest to zero, as no sum wraps."""

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 from homo_dp.federation.secure_sums.masks import add_mask
@@ -55,3 +58,13 @@ def test_every_byte_of_a_seed_counts() -> None:
         add_mask(values, bytes(seed))
         streams.add(values.tobytes())
     assert len(streams) == 33
+
+
+@pytest.mark.parametrize("word", [np.uint32, np.uint64])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 9, 1000, 65_536, 65_545, 150_001])
+def test_the_mask_is_the_keystream_of_counter_mode(word: type[np.unsignedinteger[Any]], size: int) -> None:
+    """By the plain definition: parties of other versions, and of other libraries, have the same masks."""
+    seed, values = os.urandom(32), np.zeros(size, word)
+    add_mask(values, seed)
+    stream = Cipher(AES256(seed), CTR(bytes(16))).encryptor().update(bytes(values.nbytes))
+    assert values.astype(values.dtype.newbyteorder("<")).tobytes() == stream
