@@ -291,6 +291,8 @@ class AggregatorSession:
         replies, awaited = len(self.aggregator.cohort) - len(missing), missing - set(self._refused)
         if missing and all(self._refused.get(party) == SKIPPED for party in missing):
             return True  # they charged the round and refused it, so no update will follow
+        if not replies and missing <= set(self.members.refusals):
+            self._check_agreement()  # nobody is left who could answer; one refusal alone may be an old one come again
         if awaited and not replies:
             return False  # all parties may be late at once: do not end a round that costs budget before they had time
         return self._enough(replies) and not awaited - self._absent

@@ -1,9 +1,12 @@
-"""What an aggregator finds again that was killed between keeping a round and charging for it."""
+"""What an aggregator finds again that was killed between keeping a round and charging for it, and when it ends."""
 
 from pathlib import Path
 
 import pytest
 
+from homo_dp.core.errors import TransportError
+from homo_dp.federation.protocol.ids import AGGREGATOR
+from homo_dp.federation.protocol.messages import Message
 from homo_dp.federation.sessions.aggregator_session import AggregatorSession, RunState
 from homo_dp.federation.sessions.build import build_aggregator
 from homo_dp.privacy.accounting.events import from_json
@@ -46,3 +49,35 @@ def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(
         assert all(tensor.equal(weights[name]) for name, tensor in again.aggregator.weights.items())
         with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
             assert {row.round for row in ledger.rows(RUN)} == {1}
+
+
+USERS = {
+    "privacy__mechanism": "dp_fedavg",
+    "privacy__population": 3,
+    "privacy__delta": 0.1,
+    "privacy__noise_at": "parties",
+    "privacy__sampling": "everyone",
+    "privacy__tolerated_dropouts": 1,
+}
+
+
+@pytest.mark.parametrize("keys", [{}, USERS], ids=["records", "users"])
+def test_a_run_that_all_have_refused_ends_with_their_words_at_once(tmp_path: Path, keys: dict[str, object]) -> None:
+    """The last of them decides, not ``round_timeout``, which is half an hour here; nothing is spent on noise alone."""
+    run = SmallRun(tmp_path, small_config(**keys), "abc", min_parties=1, round_timeout=1800.0)
+    words = {"a": "epsilon_cap", "b": "rounds_cap", "c": "budget"}
+    for name in words:
+        run.post.end(name).send(Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+
+    def refuse(message: Message) -> None:
+        sent(message)
+        if message.kind == "weights":
+            info = {"reason": words[message.recipient], "ledger_head": None}
+            run.post.end(message.recipient).send(Message(RUN, 0, message.recipient, AGGREGATOR, "refused", {}, info))
+
+    sent, run.members.transport.send = run.members.transport.send, refuse  # type: ignore[method-assign]
+    with pytest.raises(TransportError, match=r"refused by a \(epsilon_cap\), b \(rounds_cap\), c \(budget\)"):
+        run.aggregate()
+    saved = RunState(tmp_path).load()
+    assert saved is not None
+    assert (saved.facts.round, saved.rows) == (0, [])
