@@ -19,13 +19,11 @@ from homo_dp.config.federation import NatsConfig
 from homo_dp.core.errors import InputError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR
 from homo_dp.transport.nats.queue import NatsTransport
+from tests.transport.nats.ends import LEAVES_NOTHING
 from tests.transport.nats_server import NatsServer, aggregator_permissions, party_permissions
 from tests.transport.parts import PARTIES, got, sealer, update, weights
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),  # no end leaves tasks behind
-    pytest.mark.usefixtures("collected"),
-]
+pytestmark = LEAVES_NOTHING
 
 
 def certificate(directory: Path, name: str, issuer: tuple[Any, Any] | None) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -187,7 +187,7 @@ class DpFedSgd(Mechanism):
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._gradient is None:
-            self._gradient = self._sgd_gradient(fit) if self._by_sgd else self._linear_gradient(fit)
+            self._gradient = self._make_gradient(fit)
             fit.run_steps = self._gradient.run
         self._gradient.load_weights({name: fit.start[name] for name, _ in fit.model.named_parameters()})
         if self._moment is not None:
@@ -195,38 +195,24 @@ class DpFedSgd(Mechanism):
         elif self._centred:
             self._gradient.turn(fit.start[CENTRES])
 
-    @property
-    def _by_sgd(self) -> bool:
-        return self.config.train.solver in ("auto", "sgd")
+    def _make_gradient(self, fit: LocalFit) -> PrivateGradient | LinearGradient:
+        rows = fit.loss, fit.features, fit.labels
+        release: Any = {"private_sum": self._sum(fit.facts), "declared": fit.facts.rows, "noise": self.noise}
+        if self.config.train.solver not in ("auto", "sgd"):
+            from homo_dp.privacy.training.linear_gradient import LinearGradient
 
-    def _sgd_gradient(self, fit: LocalFit) -> PrivateGradient:
+            return LinearGradient(
+                fit.model, *rows, **release, row_norm=None if self._moment else self.config.train.row_norm
+            )
         from homo_dp.privacy.training.private_gradient import PrivateGradient  # imports Opacus
 
         return PrivateGradient(
             fit.model,
             fit.optimizer,
-            fit.loss,
-            fit.features,
-            fit.labels,
-            private_sum=self._sum(fit.facts),
-            declared=fit.facts.rows,
-            noise=self.noise,
+            *rows,
+            **release,
             physical_batch_size=fit.train.physical_batch_size,
             grad_sample_mode=self.config.privacy.grad_sample_mode,
-        )
-
-    def _linear_gradient(self, fit: LocalFit) -> LinearGradient:
-        from homo_dp.privacy.training.linear_gradient import LinearGradient
-
-        return LinearGradient(
-            fit.model,
-            fit.loss,
-            fit.features,
-            fit.labels,
-            private_sum=self._sum(fit.facts),
-            declared=fit.facts.rows,
-            noise=self.noise,
-            row_norm=None if self._moment else self.config.train.row_norm,
         )
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:

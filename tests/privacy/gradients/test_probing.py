@@ -9,22 +9,7 @@ from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import Loss, softmax_cross_entropy
 from homo_dp.privacy.gradients.probing import probe_rows, size_of_outputs
 from homo_dp.privacy.gradients.validation import check_module, compatible_module
-
-
-class Counting(nn.Module):
-    """Counts the rows it has seen in a buffer."""
-
-    seen: Tensor
-
-    def __init__(self, persistent: bool) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-        self.register_buffer("seen", torch.zeros(()), persistent=persistent)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.seen += len(inputs)
-        outputs: Tensor = self.layer(inputs)
-        return outputs
+from tests.privacy.gradients.modules import Counting
 
 
 class Centred(nn.Module):

@@ -1,6 +1,5 @@
 """Bytes that others chose neither stop the client nor get its password."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,23 +8,11 @@ from homo_dp.config.federation import NatsConfig
 from homo_dp.core.errors import InputError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR
 from homo_dp.transport.nats.queue import NatsTransport
-from tests.transport.nats.test_queue import Ends, eventually, stored
-from tests.transport.nats_server import NatsServer
+from tests.transport.nats.ends import LEAVES_NOTHING, Ends, eventually, stored
 from tests.transport.parts import got, sealer, update
 from tests.transport.raw_nats import RawPublisher, fake_server
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.usefixtures("collected"),
-]
-
-
-@pytest.fixture
-def ends(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Ends]:
-    made = Ends(server, "".join(letter for letter in request.node.name[:50].lower() if letter.isalnum()))
-    yield made
-    for end in made.opened:
-        end.close()
+pytestmark = LEAVES_NOTHING
 
 
 HEADERS = {

@@ -3,7 +3,6 @@
 import gc
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,23 +11,12 @@ from homo_dp.core.errors import TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR
 from homo_dp.transport.nats import connection as nats_link
 from homo_dp.transport.nats.queue import NatsTransport
-from tests.transport.nats.test_queue import Ends, eventually, stored
+from tests.transport.nats.ends import LEAVES_NOTHING, Ends, eventually, stored
 from tests.transport.nats_server import NatsServer
 from tests.transport.parts import got, sealer, update
 from tests.transport.raw_nats import RawPublisher, fake_server
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.usefixtures("collected"),
-]
-
-
-@pytest.fixture
-def ends(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Ends]:
-    made = Ends(server, "".join(letter for letter in request.node.name[:50].lower() if letter.isalnum()))
-    yield made
-    for end in made.opened:
-        end.close()
+pytestmark = LEAVES_NOTHING
 
 
 def test_a_flood_of_one_party_waits_at_the_server_and_delays_only_itself(

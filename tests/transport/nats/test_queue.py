@@ -5,8 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +17,11 @@ from homo_dp.core.errors import InputError, MessageError, TransportError
 from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.nats.queue import NatsTransport
+from tests.transport.nats.ends import LEAVES_NOTHING, Ends, eventually, stored
 from tests.transport.nats_server import NatsServer
 from tests.transport.parts import PARTIES, WAIT, got, join, sealer, update, weights
 
-pytestmark = [
-    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),  # no end leaves tasks behind
-    pytest.mark.usefixtures("collected"),
-]
-
-
-class Ends:
-    """Opens ends of one run, and closes them after the test."""
-
-    def __init__(self, server: NatsServer, run: str) -> None:
-        self.server, self.run = server, run
-        self.opened: list[NatsTransport] = []
-
-    def __call__(self, name: str, limits: Limits | None = None, **options: Any) -> NatsTransport:
-        values = {"patience": WAIT, "ack_wait": 0.6} | options
-        end = NatsTransport(self.server.config(name), self.run, sealer(name, limits), **values)
-        self.opened.append(end)
-        return end
-
-
-@pytest.fixture
-def ends(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Ends]:
-    made = Ends(server, request.node.name[:60].lower().strip("_"))
-    yield made
-    for end in made.opened:
-        end.close()
-
-
-def stored(server: NatsServer, run: str) -> list[str]:
-    """Subjects of all messages that the server holds for a run, as the aggregator may ask."""
-
-    async def ask() -> list[str]:
-        options = {"user": AGGREGATOR, "password": "pw-aggregator", "inbox_prefix": f"_INBOX_homo_dp.{AGGREGATOR}"}
-        client = await nats.connect(f"nats://127.0.0.1:{server.port}", **options)
-        info = await client.jsm().stream_info(f"homo_dp-{run}", subjects_filter=">")
-        await client.close()
-        return [name for name, count in (info.state.subjects or {}).items() for _ in range(count)]
-
-    return asyncio.run(ask())
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    for _ in range(500):
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
+pytestmark = LEAVES_NOTHING
 
 
 def test_messages_go_both_ways_and_leave_nothing_behind(ends: Ends) -> None:
