@@ -166,7 +166,11 @@ def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> 
     length = float((variances * scales**2).sum()) + 1.0
     least = max(2 * noise / label, 1e-3)
     chance = min(1 - least, max(least, total[-1] / label)) if noise / label <= column_scales.MOST_NOISE else 0.5
-    return found * (norm / (column_scales.ROOM * math.sqrt(length))), math.log(chance / (1 - chance))
+    odds = math.log(chance / (1 - chance))
+    seen = min(1.0, max(0.0, total[-1] / label))
+    if noise > column_scales.OWN_AXES * seen * (1 - seen):
+        return np.eye(width), odds
+    return found * (norm / (column_scales.ROOM * math.sqrt(length))), odds
 
 
 def _factors(lengths: Floats, bound: float) -> Floats:

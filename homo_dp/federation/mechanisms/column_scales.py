@@ -5,6 +5,9 @@ have mean 0 and spread 1 -> the second moment is asked in these columns, and the
 classes. Wide bounds then cost nothing: a number that fills a hundredth of its bounds is as long as any other, and what
 all rows have in common is in no row's length. Places of levels (0 or 1) are centred and keep their length: a rare
 level says little, and would be as long as a frequent one.
+
+Where noise is much of what tells the classes apart (p (1 - p) for two of them), columns stay as they are: then most of
+what can be learnt lies where columns are wide, and to lengthen the narrow ones is to listen to noise.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ COLUMNS: Final = "columns"
 LABEL = 1.0  # length of a label beside a row of norm 1
 WHOLE = 1.75  # length of all three parts together, if rows are of norm 1
 MOST_NOISE = 0.25  # of a chance, for a start from it
+OWN_AXES = 1.0  # of p (1 - p): with more noise than this on a mean, columns keep their own scale
 FLOOR = 0.3  # of the noise: what is added to the variance of a column
 ROOM = 0.9  # the second moment clips rows at so much of their length by the released spreads
 _PIECE = 16_384  # rows in hand at a time
@@ -112,7 +116,11 @@ class ColumnRound:
         # Clipped rows count as much as is left of them: the column of ones says how much that is.
         counted = max(0.3, float(total[width - 1])) if self._bias else 1.0
         total, noise = total / counted, noise / counted
-        odds = self._odds(total[2 * width :] / (LABEL * self._row_norm), noise / (LABEL * self._row_norm))
+        label = LABEL * self._row_norm
+        chances = total[2 * width :] / label
+        odds = self._odds(chances, noise / label)
+        if self._labels and noise > OWN_AXES * _apart(chances):
+            return ColumnScales(torch.eye(width, dtype=torch.float64), odds)
         return ColumnScales(self._transform(total[:width], total[width : 2 * width], noise), odds)
 
     def _transform(self, means: Tensor, squares: Tensor, noise: float) -> Tensor:
@@ -144,3 +152,15 @@ class ColumnRound:
             return chances.clamp(least, 1 - least).logit()
         found = chances.clamp(min=least).log()
         return found - found.mean()
+
+
+def _apart(chances: Tensor) -> float:
+    """p (1 - p) of two classes, and the like of several: half of how often two rows are of different classes.
+
+    >>> round(_apart(torch.tensor([0.1])), 6), round(_apart(torch.tensor([0.1, 0.9])), 6)
+    (0.09, 0.09)
+    """
+    known = chances.double().clamp(0.0, 1.0)
+    if len(known) == 1:
+        known = torch.cat([known, 1 - known])
+    return float(1 - (known / known.sum().clamp(min=1e-9)).square().sum()) / 2

@@ -86,7 +86,7 @@ def test_numbers_get_mean_0_and_spread_1_levels_are_centred_only() -> None:
     level = (torch.rand(count, generator=generator) < 0.1).float()
     features = torch.stack([narrow, even, level], 1)
     found = round_of(3, count, levels=(2,), privacy__target_epsilon=1e4)  # hardly any noise
-    scales = found.take({"a": answered(found, features, torch.ones(count).long())})
+    scales = found.take({"a": answered(found, features, torch.arange(count) % 2)})
     rows = torch.cat([features.double(), torch.ones(count, 1).double()], 1) @ scales.transform
     rows = rows / rows[0, -1]  # the bias is 1 again
     assert torch.allclose(rows.mean(0)[:3], torch.zeros(3).double(), atol=0.01)
@@ -99,7 +99,7 @@ def test_rows_are_about_as_long_as_the_moment_takes() -> None:
     count = 2000
     features = torch.rand(count, 6, generator=torch.Generator().manual_seed(1)) * 0.1
     found = round_of(6, count, privacy__target_epsilon=1e4)
-    transform = found.take({"a": answered(found, features, torch.zeros(count).long())}).transform
+    transform = found.take({"a": answered(found, features, torch.arange(count) % 2)}).transform
     rows = torch.cat([features.double(), torch.ones(count, 1).double()], 1) @ transform
     assert float(rows.square().sum(1).mean().sqrt()) == pytest.approx(ROW_NORM / ROOM, rel=0.05)
 
@@ -125,10 +125,26 @@ def test_odds_of_several_classes_and_none_of_a_number() -> None:
     assert float(number.take({"a": total}).odds) == 0.0
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(outputs: int) -> None:
+    """Noise of a mean is about 0.1 here: half of p (1 - p) of even classes, and twice that of rare ones."""
+    count = 1000
+    features = torch.rand(count, 2, generator=torch.Generator().manual_seed(2)) * 0.1
+    found = round_of(2, count, outputs, privacy__target_epsilon=0.4)
+    scales = {}
+    for name, every in (("even", 2), ("rare", 30)):
+        labels = (torch.arange(count) % every == 0).long()
+        scales[name] = found.take({"a": answered(found, features, labels, outputs)}).transform
+    noise = found.asked.private_sum.total_sigma / count
+    assert 0.06 < noise < 0.2
+    assert not torch.equal(scales["even"], torch.eye(3, dtype=torch.float64))
+    assert torch.equal(scales["rare"], torch.eye(3, dtype=torch.float64))
+
+
 def test_without_a_bias_nothing_is_centred() -> None:
     found = round_of(2, 1000, model__bias=False, privacy__target_epsilon=1e4)
     features = torch.full((1000, 2), 0.5)
-    transform = found.take({"a": answered(found, features, torch.zeros(1000).long(), bias=False)}).transform
+    transform = found.take({"a": answered(found, features, torch.arange(1000) % 2, bias=False)}).transform
     assert transform.shape == (2, 2)
     assert float((features.double() @ transform).norm(dim=1)[0]) == pytest.approx(ROW_NORM / ROOM, rel=0.05)
 
