@@ -90,8 +90,11 @@ class Numeric:
         return rules[self.missing] if isinstance(self.missing, str) else float(self.missing)
 
     def scale(self, values: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = np.clip(values, float(self.low), float(self.high))
-        scaled -= self.low
+        return self._spread(np.clip(values, float(self.low), float(self.high)))
+
+    def _spread(self, values: np.ndarray) -> np.ndarray:
+        """Values within the bounds, on [-1, 1]."""
+        scaled: np.ndarray = values - self.low
         scaled *= 2.0 / (self.high - self.low)
         scaled -= 1.0
         return scaled
@@ -110,6 +113,9 @@ class Numeric:
         clipped = 0
         for at in range(0, len(values), _VALUE_BLOCK):  # a block stays in the processor's cache
             block = values[at : at + _VALUE_BLOCK]
+            if self.low <= block.min() and block.max() <= self.high:
+                out[0, at : at + _VALUE_BLOCK] = self._spread(block)
+                continue
             out[0, at : at + _VALUE_BLOCK] = self.scale(block)
             clipped += int(np.count_nonzero(block < self.low) + np.count_nonzero(block > self.high))
         if self.indicator:

@@ -291,10 +291,15 @@ def _quoted(sign: str) -> str:
 def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
     known = np.array([float(level) for level in levels])
     order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known[order], values), len(known) - 1)
-    codes = order[at].astype(np.int64)
-    codes[known[codes] != values] = -1
-    return codes
+    ascending = known[order]
+    codes = np.searchsorted(ascending, values)
+    np.minimum(codes, len(known) - 1, out=codes)
+    wrong = ascending[codes] != values
+    if (np.diff(order) < 0).any():
+        codes = order[codes]
+    if wrong.any():
+        codes[wrong] = -1
+    return codes.astype(np.int64, copy=False)
 
 
 def parse_numbers(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Label, Numeric
 from homo_dp.data.encoding import Encoding
+from homo_dp.data.unexpected_values import Strays
 from tests.data.parts import BINARY, encoding
 
 
@@ -34,6 +35,23 @@ def depends_on_other_rows(encode: Callable[[pd.DataFrame], torch.Tensor]) -> boo
     frame = pd.DataFrame({"n": ["1", "5", "9"]})
     whole = encode(frame)
     return any(not torch.allclose(whole[[row]], encode(frame.iloc[[row]]), atol=1e-6) for row in range(3))
+
+
+@pytest.mark.parametrize("rows", [1, 16_384, 16_385, 100_000])
+def test_a_long_table_is_encoded_as_its_rows_are(rows: int) -> None:
+    """In blocks; one with a value beyond its bounds goes another way than the others, with the same bits."""
+    values = np.random.default_rng(rows).uniform(-3, 7, (rows, 3))
+    names = ["a", "b", "c"]
+    one = encoding(*(Numeric(name, -3.0, 7.0) for name in names))
+    strays = Strays()
+    inside = one.encode(pd.DataFrame(values, columns=names), strays=strays)
+    assert strays.counts() == {}
+    assert torch.equal(inside, torch.from_numpy((values + 3.0) * 0.2 - 1.0).float())
+    values[rows // 2, 1] = 9.0
+    found = one.encode(pd.DataFrame(values, columns=names), strays=strays)
+    assert strays.counts() == {"b": {"clipped": 1, "other": 0, "missing": 0}}
+    inside[rows // 2, 1] = 1.0
+    assert torch.equal(found, inside)
 
 
 def test_a_row_is_encoded_from_itself_alone() -> None:
