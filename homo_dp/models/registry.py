@@ -16,11 +16,11 @@ from homo_dp.models.builtin import cnn, linear_regression, logistic_regression, 
 from homo_dp.models.factory import check_loss, factory_model
 from homo_dp.models.fixed_features import FixedFeatures, on_features
 from homo_dp.models.scattering import Scattering
-from homo_dp.models.scattering2 import Scattering2
+from homo_dp.models.second_order_scattering import SecondOrderScattering
 from homo_dp.models.task import Loss, Task, task_for
 
 BYTES_PER_WEIGHT = 4
-FRONT_ENDS: dict[str, type[FixedFeatures]] = {"scattering": Scattering, "scattering2": Scattering2}
+FRONT_ENDS: dict[str, type[FixedFeatures]] = {"scattering": Scattering, "scattering2": SecondOrderScattering}
 COPIES = 3  # the least that any run holds: the global weights, a party's model, and its gradient or update
 
 

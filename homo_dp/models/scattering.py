@@ -3,7 +3,7 @@
 How strong the edges of an image are in eight directions at two scales, averaged over squares: the first order of a
 wavelet scattering (Bruna & Mallat 2013). A linear model on them has few weights for noise to spoil, and is better at a
 small epsilon than a network (Tramer & Boneh 2021). Filters are constants of this file; each image is scaled by itself,
-so that every row has the same, public norm. ``scattering2.py`` has the second order too, and is what the rules choose.
+so that every row has the same, public norm. The rules choose ``second_order_scattering.py``, which adds the second.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from homo_dp.config.model import IMAGE_FEATURES, ModelConfig
 from homo_dp.core.errors import ConfigError
 from homo_dp.models.fixed_features import front_end, trained_part
 from homo_dp.models.registry import FRONT_ENDS, build_model
-from homo_dp.models.scattering2 import Scattering2
+from homo_dp.models.second_order_scattering import SecondOrderScattering
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 17, 40), (1, 14, 14), (3, 12, 12), (1, 9, 13), (3, 4, 28)]
 
@@ -32,7 +32,7 @@ def test_smooth_features_are_taken_in_pieces_for_every_size(shape: tuple[int, in
 
 
 def test_images_are_taken_one_by_one_where_a_place_decides_how_they_are_rounded() -> None:
-    class Rounding(Scattering2):
+    class Rounding(SecondOrderScattering):
         def rows_of(self, images: torch.Tensor) -> torch.Tensor:
             places = torch.arange(len(images)).reshape(-1, 1) % 4
             return super().rows_of(images) * (1 + places * 1e-6)

@@ -33,10 +33,10 @@ _SHORTEST = 1.0  # of all series, of which a common image has 1.8
 _LANES = 16  # numbers that each image's part of a product is a multiple of, else its place decides how it is rounded
 
 
-class Scattering2(FixedFeatures):
+class SecondOrderScattering(FixedFeatures):
     """Smooth part of a second-order scattering.
 
-    >>> Scattering2((1, 28, 28))(torch.rand(2, 1, 28, 28)).shape
+    >>> SecondOrderScattering((1, 28, 28))(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 800])
     """
 

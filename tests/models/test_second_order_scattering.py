@@ -8,7 +8,7 @@ import torch
 
 import homo_dp
 from homo_dp.models.fixed_features import front_end
-from homo_dp.models.scattering2 import Scattering2, _cosines, _fourier, _series, feature_count
+from homo_dp.models.second_order_scattering import SecondOrderScattering, _cosines, _fourier, _series, feature_count
 
 
 def test_the_series_only_turn_maps() -> None:
@@ -24,21 +24,21 @@ def test_the_series_only_turn_maps() -> None:
 
 
 def test_brightness_and_contrast_do_not_count() -> None:
-    front, image = Scattering2((1, 28, 28)), torch.rand(1, 1, 28, 28)
+    front, image = SecondOrderScattering((1, 28, 28)), torch.rand(1, 1, 28, 28)
     assert torch.allclose(front(image), front(0.5 * image - 0.3), atol=0.05)
     assert not torch.allclose(front(image), front(image.flip(2)), atol=0.05)
 
 
 def test_a_flat_image_has_no_border() -> None:
     """Beyond its border an image goes on as it ends: zeros there would be an edge around every dark image."""
-    assert Scattering2((1, 28, 28))(torch.full((1, 1, 28, 28), -1.0)).abs().max() < 1e-2
+    assert SecondOrderScattering((1, 28, 28))(torch.full((1, 1, 28, 28), -1.0)).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize(
     ("shape", "count"), [((1, 16, 16), 800), ((1, 4, 4), 81), ((3, 4, 9), 486), ((1, 99, 224), 800)]
 )
 def test_images_of_any_size_have_features(shape: tuple[int, int, int], count: int) -> None:
-    assert Scattering2(shape)(torch.rand(2, *shape)).shape == (2, count)
+    assert SecondOrderScattering(shape)(torch.rand(2, *shape)).shape == (2, count)
     assert feature_count(shape) == count
 
 
@@ -51,7 +51,7 @@ def test_a_saved_model_scores_images(tmp_path: Path) -> None:
         "privacy.ledger": str(tmp_path / "ledger.sqlite"),
     }
     result = homo_dp.train(epsilon=20, settings=settings, output=tmp_path / "out", progress=False)
-    assert isinstance(front_end(result.model.module), Scattering2)
+    assert isinstance(front_end(result.model.module), SecondOrderScattering)
     loaded = homo_dp.load(tmp_path / "out" / "model.safetensors")
     images = torch.rand(3, 1, 16, 16)
     assert torch.allclose(loaded.module(images), result.model.module(images))
