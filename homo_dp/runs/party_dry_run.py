@@ -5,7 +5,7 @@ from __future__ import annotations
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.parties import load_federation
+from homo_dp.data.parties import Federation, load_federation
 from homo_dp.federation.sessions.build import build_mechanism, noise_source
 from homo_dp.federation.sessions.crash_state import read_state
 from homo_dp.federation.sessions.plan import (
@@ -16,6 +16,7 @@ from homo_dp.federation.sessions.plan import (
     make_plan,
 )
 from homo_dp.models.registry import build_model
+from homo_dp.runs.auto import settled, with_model
 from homo_dp.runs.plan_cost import given_away
 from homo_dp.runs.processes import run_name
 
@@ -27,9 +28,13 @@ def show_party_plan(own: Config, screen: Screen) -> None:
         raise ConfigError("party.name: is not given; use the name under which the aggregator lists this party")
     no_run = own.federation.run is None and own.party.serve is not None  # one that serves gets its runs' names later
     kept = None if no_run else read_state(own.party.folder / run_name(own) / "plan.safetensors")
-    federation = load_federation(own if kept is None else agree(own, kept[1]["plan"]), own.train.seed, only=name)
-    encoding = federation.encoding.to_json()
-    plan: PlanJson = make_plan(own, {}, encoding) if kept is None else kept[1]["plan"]
+    asked = with_model(own) if kept is None else agree(own, kept[1]["plan"])
+    federation = load_federation(asked, own.train.seed, only=name)
+    notes: tuple[str, ...] = ()
+    if kept is None:
+        plan, notes = _plan_by_own_config(asked, federation, name)
+    else:
+        plan = kept[1]["plan"]
     source = "this party's own config (no plan has come yet)" if kept is None else "the aggregator's plan"
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
     config = agree(own, plan)
@@ -42,7 +47,18 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     price = mechanism.planned(facts.parties[name])
     values = given_away(own, config, name, mechanism, price)
     screen.table("what would be given away", ["", name], [[key, value] for key, value in values.items()])
-    for text in (*price.releases, *price.notes):
-        screen.line(f"each round: {text}" if text in price.releases else text)
+    for text in (*price.releases, *notes, *price.notes):
+        screen.line(f"would be released: {text}" if text in price.releases else text)
     check_price(own, price)
     screen.summary({"party": name, "plan": values})
+
+
+def _plan_by_own_config(own: Config, federation: Federation, name: str) -> tuple[PlanJson, tuple[str, ...]]:
+    """The plan that the aggregator would send if this config were its own and all parties were as large as this one.
+
+    ``train.auto`` has its say, as it has at the aggregator.
+    """
+    mine = own.data.rows.get(name, len(federation.parties[name].train))
+    rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {name: mine}
+    found = settled(own, federation.encoding, rows)
+    return make_plan(found.config, rows, federation.encoding.to_json()), found.notes

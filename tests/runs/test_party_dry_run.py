@@ -35,3 +35,13 @@ def test_a_price_above_the_cap_is_refused(tmp_path: Path, capsys: pytest.Capture
         shown(tmp_path, capsys, **{"privacy.noise_multiplier": 0.5, "party.caps.epsilon": 0.1})
     with pytest.raises(ConfigError, match=r"party\.name"):
         shown(tmp_path, capsys, **{"party.name": None})
+
+
+def test_what_is_left_open_is_what_the_aggregator_would_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rules choose for the run, so a party that looks before the plan comes may not see the defaults instead."""
+    keys = {"privacy.target_epsilon": 2.0, "federation.parties": [{"name": name} for name in "abc"]}
+    found = shown(tmp_path, capsys, **keys)["plan"]
+    assert found["rounds"] == 18  # 16 gradients, the scales of columns and a second moment before them
+    assert found["sample rate"] == 1.0
