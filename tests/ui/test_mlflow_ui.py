@@ -19,7 +19,8 @@ from PIL import Image
 from selenium.common.exceptions import WebDriverException
 
 from homo_dp.tracking.mlflow.experiment_view import view_address
-from tests.ui.conftest import EPSILONS, ROUNDS, Site, free_port, stop, wait_for_page
+from tests.ports import free_port
+from tests.ui.conftest import EPSILONS, ROUNDS, Site, stop, wait_for_page
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from homo_dp.tracking.mlflow.charts import chart_names
 from homo_dp.tracking.mlflow.spool import read_lines
 from homo_dp.tracking.mlflow.tracker import MlflowTracker
 from homo_dp.train import main as train
+from tests.ports import free_port
 from tests.tracking.conftest import ROUNDS, Trained
 from tests.tracking.mlflow.parts import runs_of, spools, tell
 
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 
 PARTIES = ("party_1", "party_2", "party_3")
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_training_is_one_parent_and_a_child_for_every_party(trained: Trained, client: MlflowClient) -> None:
@@ -89,7 +83,7 @@ def test_the_files_plots_and_report_are_artifacts(trained: Trained, client: Mlfl
 
 @pytest.mark.parametrize("public_test", [False, True])
 def test_a_store_elsewhere_gets_nothing_of_private_rows(trained: Trained, tmp_path: Path, public_test: bool) -> None:
-    uri = f"http://127.0.0.1:{closed_port()}"
+    uri = f"http://127.0.0.1:{free_port()}"
     tracker = MlflowTracker(uri, "x", beside=tmp_path / "i.json", public_test=public_test)
     tell(tracker)
     found = {role: trained.out / name for role, name in files_of(trained).items()}
