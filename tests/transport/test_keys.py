@@ -5,8 +5,9 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -105,15 +106,28 @@ def test_tags_are_stable_and_differ_between_holders() -> None:
     assert a.tag("x") != b.tag("x")
 
 
-TODAY = datetime.now(UTC).date()
+TODAY = date(2099, 3, 1)
 
 
+@pytest.fixture
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real day may end between two lines of a test."""
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls(TODAY.year, TODAY.month, TODAY.day, 23, 59, 59, tzinfo=tz)
+
+    monkeypatch.setattr("homo_dp.transport.keys.datetime", Clock)
+
+
+@pytest.mark.usefixtures("_today")
 def test_a_key_is_believed_until_its_day_and_no_longer() -> None:
     last = new_key_pair("a", TODAY)
     assert last.public.line.endswith(f" expires={TODAY}")
     assert parse_public_line(last.public.line) == last.public
     last.public.check_date()
-    old = new_key_pair("a", TODAY - timedelta(days=2))
+    old = new_key_pair("a", TODAY - timedelta(days=1))
     with pytest.raises(MessageError, match="expired on"):
         old.public.check_date()
     with pytest.raises(MessageError, match="expired on"):
