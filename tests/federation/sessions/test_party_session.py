@@ -14,10 +14,15 @@ from tests.federation.small import RUN, small_config
 
 
 def test_a_party_that_nobody_answers_says_what_to_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(party_session, "JOIN_AGAIN", 0.02)
-    said: list[str] = []
+    said, passed = list[str](), [0.0]
     session = SmallRun(tmp_path, small_config(), "a").party_session("a")
-    session.duty.say, session.duty.patience = said.append, 0.2
+    session.duty.say, session.duty.patience = said.append, 3 * party_session.JOIN_AGAIN
+
+    def silence(timeout: float) -> None:
+        passed[0] += timeout
+
+    monkeypatch.setattr(session.transport, "receive", silence)
+    monkeypatch.setattr("homo_dp.federation.sessions.party_session.time.monotonic", lambda: passed[0])
     with pytest.raises(TransportError, match="start the same command again"):
         session.run()
     assert ["waits for the aggregator" in text for text in said] == [True, False]
