@@ -162,11 +162,11 @@ def table(counts: Sequence[Count]) -> str:
     return "\n".join(["| reader | inputs | refused | failure |", "|---|---|---|---|", *rows, total])
 
 
-def record(page: Path, counts: Sequence[Count]) -> None:
-    """Replace the table between the marks of a page."""
+def record(page: Path, counts: Sequence[Count], seconds: float) -> None:
+    """Replace the table between the marks of a page, with the command that makes it."""
     before, _, rest = page.read_text(encoding="utf-8").partition("<!-- fuzz -->\n")
     _, _, after = rest.partition("<!-- /fuzz -->")
-    when = f"Counts of {datetime.now(UTC):%Y-%m-%d}:"
+    when = f"Counts of {datetime.now(UTC):%Y-%m-%d}, `make fuzz SECONDS={seconds:g}`:"
     page.write_text(f"{before}<!-- fuzz -->\n{when}\n\n{table(counts)}\n<!-- /fuzz -->{after}", encoding="utf-8")
 
 
@@ -189,7 +189,7 @@ def main() -> int:
         counts = list(pool.map(lambda name: _in_process(name, each), names))
     print(table(counts))
     if options.record:
-        record(options.record, counts)
+        record(options.record, counts, options.seconds)
     return 1 if any(count.failure for count in counts) else 0
 
 
