@@ -158,8 +158,10 @@ IMAGES_BY_HAND = ((61, 2.5, 0.5), (61, 1.5, 0.8), (96, 1.5, 0.5), (32, 2.0, 0.5)
 
 
 def image_rows(folder: Path) -> Iterator[Row]:
-    """By rule, with own and shared noise; then by hand."""
+    """By rule, with own and shared noise; the networks by rule; then by hand."""
     keys = images(folder)
+    for name in ("mlp", "cnn"):
+        yield Row(f"images_{name}", 3.0, False, (), keys | {"model.name": name})
     for epsilon in (3.0, 1.0):
         yield Row("images", epsilon, False, (), keys)
         yield Row("images", epsilon, True, (), keys)

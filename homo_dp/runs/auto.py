@@ -28,6 +28,7 @@ NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "
 LOCAL_KNOBS = ("optimizer", "momentum", "grad_clip", "proximal_mu")  # of steps that parties take without privacy
 
 
+OF_IMAGES = "scattering2"
 LEAST_SIDE = 16  # pixels: smaller images are few numbers already
 
 
@@ -64,16 +65,20 @@ def chosen_mechanism(config: Config) -> str:
 
 def with_model(config: Config) -> Config:
     """The config with a model for images, where the rules choose and nobody named one."""
-    if not is_auto(config) or "name" in config.model.model_fields_set or config.model.task == "regression":
+    if not is_auto(config) or "name" in config.model.model_fields_set or not _fixed_features_suit(config):
         return config
+    tree = config.model_dump(mode="json", exclude_unset=True)
+    put(tree, ("model", "name"), OF_IMAGES)
+    return config_from(tree)
+
+
+def _fixed_features_suit(config: Config) -> bool:
+    """Whether the data are images to be told apart, large enough to have more than single pixels."""
     image = config.data.image
     shape = None if image is None else image.shape
     images = shape is not None or any(map(is_image_file, config.data.files.values()))
-    if not images or (shape is not None and min(shape[1:], default=0) < LEAST_SIDE):
-        return config
-    tree = config.model_dump(mode="json", exclude_unset=True)
-    put(tree, ("model", "name"), "scattering2")
-    return config_from(tree)
+    large = shape is None or min(shape[1:], default=0) >= LEAST_SIDE
+    return images and large and config.model.task != "regression"
 
 
 def by_linear_solver(config: Config) -> bool:
@@ -196,8 +201,18 @@ def _filled(config: Config, mechanism: str, choice: Choice) -> Config:
 def _notes(config: Config, mechanism: str, choice: Choice) -> tuple[str, ...]:
     shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
     text = ", ".join(f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config))
-    notes = [f"train.auto: {mechanism}, {text}", *(f"train.auto: {reason}" for reason in choice.why)]
+    notes = [f"train.auto: {mechanism}, {text}", *_model_note(config), *(f"train.auto: {why}" for why in choice.why)]
     return (*notes, *([f"to expect: {choice.expected}"] if choice.expected else ()))
+
+
+def _model_note(config: Config) -> tuple[str, ...]:
+    """Which model images get, or would get."""
+    name = config.model.name
+    if name in FRONT_ENDS:
+        return (f"train.auto: model {name}, a linear model on fixed features of images, of which nothing is learnt",)
+    if not _fixed_features_suit(config):
+        return ()
+    return (f"model.name={name} stays, as it is written; left out, images get {OF_IMAGES} (docs/auto.md compares)",)
 
 
 def _given(config: Config) -> Sequence[str]:

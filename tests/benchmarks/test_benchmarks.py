@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from homo_dp.config.load import config_from
@@ -123,3 +124,18 @@ def test_counts_are_whole_numbers_from_one_on() -> None:
     for text in ("0", "-1", "x", "1.5"):
         with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number >= 1"):
             count(text)
+
+
+def test_networks(tmp_path: Path) -> None:
+    """The rule and what is moved by hand are trained; test images are not opened."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    pixels, labels = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8), (np.arange(60) % 10).astype(np.uint8)
+    (folder / "train-images-idx3-ubyte").write_bytes(np.array([0x803, 60, 8, 8], ">i4").tobytes() + pixels.tobytes())
+    (folder / "train-labels-idx1-ubyte").write_bytes(np.array([0x801, 60], ">i4").tobytes() + labels.tobytes())
+    sizes = ("--models", "mlp", "--rows", "60", "--used", "4", "--shrink", "2", "--only", "rule", "last model")
+    command = [sys.executable, str(FOLDER / "networks.py"), "--data", str(tmp_path), *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert [line.split(" | ")[1] for line in done.stdout.splitlines()[2:]] == ["no privacy", "rule", "last model"]

@@ -158,6 +158,9 @@ def test_images_get_fixed_features(tmp_path: Path) -> None:
     config = load_config(None, keys)
     assert with_model(config).model.name == "scattering2"
     assert with_model(load_config(None, {**keys, "model.name": "mlp"})).model.name == "mlp"
+    assert any("model scattering2" in note for note in plan_of(config).notes)
+    named = plan_of(load_config(None, {**keys, "model.name": "logistic_regression"}))
+    assert any("left out, images get scattering2" in note for note in named.notes)
     run = Simulation(config, lambda row, numbers: None)
     outcome = run.run()
     assert set(outcome.weights) == {"linear.weight", "linear.bias"}

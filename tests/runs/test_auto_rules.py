@@ -72,3 +72,23 @@ def test_columns_are_scaled_from_a_detail_on_unless_they_are_alike() -> None:
     assert share(task="multiclass", outputs=3) > 0
     assert share(task="multiclass", outputs=3, alike=True) == 0
     assert share(fixed_features=True) == 0
+
+
+def test_a_network_walks_as_far_as_noise_allows() -> None:
+    """The path in clip norms goes by rows times mu over noise and by the length of a row, not by the rounds."""
+
+    def path(**changes: Any) -> float:
+        found = choose(facts(linear=False, **changes), "dp_fedsgd").settings
+        return float(found["train.rounds"] * found["train.learning_rate"] * found["privacy.max_grad_norm"])
+
+    short = path(rows=300)
+    assert short < path(rows=3000) / 8 < path(rows=30_000) / 64
+    assert path(rows=300, parties=1) == pytest.approx(short * 3**0.48)
+    assert path(rows=300, numeric=200) < short / 2
+    assert path(rows=10**9) <= 2.0 * 400  # steps of more than two clip norms overshoot
+
+
+def test_the_clip_norm_of_a_network_is_a_part_of_a_row() -> None:
+    for rows in (100, 10_000, 10**8):
+        known = facts(linear=False, rows=rows)
+        assert 0.05 < choose(known, "dp_fedsgd").settings["privacy.max_grad_norm"] / known.row_norm <= 0.6
