@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from homo_dp.federation.mechanisms import column_scales, whitening
+from homo_dp.federation.mechanisms import column_scales
 from homo_dp.federation.mechanisms.centred_rows import CentredRows
+from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.runs.auto_rules import PublicFacts
 
 Floats = NDArray[np.float64]
@@ -138,13 +139,11 @@ def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Gen
     sigma = norm**2 / (mu * math.sqrt(settings["train.moment_share"])) / count
     noise = np.triu(rng.normal(size=(width, width)) * sigma / math.sqrt(2), 1)
     noise = noise + noise.T + np.diag(rng.normal(size=width) * sigma)
-    values, directions = np.linalg.eigh(clipped.T @ clipped / count + noise)
-    values = np.maximum(values, 0.0)
-    seen = values + max(whitening.FLOOR * sigma * math.sqrt(width), 1e-12)
-    scale = math.sqrt(max(1.0, float((values / seen).sum())))
+    moment = torch.tensor(clipped.T @ clipped / count + noise)
+    found = Whitening.of(moment, sigma, torch.tensor(scaled) if share else None)
     weights = np.zeros(width)
     weights[-1] = odds
-    return scaled @ (directions * seen**-0.5) @ directions.T / scale, scale, weights
+    return found.transform.numpy(), found.scale, weights
 
 
 def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> tuple[Floats, float]:

@@ -21,6 +21,7 @@ LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
 LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
 COLUMN_SHARE = 0.06
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
+MODEST_DETAIL = 10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
@@ -85,6 +86,11 @@ class PublicFacts:
         return self.kappa / (self.width + 1)
 
     @property
+    def modest(self) -> bool:
+        """Whether two classes of a table are learnt through noise that is as long as a gradient."""
+        return self.task == "binary" and not self.fixed_features and self.detail < MODEST_DETAIL
+
+    @property
     def least_detail(self) -> float:
         """From which rho on a second moment is worth its noise."""
         return LEAST_OF_IMAGES if self.fixed_features else LEAST_DETAIL
@@ -131,7 +137,7 @@ def by_second_moment(facts: PublicFacts) -> Choice:
         "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
         "train.learning_rate": 0.5 if regression else _rate_of(facts),
         "train.server_optimizer": "fedavg" if regression else momentum(_momentum_of(facts)),
-        "train.averaging": {"kind": "tail", "tail": 0.3 if rho > MUCH_DETAIL or facts.fixed_features else 0.5},
+        "train.averaging": {"kind": "tail", "tail": _tail_of(facts)},
         **FULL_BATCH,
     }
     why = (
@@ -147,8 +153,10 @@ def _clip_of(facts: PublicFacts) -> float:
     """Of a typical row. Images are seldom doubtful, so that few gradients are as long as a row."""
     if facts.fixed_features:
         return min(1.0, 0.25 * math.pow(facts.detail / 10, 0.3))
+    if facts.modest:
+        return 0.44 * math.pow(facts.detail / 3, 0.2) if facts.detail >= SCALES_DETAIL else 0.33
     if facts.task == "binary":
-        return min(2.0, 0.38 * math.pow(max(1.0, facts.detail / 3), 0.26))
+        return min(2.0, 0.38 * math.pow(facts.detail / 3, 0.26))
     return min(1.5, 0.35 * math.pow(max(1.0, facts.detail / 3), 0.3))
 
 
@@ -167,14 +175,23 @@ def _rate_of(facts: PublicFacts) -> float:
         return min(2.5, max(1.2, 0.45 * math.pow(facts.detail, 0.35)))
     if facts.task == "multiclass":
         return 3.0 if facts.detail > 60 else 2.0
-    return min(3.0, max(1.0, math.pow(facts.detail / 3, 0.33)))
+    if facts.modest:
+        return 2.5 * max(1.0, math.pow(facts.detail / 3, 0.33))
+    return min(3.0, math.pow(facts.detail / 3, 0.33))
 
 
 def _momentum_of(facts: PublicFacts) -> float:
     """Probabilities of many classes are far from one half, where the loss is flatter: more momentum makes up for it."""
     if facts.fixed_features:
         return 0.85
+    if facts.modest:
+        return 0.0
     return 0.75 if facts.task == "multiclass" else 0.6
+
+
+def _tail_of(facts: PublicFacts) -> float:
+    """The share of models in the mean: with long steps or many of them, the last ones have heard enough gradients."""
+    return 0.3 if facts.modest or facts.detail > MUCH_DETAIL or facts.fixed_features else 0.5
 
 
 def by_gradient(facts: PublicFacts) -> Choice:

@@ -36,6 +36,16 @@ def test_more_rows_or_shared_noise_let_more_of_a_gradient_through() -> None:
     assert facts(rows=100).detail < LEAST_DETAIL < FACTS.detail
 
 
+def test_where_noise_is_as_long_as_a_gradient_all_count_alike() -> None:
+    little, modest, more = (
+        choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").settings for detail in (1.0, 5.0, 20.0)
+    )
+    for settings in (little, modest):
+        assert settings["train.server_optimizer"]["momentum"] == 0.0
+    assert more["train.server_optimizer"]["momentum"] > 0
+    assert little["train.averaging"]["kind"] == "none"
+
+
 def test_every_detail_has_something_to_expect() -> None:
     assert EXPECTED[-1][0] == math.inf
     for detail in (0.01, 2.0, 50.0, 1e6):

@@ -35,8 +35,12 @@ class Whitening:
         """From the mean second moment (of rows @ ``scaled``) and the standard deviation of the noise in its diagonal.
 
         About half of what noise alone can look like (sqrt(2 width) times ``noise`` at most) is added to every
-        direction, so that directions that drown in it keep their length.
+        direction, so that directions that drown in it keep their length. Columns that were scaled one by one are
+        centred, and most pairs of them have little to do with each other: what they have is brought towards zero by
+        its noise, which leaves less of it in all directions.
         """
+        if scaled is not None:
+            moment = towards_zero(moment, noise / math.sqrt(2))
         values, directions = torch.linalg.eigh(moment.double())
         values, floor = values.clamp(min=0.0), max(FLOOR * noise * math.sqrt(len(moment)), 1e-12)
         seen = values + floor
@@ -53,6 +57,17 @@ class Whitening:
         """A gradient (outputs x width) in these coordinates as a step of unit rate on the weights."""
         step: Tensor = gradient.double() @ self.transform.t() * self.scale**2
         return step
+
+
+def towards_zero(moment: Tensor, noise: float) -> Tensor:
+    """A matrix whose numbers off the diagonal are shorter by the standard deviation of their noise, at least 0.
+
+    >>> towards_zero(torch.tensor([[4.0, -3.0], [0.5, 1.0]]), 1.0)
+    tensor([[ 4., -2.],
+            [ 0.,  1.]])
+    """
+    shorter = moment.sign() * (moment.abs() - noise).clamp(min=0.0)
+    return torch.where(torch.eye(len(moment), dtype=torch.bool), moment, shorter)
 
 
 def least_squares(moment: Tensor, noise: float) -> Tensor:

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
+from homo_dp.federation.mechanisms.whitening import Whitening, least_squares, towards_zero
 
 ROWS = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * torch.tensor(
     [10, 1, 0.1]
@@ -26,6 +26,17 @@ def test_a_direction_below_the_noise_is_not_blown_up() -> None:
     assert float((ROWS @ found.transform)[:, 2].square().mean()) < 0.01
     negative = Whitening.of(MOMENT - 5 * torch.eye(3, dtype=torch.float64), noise=1.0)  # noise can do that
     assert torch.isfinite(negative.transform).all()
+
+
+def test_what_scaled_columns_have_in_common_counts_beyond_its_noise_only() -> None:
+    """Twenty columns that have nothing in common, through noise: their directions are seen as nearer to alike."""
+    noise = torch.randn(20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.2
+    noisy = torch.eye(20, dtype=torch.float64) + (noise + noise.t()) / 2
+    alike = torch.eye(20, dtype=torch.float64)
+    scaled, own = Whitening.of(noisy, 0.2, scaled=alike), Whitening.of(noisy, 0.2)
+    spread = [torch.linalg.eigvalsh(found.transform).std() for found in (scaled, own)]
+    assert spread[0] < 0.7 * spread[1]
+    torch.testing.assert_close(towards_zero(noisy, 0.0), noisy)
 
 
 def test_a_gradient_step_in_these_coordinates_is_newtons_for_least_squares() -> None:
