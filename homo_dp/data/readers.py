@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
@@ -91,7 +90,7 @@ def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFram
     names = header(file, form)
     with _explained(file, names, form):
         if is_parquet(file):
-            table = pyarrow.parquet.read_table(file).select(names)
+            table = _parquet().read_table(file).select(names)
         else:
             table = _with_block_that_fits(lambda size: _read_csv(file, names, size, form))
     if table.num_rows == 0:
@@ -150,7 +149,7 @@ def _names(path: str | PathLike[str], form: CsvForm) -> list[str]:
     file = checked(path)
     with _explained(file, (), form):
         if is_parquet(file):
-            return [str(name) for name in pyarrow.parquet.read_schema(file).names]
+            return [str(name) for name in _parquet().read_schema(file).names]
         return _csv_header(file, form)
 
 
@@ -188,7 +187,7 @@ def column_types(path: str | PathLike[str]) -> dict[str, str]:
     if table_in_memory(path) is not None or is_database(path) or not is_parquet(file := checked(path)):
         return {}
     with _explained(file, (), COMMAS):
-        schema = pyarrow.parquet.read_schema(file)
+        schema = _parquet().read_schema(file)
     found = {}
     for field in schema:
         kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
@@ -197,6 +196,13 @@ def column_types(path: str | PathLike[str]) -> dict[str, str]:
         if words or plain:
             found[str(field.name)] = "text" if words else "number"
     return found
+
+
+def _parquet() -> Any:
+    """Arrow's module for Parquet, which a run on CSV files does not need."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet
 
 
 def is_parquet(file: Path) -> bool:
@@ -278,7 +284,7 @@ def _read_csv(file: Path, names: Sequence[str], block: int, form: CsvForm) -> pa
 
 def _batches(file: Path, names: Sequence[str], rows: int, form: CsvForm) -> Iterator[pa.RecordBatch]:
     if is_parquet(file):
-        with pyarrow.parquet.ParquetFile(file) as parquet:
+        with _parquet().ParquetFile(file) as parquet:
             yield from (batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows))
         return
     with (

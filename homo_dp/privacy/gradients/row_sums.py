@@ -24,6 +24,7 @@ GHOST_ROWS = 256
 """Rows that one float32 sum may have: off by at most GHOST_ROWS**2 C / 2**24 = ROUNDING / 2."""
 _LEAST_PIECE = 32  # rows; products of fewer are slower than float64
 _DOUBLE_PIECE = 4096  # rows taken to float64 at a time
+_AT_ONCE = 1 << 20  # numbers of a float32 product that are made before they are added to a sum
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -81,13 +82,23 @@ def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool, 
     if piece == 0:
         _write_double(total, left, right, accumulate)
         return
-    if piece == rows:
-        value = torch.mm(left.t(), right)
-    else:
-        value = torch.mm(left[:piece].t(), right[:piece])
-        for start in range(piece, rows, piece):
-            value.addmm_(left[start : start + piece].t(), right[start : start + piece])
-    write_rows(total, value if value.shape == total.shape else value.view(total.shape), accumulate)
+    if total.numel() <= _AT_ONCE:
+        value = _short_product(left, right, piece)
+        write_rows(total, value if value.shape == total.shape else value.view(total.shape), accumulate)
+        return
+    # Some outputs at a time: memory for all of them would be new in every step, which costs a third of the product.
+    flat, step = total.view(left.shape[1], right.shape[1]), max(1, _AT_ONCE // right.shape[1])
+    for start in range(0, left.shape[1], step):
+        outputs = slice(start, start + step)
+        write_rows(flat[outputs], _short_product(left[:, outputs], right, piece), accumulate)
+
+
+def _short_product(left: Tensor, right: Tensor, piece: int) -> Tensor:
+    """``left^T @ right`` in float32, by so many rows at a time."""
+    value = torch.mm(left[:piece].t(), right[:piece])
+    for start in range(piece, left.shape[0], piece):
+        value.addmm_(left[start : start + piece].t(), right[start : start + piece])
+    return value
 
 
 def write_total(total: Tensor, rows: Tensor, accumulate: bool) -> None:

@@ -4,12 +4,17 @@ Drawing for many steps at a time spreads the cost of a call over those steps. It
 every row of every step independently, so one draw over ``steps * rows`` virtual rows is exactly ``steps`` draws.
 """
 
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from homo_dp.privacy.noise.gaussian import draw_in_background
 from homo_dp.privacy.noise.keystream import forks
 from homo_dp.privacy.noise.source import BackgroundNormals, NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
@@ -17,6 +22,7 @@ from homo_dp.privacy.sampling.samplers import PoissonSampler
 _BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
 _AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
 _TOGETHER = 1 << 18  # normals that the thread draws in one go: threads that meet less often disturb each other less
+_LONG = 1 << 20  # vectors from this length on have no thread beside a trainer that uses all cores
 
 
 class PoissonBatches:
@@ -54,8 +60,10 @@ class PoissonBatches:
 class NoiseVectors:
     """Vectors of ``size`` float64 standard normals for the steps of a run, each handed out once; close it after that.
 
-    Long vectors come from a background thread while the trainer computes; short ones are drawn in blocks. A seeded
-    source stays in the calling thread, so that a test can be repeated.
+    Long vectors come from a background thread while the trainer computes; short ones are drawn in blocks. Where torch
+    has all cores, a thread beside it would stop one of its threads and make the others wait for that one: then very
+    long vectors are drawn when they are needed, piece by piece, by as many threads. A seeded source stays in the
+    calling thread, so that a test can be repeated.
     """
 
     def __init__(self, noise: NoiseSource, size: int, steps: int) -> None:
@@ -64,7 +72,13 @@ class NoiseVectors:
         self._ready: list[Tensor] = []
         self._forks = forks()
         self._ahead: BackgroundNormals | None = None
-        if noise.private and size >= _AHEAD and steps > 2:
+        self._pool_seconds = 0.0
+        self._pool: ThreadPoolExecutor | None = None
+        self._pool_forks = forks()
+        threads = torch.get_num_threads()
+        if noise.private and size >= _LONG and 1 < threads >= _cores():
+            self._pool = ThreadPoolExecutor(threads, "homo_dp noise", initializer=draw_in_background)
+        elif noise.private and size >= _AHEAD and steps > 2:
             self._together = max(1, min(steps // 4, _TOGETHER // size))
             self._ahead = BackgroundNormals(noise, size * self._together, depth=1 if self._together > 1 else 2)
 
@@ -76,22 +90,45 @@ class NoiseVectors:
         self._left -= 1
         return self._ready.pop()
 
+    def each(self, work: Callable[[int, Tensor], None]) -> None:
+        """Hand the pieces of a fresh vector to ``work``, each with its place; several threads may call it at a time."""
+        if self._pool is None or self._pool_forks != forks():  # a forked child has none of the threads
+            work(0, self.next())
+        else:
+            self._pool_seconds += sum(self._pool.map(self._piece_for(work), range(0, self._size, _TOGETHER)))
+
+    def _piece_for(self, work: Callable[[int, Tensor], None]) -> Callable[[int], float]:
+        def drawn(start: int) -> float:
+            before = time.thread_time()
+            noise = self._noise.normal([min(_TOGETHER, self._size - start)], 1.0, torch.float64)
+            spent = time.thread_time() - before
+            work(start, noise)
+            return spent
+
+        return drawn
+
     def _draw_block(self) -> Tensor:
         if self._ahead is not None:
             return self._ahead.take().view(self._together, self._size)
+        if self._pool is not None and self._pool_forks == forks():
+            parts: dict[int, Tensor] = {}
+            self.each(parts.__setitem__)
+            return torch.cat([parts[start] for start in sorted(parts)]).view(1, self._size)
         count = max(1, min(self._left, _BLOCK // self._size))
         return self._noise.normal((count, self._size), 1.0, torch.float64)
 
     @property
     def producer_cpu_seconds(self) -> float:
-        """CPU time of the background thread so far; 0 where there is none."""
-        return 0.0 if self._ahead is None else float(self._ahead.cpu_seconds)
+        """CPU time of drawing in other threads so far."""
+        return self._pool_seconds if self._ahead is None else float(self._ahead.cpu_seconds)
 
     def close(self) -> None:
         """Drop what was not used and end the background thread."""
         self._ready = []
         if self._ahead is not None:
             self._ahead.close()
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def __enter__(self) -> "NoiseVectors":
         return self
@@ -100,3 +137,8 @@ class NoiseVectors:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -32,6 +32,7 @@ from homo_dp.privacy.training.sgd import step_optimizer, views
 
 _STEPS = "training.steps"
 _PIECE = 1 << 16  # numbers of a long sum that get their noise and go to the grid before they leave the cache
+_THREAD_PIECE = 1 << 14  # the same for one of several threads: so few that torch starts no threads of its own
 _log = logging.getLogger(__name__)
 
 
@@ -95,8 +96,8 @@ class PrivateTraining:
         self._sums = views(self._sum, self._parameters)
         self._released = torch.zeros(size, dtype=first.dtype, device=first.device)
         self._released_parts = views(self._released, self._parameters)
-        piece = max(1, size) if self._sum.is_cuda else _PIECE
-        self._pieces = list(zip(torch.split(self._sum, piece), torch.split(self._released, piece), strict=True))
+        self._piece = max(1, size) if self._sum.is_cuda else _PIECE
+        self._short = size if size <= self._piece and not self._sum.is_cuda else 0
         self._grid = Grid.of(self._noise_multiplier * self._max_grad_norm)
         self._grid.check(sampler.population * self._max_grad_norm)
         self._step_over_batch = self._grid.step / sampler.expected_size
@@ -227,11 +228,7 @@ class PrivateTraining:
 
     def _finish(self, vectors: NoiseVectors) -> None:
         self.applied_sigma = self._noise_multiplier * self._max_grad_norm
-        drawn = vectors.next().to(self._sum.device)
-        parts = (drawn,) if len(self._pieces) == 1 else torch.split(drawn, _PIECE)
-        for (total, released), noise in zip(self._pieces, parts, strict=True):
-            self._add_noise(total, noise)
-            self._release(total, released)
+        vectors.each(self._noise_from)
         for parameter, gradient in zip(self._parameters, self._released_parts, strict=True):
             if parameter.grad is not gradient:
                 parameter.grad = gradient
@@ -239,6 +236,21 @@ class PrivateTraining:
             self.after_noise()
         step_optimizer(self.optimizer, self._parameters, self._released_parts)
         self.steps_done += 1
+
+    def _noise_from(self, start: int, noise: Tensor) -> None:
+        """Put noise on the numbers from ``start`` on and release them; of a long sum by several threads."""
+        if noise.shape[0] == self._short:  # all of it: slices take longer than the sum of a small model
+            self._add_noise(self._sum, noise)
+            self._release(self._sum, self._released)
+            return
+        noise = noise.to(self._sum.device)
+        end = start + noise.shape[0]
+        piece = self._piece if noise.shape[0] == self._sum.shape[0] else _THREAD_PIECE
+        for at in range(start, end, piece):
+            part = slice(at, min(at + piece, end))
+            total = self._sum[part]
+            self._add_noise(total, noise[part.start - start : part.stop - start])
+            self._release(total, self._released[part])
 
     def _draw(self) -> Tensor:
         return self._batches.next().to(self._features.device)
