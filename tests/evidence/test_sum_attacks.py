@@ -78,7 +78,7 @@ def test_parties_that_share_a_seed_are_caught() -> None:
 
 def test_division_by_the_secret_row_count_is_caught() -> None:
     def by_the_secret_count(training: PrivateTraining) -> None:
-        training._sampler = replace(training._sampler, declared=training._sampler.population)
+        training._step_over_batch *= training.sampler.expected_size / training.sampler.population
 
     attacked = one_step_recipe()
     assert judged(broken_training(attacked, by_the_secret_count, CanaryCount), 1000).refuted
