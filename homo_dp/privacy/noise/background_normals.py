@@ -54,14 +54,17 @@ class BackgroundNormals:
     def __repr__(self) -> str:
         return f"BackgroundNormals(size={self.size}, {self._source!r})"
 
-    def take(self) -> Tensor:
-        """The next block; waits only if none is ready. ``cpu_seconds`` grows by what drawing it cost the producer."""
+    def take(self, more: int | None = None) -> Tensor:
+        """The next block; waits only if none is ready. ``cpu_seconds`` grows by what drawing it cost the producer.
+
+        ``more`` is how many will be taken after it, where that is known: no others are drawn, unless for other users.
+        """
         if self._closed:
             raise PrivacyError("closed=True leaves no normals to take; make a new BackgroundNormals")
         if self._producer is None:
             block, cost = _draw(self._source, self.size, self._dtype)
         else:
-            block, cost = self._producer.take()
+            block, cost = self._producer.take(more)
         self.cpu_seconds += cost
         return block
 
@@ -106,13 +109,14 @@ class _Producer:
         self.orders: SimpleQueue[object] = SimpleQueue()
         self.blocks: SimpleQueue[tuple[Tensor, float] | Exception] = SimpleQueue()
         self.thread: threading.Thread | None = None
+        self.ordered = 0  # blocks that are drawn or will be, and not taken
 
     def enter(self, depth: int) -> None:
         """One more user; the caller holds the lock."""
         self.users += 1
-        if self.thread is not None:
-            self.order(depth - self.depth)
         self.depth = max(self.depth, depth)
+        if self.thread is not None:
+            self.order(self.depth - self.ordered)
         self.start()
 
     def start(self) -> None:
@@ -123,14 +127,17 @@ class _Producer:
             self.thread.start()
 
     def order(self, count: int) -> None:
+        """Let so many blocks be drawn; the caller holds the lock."""
         for _ in range(count):
             self.orders.put(_DRAW)
+            self.ordered += 1
 
-    def take(self) -> tuple[Tensor, float]:
-        if self.thread is None:  # after a fork
-            with _lock:
-                self.start()
-        self.order(1)
+    def take(self, more: int | None) -> tuple[Tensor, float]:
+        with _lock:
+            self.start()  # after a fork
+            if more is None or self.users > 1 or self.ordered <= more or not self.ordered:
+                self.order(1)
+            self.ordered -= 1
         while True:
             try:
                 block = self.blocks.get(timeout=_PATIENCE_SECONDS)

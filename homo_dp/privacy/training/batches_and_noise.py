@@ -21,7 +21,8 @@ from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 _BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
 _AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
-_TOGETHER = 1 << 18  # normals that the thread draws in one go: threads that meet less often disturb each other less
+_TOGETHER = 1 << 20  # normals that the thread draws in one go: threads that meet less often disturb each other less
+_TASK = 1 << 18  # the same where several threads share a vector
 _LONG = 1 << 20  # vectors from this length on have no thread beside a trainer that uses all cores
 
 
@@ -95,12 +96,12 @@ class NoiseVectors:
         if self._pool is None or self._pool_forks != forks():  # a forked child has none of the threads
             work(0, self.next())
         else:
-            self._pool_seconds += sum(self._pool.map(self._piece_for(work), range(0, self._size, _TOGETHER)))
+            self._pool_seconds += sum(self._pool.map(self._piece_for(work), range(0, self._size, _TASK)))
 
     def _piece_for(self, work: Callable[[int, Tensor], None]) -> Callable[[int], float]:
         def drawn(start: int) -> float:
             before = time.thread_time()
-            noise = self._noise.normal([min(_TOGETHER, self._size - start)], 1.0, torch.float64)
+            noise = self._noise.normal([min(_TASK, self._size - start)], 1.0, torch.float64)
             spent = time.thread_time() - before
             work(start, noise)
             return spent
@@ -109,7 +110,8 @@ class NoiseVectors:
 
     def _draw_block(self) -> Tensor:
         if self._ahead is not None:
-            return self._ahead.take().view(self._together, self._size)
+            more = max(0, -(-self._left // self._together) - 1)
+            return self._ahead.take(more).view(self._together, self._size)
         if self._pool is not None and self._pool_forks == forks():
             parts: dict[int, Tensor] = {}
             self.each(parts.__setitem__)

@@ -79,6 +79,32 @@ def test_no_more_than_depth_blocks_are_drawn_ahead(depth: int) -> None:
     assert 7 <= source.blocks <= 7 + depth
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_no_more_blocks_are_drawn_than_will_be_taken(depth: int) -> None:
+    source = CountingNoise()
+    with BackgroundNormals(source, 100, depth=depth) as ahead:
+        drawn = [ahead.take(more) for more in (4, 3, 2, 1, 0)]
+    assert source.blocks == 5
+    assert len({float(block[0]) for block in drawn}) == 5
+
+
+def test_a_block_after_the_last_one_is_drawn() -> None:
+    with BackgroundNormals(CountingNoise(), 100, depth=2) as ahead:
+        drawn = [ahead.take(0) for _ in range(5)]
+    assert len({float(block[0]) for block in drawn}) == 5
+
+
+def test_the_last_block_of_one_user_leaves_others_their_depth() -> None:
+    source = CountingNoise()
+    with BackgroundNormals(source, 100, depth=2) as one, BackgroundNormals(source, 100, depth=2) as other:
+        one.take(0)
+        one.take(0)
+        other.take()
+        assert other._producer is not None
+        assert other._producer.ordered == 2
+    assert 3 <= source.blocks <= 5
+
+
 def test_many_users_share_one_thread_and_its_blocks() -> None:
     source = CountingNoise()
     before = producers()

@@ -59,7 +59,7 @@ def test_seeded_noise_is_repeated_by_its_seed() -> None:
 @pytest.fixture
 def all_cores_train(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a trainer with as many threads as cores has it, for vectors of a few thousand numbers."""
-    for name, value in (("_LONG", 1000), ("_TOGETHER", 700), ("_cores", lambda: 2)):
+    for name, value in (("_LONG", 1000), ("_TASK", 700), ("_cores", lambda: 2)):
         monkeypatch.setattr(batches_and_noise, name, value)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
