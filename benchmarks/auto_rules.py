@@ -1,6 +1,6 @@
 """The rules of train.auto on generated tables: how far they are from a grid of settings, and what to expect of them.
 
-python benchmarks/auto_rules.py [--tables 70] [--seed 0] [--no-grid]       about 2 minutes on one core without the grid
+python benchmarks/auto_rules.py [--tables 70] [--seed 0] [--kind effects] [--no-grid]       two minutes without the grid
 
 Tables are those of generated_tables.py. What a rule does depends on rows only through rows times mu, so 8,000 rows
 stand for 300 to 1,000,000: rho is drawn instead. Training is simulated (simulated_solver.py). For each table the rule
@@ -15,7 +15,7 @@ import argparse
 import math
 
 import numpy as np
-from generated_tables import generated
+from generated_tables import KINDS
 from hand_tuned import compared, scored
 from simulated_solver import Floats
 
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=70)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rho", type=float, nargs=2, default=[0.4, 3000.0], help="range")
+    parser.add_argument("--kind", choices=KINDS, default="generated", help="of tables (generated_tables.py)")
     parser.add_argument("--no-grid", action="store_true", help="only what to expect, not the best of a grid")
     given = parser.parse_args()
     found = []
@@ -38,7 +39,7 @@ def main() -> None:
         rng = np.random.default_rng([given.seed, number])
         low, high = (math.log(end) for end in given.rho)
         rho = math.exp(low + (high - low) * (number + 0.5) / given.tables)
-        table = generated(rng)
+        table = KINDS[given.kind](rng)
         kappa = rho * (table.width + 1)
         if given.no_grid:
             rule = scored(table, choose(table.facts(kappa), "dp_fedsgd").settings, kappa, DRAWS).mean(0)

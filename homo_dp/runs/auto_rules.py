@@ -201,13 +201,13 @@ def by_gradient(facts: PublicFacts) -> Choice:
     """
     rho, norm = facts.detail, facts.row_norm
     little = rho < LEAST_DETAIL
-    clip = 0.35 * norm if little else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3) * norm
-    step = 1.6 * max(0.4, rho) if little else min(3.0, rho / LEAST_DETAIL)
+    part = min(0.45, max(0.25, 0.35 * rho**0.35)) if little else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3)
+    step = 0.56 * max(0.4, rho) / part if little else min(3.0, rho / LEAST_DETAIL)
     settings = {
         "train.solver": "gradient",
         "train.rounds": 16 if little else 80,
         "train.row_norm": norm if little else 1.2 * norm,
-        "privacy.max_grad_norm": clip * residual(facts),
+        "privacy.max_grad_norm": part * norm * residual(facts),
         "train.learning_rate": step / norm**2 / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task],
         "train.server_optimizer": momentum(0.0 if little else 0.9),
         "train.averaging": {"kind": "none"} if little else {"kind": "tail", "tail": 0.5},
