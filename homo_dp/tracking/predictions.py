@@ -242,8 +242,8 @@ def _number_texts(array: Any) -> Any:
 def _lines(columns: Sequence[Any]) -> memoryview:
     """The rows as CSV bytes: Arrow joins the cells of all rows at once, so no loop runs over them."""
     options = {"null_handling": "replace", "null_replacement": ""}
-    joined = pc.binary_join_element_wise(*columns, _text(","), **options)
-    whole = pc.binary_join_element_wise(joined, _text("\n"), _text(""))
+    last = pc.binary_join_element_wise(columns[-1], _text("\n"), _text(""), **options)
+    whole = pc.binary_join_element_wise(*columns[:-1], last, _text(","), **options)
     _, offsets, text = whole.buffers()
     return memoryview(text)[: int(np.frombuffer(offsets, np.int64)[len(whole)])]
 
