@@ -44,6 +44,16 @@ EXPECTED: tuple[tuple[float, Lost, Lost], ...] = (
 # The same for images: up to this rho, the points of accuracy lost on training images of Fashion-MNIST (held back).
 EXPECTED_OF_IMAGES = ((1.7, 10.0), (5.5, 4.8), (17.0, 2.2), (55.0, 0.7), (math.inf, 0.0))
 
+# And for networks: up to this kappa, the least and the most points that an MLP lost on training images of Fashion-MNIST
+# and MNIST, 28 x 28 pixels and averaged down to 7 x 7 (benchmarks/networks.py --models mlp --only rule).
+EXPECTED_OF_NETWORKS = (
+    (380.0, 16.0, 35.0),
+    (1250.0, 7.0, 16.0),
+    (15_000.0, 1.0, 6.0),
+    (38_000.0, 0.3, 3.6),
+    (math.inf, 0.3, 2.3),
+)
+
 
 @dataclass(frozen=True)
 class PublicFacts:
@@ -299,7 +309,7 @@ def network(facts: PublicFacts, mechanism: str) -> Choice:
         f"{rounds} steps of samples as large as time allows: rows times mu over noise is {kappa:.3g}",
         f"clip norm {clip:.3g}, of rows that are about {norm:.3g} long; steps of {step:.2g} clip norms",
     )
-    return Choice(settings, why)
+    return Choice(settings, why, expected(facts))
 
 
 FULL_BATCH: Settings = {"train.sample_rate": 1.0}
@@ -316,9 +326,15 @@ def residual(facts: PublicFacts) -> float:
 
 
 def expected(facts: PublicFacts) -> str | None:
-    """What generated tables of this kind lost."""
-    if facts.task == "regression" or not facts.linear:
+    """What generated tables of this kind, or images, lost."""
+    if facts.task == "regression" or not (facts.linear or facts.alike):
         return None
+    if not facts.linear:
+        _, least, most = next(row for row in EXPECTED_OF_NETWORKS if facts.kappa <= row[0])
+        return (
+            f"on images of clothes and of digits an MLP was {least:g} to {most:g} points of accuracy below itself "
+            "without privacy"
+        )
     if facts.fixed_features:
         lost = next(points for rho, points in EXPECTED_OF_IMAGES if facts.detail <= rho)
         return f"on images of clothes accuracy was {lost:.2g} points below the same model without privacy"

@@ -102,3 +102,10 @@ def test_the_clip_norm_of_a_network_is_a_part_of_a_row() -> None:
     for rows in (100, 10_000, 10**8):
         known = facts(linear=False, rows=rows)
         assert 0.05 < choose(known, "dp_fedsgd").settings["privacy.max_grad_norm"] / known.row_norm <= 0.6
+
+
+def test_networks_on_pixels_have_something_to_expect() -> None:
+    known = {"linear": False, "task": "multiclass", "outputs": 10, "mu": 0.7}
+    for rows, lost in ((500, "16 to 35 points"), (60_000, "0.3 to 3.6 points"), (1_000_000, "0.3 to 2.3 points")):
+        assert lost in (choose(facts(rows=rows, alike=True, **known), "dp_fedsgd").expected or "")
+    assert choose(facts(rows=500, **known), "dp_fedsgd").expected is None  # no table was measured
