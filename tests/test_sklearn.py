@@ -90,7 +90,8 @@ def test_bounds_that_clip_most_of_a_column_are_told() -> None:
     model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=1)
     with pytest.warns(UserWarning, match=r"bounds=\(-1, 1\): \d+% of column 0 and 1 more lie outside") as told:
         model.fit(X, (X[:, 0] > 60).astype(int))
-    assert told[0].filename == __file__
+    (ours,) = [each for each in told if "lie outside" in str(each.message)]  # torch may warn as well
+    assert ours.filename == __file__
 
 
 def test_a_regression_answers_in_its_own_units() -> None:
