@@ -98,8 +98,8 @@ class PartyServer:
         """Take note of runs that ended, and start those that were under way and those that call."""
         for run, process in list(self._running.items()):
             if (code := process.poll()) is not None:
-                del self._running[run]
                 self._ended(run, code)
+                del self._running[run]  # after it: a ClientApp that asks meanwhile must not call what has just ended
         underway = self._underway()
         elsewhere = {call.run for call in underway if is_locked(self._folder(call.run) / "lock")}
         free = self.rules.at_once - len(self._running) - len(elsewhere)
@@ -131,7 +131,8 @@ class PartyServer:
                     directory_calls(Path(transport.directory), self.name, self.sealers, self._is_known, self._turns)
                 )
             if transport.kind == "flower":
-                called, self._called = self._called, {}
+                # A ClientApp may have called it once more while its process was started, which has ended since.
+                called, self._called = [run for run in self._called if not self._is_known(run)], {}
                 return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]
             found = self._nats_calls().look(self._is_known)
         except TransportError as error:

@@ -4,6 +4,8 @@ import fcntl
 import json
 import signal
 import stat
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -211,16 +213,48 @@ def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) ->
         server._stop()
 
 
-def test_on_flower_a_clientapp_calls_runs_that_an_asker_may_use(tmp_path: Path) -> None:
-    write_key_pair(new_key_pair("party_1"), tmp_path)
+def on_flower(folder: Path) -> PartyServer:
+    write_key_pair(new_key_pair("party_1"), folder)
     settings = {
         **served(approve="always", askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}]),
-        "party.key_file": str(tmp_path / "party_1.key"),
-        "party.state_dir": str(tmp_path / "state"),
+        "party.key_file": str(folder / "party_1.key"),
+        "party.state_dir": str(folder / "state"),
         "transport.kind": "flower",
-        "transport.flower": {"socket": str(tmp_path / "party.sock")},
+        "transport.flower": {"socket": str(folder / "party.sock")},
     }
-    server = PartyServer(load_config(None, settings), [], Screen(quiet=True))
+    return PartyServer(load_config(None, settings), [], Screen(quiet=True))
+
+
+def test_a_call_that_came_while_its_run_ended_starts_it_no_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiting ClientApp asks ten times a second: between two lines of a turn, too."""
+    server, told = on_flower(tmp_path), list[str]()
+    ended = server._ended
+
+    def asked(run: str, code: int) -> None:
+        told.append(server._word(run))
+        ended(run, code)
+        told.append(server._word(run))
+
+    monkeypatch.setattr(server, "_ended", asked)
+    (tmp_path / "state" / "a-1").mkdir(parents=True)
+    try:
+        server._running["a-1"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+        server._starts["a-1"], server._called = 1, {"a-1": None}
+        server._running["a-1"].wait(60)
+        server.turn()
+        assert (told, server._running, server._word("a-1")) == (["starting", "starting"], {}, "ended")
+        server._rests.clear()
+        assert server._word("a-1") == "starting"
+        server.turn()
+        assert list(server._running) == ["a-1"]  # taken again when it calls after its rest
+    finally:
+        server._stop()
+
+
+def test_on_flower_a_clientapp_calls_runs_that_an_asker_may_use(tmp_path: Path) -> None:
+    server = on_flower(tmp_path)
     place = PartyPlace(tmp_path / "party.sock")
     try:
         with server._door():
