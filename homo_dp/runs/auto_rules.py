@@ -297,7 +297,7 @@ def network(facts: PublicFacts, mechanism: str) -> Choice:
     kappa, norm = min(facts.kappa, 1e6), facts.row_norm
     rounds = int(min(400.0, max(30.0, 3 * math.sqrt(kappa))))
     if facts.task == "regression":
-        clip, step = SMALL_CLIP, min(0.8, max(0.2, 0.8 * math.sqrt(kappa / 700)))
+        clip, step = SMALL_CLIP, min(0.3, max(0.1, 0.3 * math.sqrt(kappa / 700)))
     else:
         clip = norm * min(0.6, 0.2 * math.pow(kappa / 600, 0.25))
         step = min(2.0, 0.256 * math.pow(kappa, 0.96) / math.pow(norm, 0.75) / rounds)
