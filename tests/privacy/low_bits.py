@@ -1,8 +1,8 @@
 """Attacks that read low bits instead of values, and the verdict on a mechanism that they are tried on.
 
 An attack gives a release a score. It learns what scores of two worlds look like (one in which a record is there, one in
-which it is not) from half of the releases, and guesses the world of the others. Noise is drawn afresh on each run; with
-``TRIALS`` guesses, the false-alarm rate of a verdict is FALSE_ALARM.
+which it is not) from half of the releases, and guesses the world of the others. With ``TRIALS`` guesses, the
+false-alarm rate of a verdict is FALSE_ALARM; the same test draws the same noise each time (``tests/conftest.py``).
 """
 
 from __future__ import annotations

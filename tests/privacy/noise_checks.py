@@ -1,8 +1,8 @@
 """What noise and samples must satisfy, as functions that raise: the same ones judge our sources and the broken ones.
 
-Our sources cannot be seeded, so every check is made at a false-alarm rate of FALSE_ALARM (exact tests, but for those
-of Kolmogorov-Smirnov and of correlation, which are within a factor of ten): with a few hundred checks, a good build
-fails less than once in a hundred thousand runs.
+Forked children, and code that draws in another order, get other noise, so every check is made at a false-alarm rate of
+FALSE_ALARM (exact tests, but for those of Kolmogorov-Smirnov and of correlation, which are within a factor of ten):
+with a few hundred checks, a good build fails less than once in a hundred thousand times that they are made anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a private training must do, as checks that run against the real one and against broken ones.
 
-Every check raises AssertionError. Statistical ones state their false-alarm rate; noise is drawn afresh on each run.
+Every check raises AssertionError. Statistical ones state their false-alarm rate: changed code draws other noise.
 """
 
 from collections.abc import Callable
