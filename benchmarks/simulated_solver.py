@@ -133,7 +133,13 @@ def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Gen
     """Rows @ turn are alike in all directions; their scale; and weights to start from."""
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
     norm, share = settings["train.row_norm"], settings.get("train.column_share", 0.0)
-    scaled, odds = _columns(table, norm, mu * math.sqrt(share), rng) if share else (np.eye(width), 0.0)
+    scaled, odds = np.eye(width), 0.0
+    if share:
+        passes = settings.get("train.column_passes", 1)
+        part = mu * math.sqrt(share / passes)
+        scaled, odds = _columns(table, norm, part, rng)
+        for _ in range(1, passes):
+            scaled = _closer(table, scaled, norm, part, rng)
     clipped = rows @ scaled
     clipped = clipped * _factors(np.linalg.norm(clipped, axis=1), norm)[:, None]
     sigma = norm**2 / (mu * math.sqrt(settings["train.moment_share"])) / count
@@ -170,6 +176,31 @@ def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> 
     if noise > column_scales.OWN_AXES * seen * (1 - seen):
         return np.eye(width), odds
     return found * (norm / (column_scales.ROOM * math.sqrt(length))), odds
+
+
+def _closer(table: Table, columns: Floats, norm: float, mu: float, rng: np.random.Generator) -> Floats:
+    """Columns after one more look at rows in these."""
+    count, width = table.rows.shape
+    if np.array_equal(columns, np.eye(width)):
+        return columns
+    rows, length, before, levels = table.rows @ columns, columns[-1, -1], columns.diagonal()[:-1], table.levels
+    whole = column_scales.WHOLE * norm
+    parts = np.concatenate([rows, rows**2], axis=1)
+    total = (parts * _factors(np.linalg.norm(parts, axis=1), whole)[:, None]).sum(0) / count
+    noise = whole / mu / count
+    total = total + rng.normal(size=len(total)) * noise
+    counted = max(0.3, total[width - 1] / length)
+    total, noise = total / counted, noise / counted
+    shares = -columns[-1, :-1] / before
+    means = np.where(levels, 0.0, total[: width - 1] / length)
+    variances = np.maximum(total[width : 2 * width - 1] / length**2 - means**2, 0.0)
+    scales = np.maximum((variances + column_scales.FLOOR * noise / length**2) ** -0.5, 1.0)
+    scales = np.where(levels, 1.0, np.minimum(scales, np.maximum(column_scales.MOST_SCALE / before, 1.0)))
+    spread = np.where(levels, np.maximum(shares * (1 - shares), 0.0), variances * scales**2)
+    step = np.diag(np.append(scales, 1.0))
+    step[-1, :-1] = -means * scales
+    found: Floats = columns @ step * (norm / (column_scales.ROOM * math.sqrt(spread.sum() + 1.0) * length))
+    return found
 
 
 def _factors(lengths: Floats, bound: float) -> Floats:

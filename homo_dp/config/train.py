@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ModelWrapValidatorHandler, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, model_validator
 
 from homo_dp.config.base import (
     Conflict,
@@ -112,6 +112,9 @@ class TrainConfig(Section):
         0.0,
         "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked. "
         "Without privacy all above 0 means that weight_decay goes by these spreads.",
+    )
+    column_passes: Annotated[int, Field(ge=1, le=5)] = key(
+        1, "Rounds among which column_share is divided: each looks closer at columns that fill little of their bounds."
     )
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(

@@ -21,9 +21,11 @@ SMALL_CLIP = 0.1  # below every gradient
 LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
 LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
 COLUMN_SHARE = 0.06
+CLOSE_LOOK = 240.0  # rows times mu for a row norm of 1 from which on three looks at columns see more than one
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
 MODEST_DETAIL = 10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
+MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
@@ -144,6 +146,7 @@ def by_second_moment(facts: PublicFacts) -> Choice:
         "train.rounds": _rounds_of(facts),
         "train.row_norm": facts.row_norm,
         "train.column_share": COLUMN_SHARE if scales else 0.0,
+        **({"train.column_passes": 3} if scales and facts.kappa >= CLOSE_LOOK * facts.row_norm else {}),
         "train.moment_share": 0.5 if regression else 0.14 if scales else 0.2,
         "privacy.max_grad_norm": 0.5 * clip if regression else clip * residual(facts),
         "train.learning_rate": 0.5 if regression else _rate_of(facts),
@@ -177,7 +180,9 @@ def _rounds_of(facts: PublicFacts) -> int:
         return 4
     if facts.fixed_features:
         return int(min(96.0, max(32.0, 11 * math.sqrt(facts.detail))))
-    return 36 if facts.detail > MUCH_DETAIL and facts.task == "binary" else 16
+    if facts.task == "multiclass" or facts.detail <= MUCH_DETAIL:
+        return 16
+    return 60 if facts.detail > MOST_DETAIL else 36
 
 
 def _rate_of(facts: PublicFacts) -> float:
@@ -188,7 +193,7 @@ def _rate_of(facts: PublicFacts) -> float:
         return 3.0 if facts.detail > 60 else 2.0
     if facts.modest:
         return 2.5 * max(1.0, math.pow(facts.detail / 3, 0.33))
-    return min(3.0, math.pow(facts.detail / 3, 0.33))
+    return min(4.0 if facts.detail > MOST_DETAIL else 3.0, math.pow(facts.detail / 3, 0.33))
 
 
 def _momentum_of(facts: PublicFacts) -> float:

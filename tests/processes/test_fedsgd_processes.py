@@ -45,7 +45,13 @@ def test_a_second_moment_is_asked_first_and_its_coordinates_come_with_the_weight
 def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Zygote) -> None:
     with Cluster(tmp_path, zygote=zygote) as cluster:
         cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=2.0, max_grad_norm=0.8)
-        moment = {"solver": "second_moment", "row_norm": 3.5, "column_share": 0.1, "moment_share": 0.2}
+        moment = {
+            "solver": "second_moment",
+            "row_norm": 3.5,
+            "column_share": 0.1,
+            "moment_share": 0.2,
+            "column_passes": 3,
+        }
         cluster.change(AGGREGATOR, "train", local_steps=1, sample_rate=1.0, batch_size=None, **moment)
         for party in PARTIES:
             cluster.change(party, "data", rows={party: 150})
@@ -53,7 +59,7 @@ def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Z
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
     for party in PARTIES:
         rows = ledger_rows(tmp_path / party / "ledger.sqlite")
-        assert [row.kind for row in rows] == ["columns", "second_moment", "update", "update", "update"]
+        assert [row.kind for row in rows] == ["columns"] * 3 + ["second_moment"] + ["update"] * 3
         spent = epsilon(compose(*(from_json(row.event) for row in rows)), 1e-5).pld
         assert spent is not None
         assert 1.99 < spent <= 2.0

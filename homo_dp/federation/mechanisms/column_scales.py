@@ -1,10 +1,11 @@
-"""The round that asks how the columns lie within their bounds: their means and squares, and how often a class occurs.
+"""The rounds that ask how the columns lie within their bounds: their means and squares, and how often a class occurs.
 
 Data walk: rows x with their labels -> (x, x^2, label) clipped, summed, noised -> aggregator: columns in which numbers
-have mean 0 and spread 1 -> the second moment is asked in these columns, and the model starts from the odds of its
-classes. Wide bounds then cost nothing: a number that fills a hundredth of its bounds is as long as any other, and what
-all rows have in common is in no row's length. Places of levels (0 or 1) are centred and keep their length: a rare
-level says little, and would be as long as a frequent one.
+have mean 0 and spread 1 -> the same again of rows in these columns (``train.column_passes``) -> the second moment is
+asked in the columns that follow, and the model starts from the odds of its classes. Each pass looks closer: what the
+noise of one hides the next can see, at the same privacy in all. Wide bounds then cost little: a number that fills a
+hundredth of its bounds is as long as any other, and what all rows have in common is in no row's length. Places of
+levels (0 or 1) are centred and keep their length: a rare level says little, and would be as long as a frequent one.
 
 Where noise is much of what tells the classes apart (p (1 - p) for two of them), columns stay as they are: then most of
 what can be learnt lies where columns are wide, and to lengthen the narrow ones is to listen to noise.
@@ -27,6 +28,7 @@ from homo_dp.federation.mechanisms.base import FederationFacts, Release
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, share_noise
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
+from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 
@@ -34,6 +36,7 @@ COLUMNS: Final = "columns"
 LABEL = 1.0  # length of a label beside a row of norm 1
 WHOLE = 1.75  # length of all three parts together, if rows are of norm 1
 MOST_NOISE = 0.25  # of a chance, for a start from it
+MOST_SCALE = 1e4  # of a column in all passes: constant ones would grow with each
 OWN_AXES = 1.0  # of p (1 - p): with more noise than this on a mean, columns keep their own scale
 FLOOR = 0.3  # of the noise: what is added to the variance of a column
 ROOM = 0.9  # the second moment clips rows at so much of their length by the released spreads
@@ -49,11 +52,11 @@ class ColumnScales:
 
 
 class ColumnRound:
-    """Asks means, squares and labels once.
+    """Asks means, squares and labels, then means and squares of rows in the columns that follow, and again.
 
     Guarantees:
-        - a row moves the sum by at most ``1.75 row_norm``, whatever its values and its label are;
-        - scales follow from the released sum and from declared kinds of columns alone.
+        - a row moves each sum by at most ``1.75 row_norm``, whatever its values, its label and the columns are;
+        - scales follow from the released sums and from declared kinds of columns alone.
     """
 
     def __init__(self, config: Config, facts: FederationFacts, share: NoiseShare | None) -> None:
@@ -63,14 +66,17 @@ class ColumnRound:
         self._labels = 0 if config.model.task == "regression" else facts.outputs
 
     @functools.cached_property
-    def asked(self) -> RoundSum:
-        """The question."""
+    def passes(self) -> tuple[RoundSum, ...]:
+        """The questions, in the order in which they are asked; each takes the same part of the share."""
         rows = sum(party.rows for party in self._facts.parties.values())
-        noise = share_noise(self._config, self._facts.rounds, self._config.train.column_share)
-        size = 2 * self._width + self._labels
-        found = PrivateSum(size, WHOLE * self._row_norm, noise, rows, share=self._share)
+        train, norm = self._config.train, WHOLE * self._row_norm
+        count = train.column_passes if self._bias else 1  # a bias is the column of ones that tells how long rows are
+        noise = share_noise(self._config, self._facts.rounds, train.column_share / count)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
-        return RoundSum(COLUMNS, found, f"means and squares of columns, and counts of classes, once, with {kind}")
+        times = "once" if count == 1 else f"{count} times"
+        text = f"means and squares of columns, {times}, and counts of classes, once, with {kind}"
+        sizes = [2 * self._width + self._labels * (number == 0) for number in range(count)]
+        return tuple(RoundSum(COLUMNS, PrivateSum(size, norm, noise, rows, share=self._share), text) for size in sizes)
 
     @property
     def _row_norm(self) -> float:
@@ -81,25 +87,28 @@ class ColumnRound:
 
     # --- at the party ---
 
-    def answer(self, fit: LocalFit, noise: NoiseSource) -> Release:
-        """This party's part."""
+    def answer(self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource) -> Release:
+        """This party's part; of rows in the columns that came with the weights, where some did."""
         from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
 
         layer = linear_layer(fit.model)
         if layer is None:
             raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
-        private_sum = self.asked.private_sum
+        private_sum = asked.private_sum
         rows = rows_of(layer, fit.features).cpu()
         total = torch.zeros(private_sum.dimension, dtype=torch.float64)
+        # A product of matrices rounds a row by its place: what that moves is left below the norm, as for gradients.
+        most = private_sum.clip_norm * BELOW
         for piece, labels in zip(torch.split(rows, _PIECE), torch.split(fit.labels.cpu(), _PIECE), strict=True):
-            parts = self._parts(piece.double(), labels)
-            factors = clip_factors(row_norms(parts), private_sum.clip_norm).unsqueeze(1)
+            lying = piece.double() if columns is None else piece.double() @ columns.double()
+            parts = self._parts(lying, labels, with_labels=private_sum.dimension > 2 * self._width)
+            factors = clip_factors(row_norms(parts), most).unsqueeze(1)
             total += torch.where(factors > 0, parts * factors, 0.0).sum(0)
         released = private_sum.release(total, noise)
-        return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
+        return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
 
-    def _parts(self, rows: Tensor, labels: Tensor) -> Tensor:
-        if not self._labels:
+    def _parts(self, rows: Tensor, labels: Tensor, with_labels: bool) -> Tensor:
+        if not with_labels:
             return torch.cat([rows, rows.square()], dim=1)
         places = labels.reshape(-1, 1).long() == torch.arange(self._labels) + (self._labels == 1)
         return torch.cat([rows, rows.square(), places * (LABEL * self._row_norm)], dim=1)
@@ -107,27 +116,55 @@ class ColumnRound:
     # --- at the aggregator ---
 
     def take(self, parts: Mapping[str, Tensor]) -> ColumnScales:
-        """Scales from the released sums."""
-        rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
-        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
-        private_sum, width = self.asked.private_sum, self._width
-        total = torch.stack(list(parts.values())).sum(0).double() / rows
-        noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
-        # Clipped rows count as much as is left of them: the column of ones says how much that is.
-        counted = max(0.3, float(total[width - 1])) if self._bias else 1.0
-        total, noise = total / counted, noise / counted
-        label = LABEL * self._row_norm
+        """Scales from the first sums."""
+        width, label = self._width, LABEL * self._row_norm
+        total, noise = self._means(parts, ones=1.0)
         chances = total[2 * width :] / label
         odds = self._odds(chances, noise / label)
         if self._labels and noise > OWN_AXES * _apart(chances):
             return ColumnScales(torch.eye(width, dtype=torch.float64), odds)
         return ColumnScales(self._transform(total[:width], total[width : 2 * width], noise), odds)
 
+    def closer(self, parts: Mapping[str, Tensor], columns: Tensor) -> Tensor:
+        """Columns from the sums of a later pass, which rows in ``columns`` gave; own columns stay as they are.
+
+        Places of levels keep what the first pass said: their spread follows from how often they are.
+        """
+        width, last, levels = self._width, self._width - 1, self._levels
+        if columns.equal(torch.eye(width, dtype=columns.dtype)):
+            return columns
+        length, before = float(columns[-1, -1]), columns.diagonal()[:last]
+        shares = -columns[-1, :last] / before
+        total, noise = self._means(parts, ones=length)
+        means = torch.where(levels, 0.0, total[:last] / length)
+        variances = (total[width : width + last] / length**2 - means**2).clamp(min=0.0)
+        scales = (variances + FLOOR * noise / length**2).rsqrt().clamp(min=1.0)
+        scales = torch.where(levels, 1.0, torch.minimum(scales, (MOST_SCALE / before).clamp(min=1.0)))
+        spread = torch.where(levels, (shares * (1 - shares)).clamp(min=0.0), variances * scales**2)
+        step = torch.diag(torch.cat([scales, scales.new_ones(1)]))
+        step[-1, :last] = -means * scales
+        return columns @ step * (self._row_norm / (ROOM * math.sqrt(float(spread.sum()) + 1.0) * length))
+
+    def _means(self, parts: Mapping[str, Tensor], ones: float) -> tuple[Tensor, float]:
+        """Sums over rows, and their noise; rows that were clipped count as much as is left of their ``ones``."""
+        rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
+        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
+        total = torch.stack(list(parts.values())).sum(0).double() / rows
+        noise = self.passes[0].private_sum.total_sigma * math.sqrt(len(parts)) / rows
+        counted = max(0.3, float(total[self._width - 1]) / ones) if self._bias else 1.0
+        return total / counted, noise / counted
+
+    @property
+    def _levels(self) -> Tensor:
+        """Which columns are places of levels."""
+        last = self._width - self._bias
+        found = torch.zeros(last, dtype=torch.bool)
+        found[[place for place in self._facts.levels if place < last]] = True
+        return found
+
     def _transform(self, means: Tensor, squares: Tensor, noise: float) -> Tensor:
         """Columns of mean 0 (where there is a bias, which stays) and, numbers only, of spread 1; then one length."""
-        columns = self._width - self._bias
-        levels = torch.zeros(columns, dtype=torch.bool)
-        levels[[place for place in self._facts.levels if place < columns]] = True
+        columns, levels = self._width - self._bias, self._levels
         means = means[:columns].clamp(-1.0, 1.0)
         means[levels] = means[levels].clamp(min=0.0)
         centres = means if self._bias else torch.zeros_like(means)

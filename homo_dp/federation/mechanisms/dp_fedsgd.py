@@ -275,7 +275,7 @@ class DpFedSgd(Mechanism):
     def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
         if self._moment is None or asked.name not in (COLUMNS, MOMENT):
             return super().on_sum(asked, parts, current, round_number)
-        return self._moment.take(asked, parts, current)
+        return self._moment.take(asked, parts, current, round_number)
 
     def _moved(self, total: Weights, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
         """A step on the total over the expected rows of who replied; decay is added here, where no row has a part."""
@@ -317,7 +317,7 @@ class DpFedSgd(Mechanism):
     def broadcast_tensors(self, round_number: int) -> Weights:
         if self._centred:
             return {CENTRES: self._axes.tensor}
-        return {} if self._moment is None or round_number <= FIRST else self._moment.tensors
+        return {} if self._moment is None or round_number <= FIRST else self._moment.tensors(round_number)
 
     def state(self) -> Weights:
         return {} if self._moment is None else self._moment.state()

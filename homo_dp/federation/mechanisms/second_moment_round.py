@@ -78,16 +78,15 @@ class MomentRound:
     @property
     def sums(self) -> RoundSums:
         """What is asked before the first gradient, by round."""
-        if self.columns is None:
-            return {FIRST: self.asked}
-        return {FIRST: self.columns.asked, FIRST + 1: self.asked}
+        passes = () if self.columns is None else self.columns.passes
+        return dict(enumerate((*passes, self.asked), start=FIRST))
 
     # --- at the party ---
 
     def answer(self, fit: LocalFit, asked: RoundSum, noise: NoiseSource) -> Release:
         """This party's part of one of the sums."""
         if self.columns is not None and asked.name == COLUMNS:
-            return self.columns.answer(fit, noise)
+            return self.columns.answer(fit, asked, fit.start.get(TRANSFORM), noise)
         from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
 
         layer = linear_layer(fit.model)
@@ -111,9 +110,12 @@ class MomentRound:
 
     # --- at the aggregator ---
 
-    def take(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights) -> Combined:
+    def take(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
         """Scales or coordinates from the released sums, and weights to start from."""
         if self.columns is not None and asked.name == COLUMNS:
+            if round_number > FIRST:
+                self._scaled = self.columns.closer(parts, self._lying)
+                return Combined(current)
             found = self.columns.take(parts)
             self._scaled = found.transform
             return Combined(current if self._config.train.init_from else started(current, found.odds))
@@ -130,12 +132,15 @@ class MomentRound:
         weights = weights if self._scaled is None else self._scaled @ weights
         return Combined(as_weights(weights.reshape(1, -1), current))
 
+    def tensors(self, round_number: int) -> Weights:
+        """What parties need with the weights of a round: the columns that it asks of, or coordinates of gradients."""
+        asks = round_number <= len(self.sums)
+        return {TRANSFORM: (self._lying if asks else self.found.transform).float()}
+
     @property
-    def tensors(self) -> Weights:
-        """What parties need with the weights; where a round was discarded, the columns' own axes."""
-        if self.whitening is None and self._scaled is not None:
-            return {TRANSFORM: self._scaled.float()}
-        return {TRANSFORM: self.found.transform.float()}
+    def _lying(self) -> Tensor:
+        """The columns that sums are asked of; where a round was discarded, the rows' own."""
+        return torch.eye(self._width, dtype=torch.float64) if self._scaled is None else self._scaled
 
     @property
     def found(self) -> Whitening:

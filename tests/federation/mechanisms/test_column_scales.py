@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.column_scales import COLUMNS, ROOM, WHOLE, ColumnRound
+from homo_dp.federation.mechanisms.column_scales import COLUMNS, MOST_SCALE, ROOM, WHOLE, ColumnRound
 from homo_dp.federation.mechanisms.round_sums import SUM, share_noise
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, MomentRound
 from homo_dp.federation.sessions.build import federation_facts
@@ -62,7 +62,15 @@ def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True
 
 
 def answered(found: ColumnRound, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> Tensor:
-    return found.answer(fit_of(features, labels, outputs, bias), Silence()).tensors[SUM]
+    return found.answer(fit_of(features, labels, outputs, bias), found.passes[0], None, Silence()).tensors[SUM]
+
+
+def looked_closer(found: ColumnRound, features: Tensor, columns: Tensor) -> Tensor:
+    """Columns after all passes but the first."""
+    fit = fit_of(features, torch.zeros(len(features)).long())
+    for asked in found.passes[1:]:
+        columns = found.closer({"a": found.answer(fit, asked, columns, Silence()).tensors[SUM]}, columns)
+    return columns
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -73,9 +81,45 @@ def test_a_row_moves_the_sum_by_at_most_the_clip_norm(value: float, outputs: int
     found = round_of(4, 20, outputs)
     kept = torch.arange(20) != 3
     apart = answered(found, features, labels, outputs) - answered(found, features[kept], labels[kept], outputs)
-    norm = found.asked.private_sum.clip_norm
-    assert norm == WHOLE * ROW_NORM
-    assert float(apart.norm()) <= norm * (1 + 1e-9) + found.asked.private_sum.grid.step * 10
+    private_sum = found.passes[0].private_sum
+    assert private_sum.clip_norm == WHOLE * ROW_NORM
+    assert float(apart.norm()) <= private_sum.clip_norm * (1 + 1e-9) + private_sum.grid.step * 10
+
+
+@pytest.mark.parametrize("value", [1.0, 1e6, math.inf, 0.0])
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_a_row_moves_later_passes_by_at_most_the_clip_norm_in_any_columns(value: float, scale: float) -> None:
+    features = torch.rand(300, 4) * 2 - 1
+    features[3] = value
+    columns = (torch.rand(5, 5, dtype=torch.float64) * 2 - 1) * scale
+    found = round_of(4, 300, train__column_passes=3)
+    private_sum = found.passes[1].private_sum
+    totals = [
+        found.answer(fit_of(rows, torch.zeros(len(rows)).long()), found.passes[1], columns, Silence()).tensors[SUM]
+        for rows in (features, features[torch.arange(300) != 3])
+    ]
+    apart = float((totals[0] - totals[1]).norm())
+    assert apart <= private_sum.clip_norm * (1 + 1e-9) + private_sum.grid.step * 10
+    assert apart > 0.5 * private_sum.clip_norm or scale == 1.0 or value in (0.0, math.inf)
+
+
+def test_what_noise_hides_in_one_pass_the_next_ones_find() -> None:
+    """Values fill a hundredth and a thousandth of their bounds, or one point; a level stays as it is."""
+    generator, count = torch.Generator().manual_seed(3), 4000
+    narrow = 0.7 + torch.randn(count, 2, generator=generator) * torch.tensor([0.01, 0.001])
+    level = (torch.rand(count, 1, generator=generator) < 0.2).float()
+    features = torch.cat([narrow, torch.full((count, 1), -0.3), level], 1)
+    found = round_of(4, count, levels=(3,), privacy__target_epsilon=8.0, train__column_passes=3)
+    first = found.take({"a": answered(found, features, torch.arange(count) % 2)}).transform
+    rows = torch.cat([features.double(), torch.ones(count, 1).double()], 1)
+    spreads = [(rows @ columns / columns[-1, -1]).std(0) for columns in (first, looked_closer(found, features, first))]
+    assert float(spreads[0][1]) < 0.1
+    assert float(spreads[1][0]) == pytest.approx(1.0, rel=0.3)
+    assert float(spreads[1][1]) > 0.5
+    assert float(spreads[1][3]) == pytest.approx(0.4, rel=0.05)
+    last = looked_closer(found, features, first)
+    assert float(last.abs().max()) <= 2 * MOST_SCALE  # the constant column, and its centre
+    assert torch.equal(looked_closer(found, features, torch.eye(5).double()), torch.eye(5).double())
 
 
 def test_numbers_get_mean_0_and_spread_1_levels_are_centred_only() -> None:
@@ -135,7 +179,7 @@ def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(
     for name, every in (("even", 2), ("rare", 30)):
         labels = (torch.arange(count) % every == 0).long()
         scales[name] = found.take({"a": answered(found, features, labels, outputs)}).transform
-    noise = found.asked.private_sum.total_sigma / count
+    noise = found.passes[0].private_sum.total_sigma / count
     assert 0.06 < noise < 0.2
     assert not torch.equal(scales["even"], torch.eye(3, dtype=torch.float64))
     assert torch.equal(scales["rare"], torch.eye(3, dtype=torch.float64))
@@ -216,5 +260,5 @@ def test_wide_bounds_cost_nothing(tmp_path: Path, secure: bool) -> None:
     found, outcome, area = ran(wide_table(tmp_path) | {"privacy.secure_aggregation": secure})
     assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 1.0
     rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
-    assert [row.kind for row in rows][:3] == [COLUMNS, "second_moment", "update"]
+    assert [row.kind for row in rows][:5] == [COLUMNS] * 3 + ["second_moment", "update"]
     assert area > 0.9
