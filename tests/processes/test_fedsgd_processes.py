@@ -42,6 +42,26 @@ def test_a_second_moment_is_asked_first_and_its_coordinates_come_with_the_weight
         assert kinds == ["second_moment", "update", "update", "update"]
 
 
+@pytest.mark.parametrize("transport", ["directory", "nats"])
+def test_public_axes_come_with_the_weights_and_cost_nothing(tmp_path: Path, zygote: Zygote, transport: str) -> None:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        cluster = stack.enter_context(Cluster(tmp_path, server, zygote=zygote))
+        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=0.5, max_grad_norm=0.8)
+        solver = {"solver": "gradient", "row_norm": 3.5, "sample_rate": 1.0, "batch_size": None}
+        cluster.change(AGGREGATOR, "train", local_steps=1, **solver)
+        for party in PARTIES:
+            cluster.change(party, "data", rows={party: 150})
+        cluster.start_all()
+        assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
+    for party in PARTIES:
+        rows = ledger_rows(tmp_path / party / "ledger.sqlite")
+        assert [row.kind for row in rows] == ["update"] * 3
+        spent = epsilon(compose(*(from_json(row.event) for row in rows)), 1e-5).pld
+        assert spent is not None
+        assert 0.495 < spent <= 0.5
+
+
 def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Zygote) -> None:
     with Cluster(tmp_path, zygote=zygote) as cluster:
         cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=2.0, max_grad_norm=0.8)
