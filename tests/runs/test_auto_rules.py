@@ -48,6 +48,7 @@ def test_where_noise_is_as_long_as_a_gradient_all_count_alike() -> None:
 
 def test_every_detail_has_something_to_expect() -> None:
     assert EXPECTED[-1][0] == math.inf
+    assert all(low <= middle <= high for _, *kinds in EXPECTED for low, middle, high, _ in kinds)
     for detail in (0.01, 2.0, 50.0, 1e6):
         assert "AUC" in (choose(facts(mu=detail * 31 * math.sqrt(3) / 30_000), "dp_fedsgd").expected or "")
 
