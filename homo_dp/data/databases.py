@@ -7,7 +7,7 @@ stays with the party like the rows of a file. Needs the extra ``sql`` and the dr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"[A-Za-z][\w+]*://")
 _QUERY = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _FILES = ("memory", "http", "https", "ftp", "s3", "file")
-_WHOLE: Any = "numpy_nullable"  # whole numbers stay whole beside a missing one, which would make floats of a column
 
 
 def is_database(path: str | PathLike[str]) -> bool:
@@ -36,11 +35,10 @@ def is_database(path: str | PathLike[str]) -> bool:
 
 
 def read_database(path: str | PathLike[str]) -> pd.DataFrame:
-    """All rows of a table or query, columns with the types of the database."""
-    import pandas as pd
-
+    """All rows of a table or query, each value as the database has it."""
     with _connected(str(path)) as (connection, query):
-        return _named(pd.read_sql_query(query, connection, dtype_backend=_WHOLE))
+        result = connection.execute(query)
+        return _frame(result.fetchall(), result.keys())
 
 
 def read_database_chunks(path: str | PathLike[str], rows: int) -> Iterator[pd.DataFrame]:
@@ -49,9 +47,10 @@ def read_database_chunks(path: str | PathLike[str], rows: int) -> Iterator[pd.Da
 
     seen = 0
     with _connected(str(path)) as (connection, query):
-        stream = connection.execution_options(stream_results=True)
-        for piece in pd.read_sql_query(query, stream, chunksize=rows, dtype_backend=_WHOLE):
-            frame = _named(piece)
+        result = connection.execution_options(stream_results=True).execute(query)
+        names = result.keys()
+        for piece in result.partitions(rows):
+            frame = _frame(piece, names)
             frame.index = pd.RangeIndex(seen, seen + len(frame))
             seen += len(frame)
             yield frame
@@ -64,9 +63,27 @@ def database_columns(path: str | PathLike[str]) -> list[str]:
         return list(map(str, result.keys()))
 
 
-def _named(frame: pd.DataFrame) -> pd.DataFrame:
-    frame.columns = frame.columns.map(str)
-    return frame
+def _frame(rows: Sequence[Sequence[Any]], names: Iterable[Any]) -> pd.DataFrame:
+    """Columns of one type of number get that type, which changes no value; all others stay as they are.
+
+    To guess a type from all values, as pandas does, lets one row change how the others are read: a text among numbers
+    makes text of them, and a missing one makes floats of whole numbers.
+    """
+    import pandas as pd
+
+    columns = list(zip(*rows, strict=True)) or [() for _ in names]
+    return pd.DataFrame({str(name): _column(values) for name, values in zip(names, columns, strict=True)})
+
+
+def _column(values: Sequence[Any]) -> pd.Series:
+    import pandas as pd
+
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds == {float}:
+        return pd.Series(values, dtype="float64")
+    if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
+        return pd.Series(values, dtype="Int64")
+    return pd.Series(values, dtype=object)
 
 
 @contextmanager

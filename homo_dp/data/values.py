@@ -32,6 +32,7 @@ Level = str | int | float
 TRUTH = {"true": 1.0, "false": 0.0}
 _PAIRS = (("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("on", "off"))
 _WORDS = {word: float(place == 0) for pair in _PAIRS for place, word in enumerate(pair)}
+_WHOLE = 2**53  # below it a float64 is one whole number, and numbers can be compared as floats
 _FREE_TEXT = 40  # letters; a longer cell that should be a number is taken for free text
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _NO_NUMBER = "?"  # replaces signs that the declared form does not have, so that the text is not taken for a number
@@ -183,7 +184,7 @@ def level_codes(
     array([1, 0])
     """
     wide = _is_number(series) and getattr(series.dtype, "itemsize", 0) == 8
-    if wide and all(not isinstance(level, str) for level in levels):
+    if wide and all(not isinstance(level, str) and abs(level) < _WHOLE for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
         return _match_numbers(values, levels), np.isnan(values)
     at, texts = distinct_texts(series)  # each distinct text is looked at once

@@ -213,3 +213,24 @@ def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(kind: str, tmp
     inputs = [Encoding((column,), TABLE.label).encode(table) for table in read]
     assert torch.equal(inputs[0], inputs[1][:3])
     assert inputs[0][:, :3].equal(torch.eye(3))
+
+
+@pytest.mark.parametrize("odd", ["n/a", 1.5, 7, None, 2**60])
+@pytest.mark.parametrize("kept", [[1.0, 2.0, 0.1, 3.0], [1, 2, 2**53 + 1, 3]])
+def test_one_odd_value_in_a_database_does_not_change_how_other_rows_are_read(
+    odd: Any, kept: list[Any], tmp_path: Path
+) -> None:
+    """SQLite takes any value in any column; pandas would make text or floats of all for one."""
+    texts = Encoding((Categorical("x", ("1", "2", "3", "0.1", str(2**53 + 1))),), TABLE.label)
+    numbers = Encoding((Categorical("x", (1, 2, 3, 0.1, 2**53 + 1)),), TABLE.label)
+    inputs = []
+    for number, values in enumerate((kept, [*kept, odd])):
+        file = tmp_path / f"{number}.db"
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.execute("create table t (x, y)")
+            connection.executemany("insert into t values (?, 0)", [(value,) for value in values])
+            connection.commit()
+        table = read_table(f"sqlite:///{file}#t")
+        inputs.append([encoding.encode(table)[:4] for encoding in (texts, numbers)])
+    assert all(torch.equal(one, other) for one, other in zip(*inputs, strict=True))
+    assert inputs[0][0][:, :5].sum() == 4  # each is one of the levels

@@ -90,18 +90,19 @@ class ColumnRound:
     def answer(self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource) -> Release:
         """This party's part; of rows in the columns that came with the weights, where some did."""
         from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+        from homo_dp.privacy.training.turned_rows import turned_rows
 
         layer = linear_layer(fit.model)
         if layer is None:
             raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
         private_sum = asked.private_sum
         rows = rows_of(layer, fit.features).cpu()
+        rows = rows if columns is None else turned_rows(rows, columns)
         total = torch.zeros(private_sum.dimension, dtype=torch.float64)
-        # A product of matrices rounds a row by its place: what that moves is left below the norm, as for gradients.
+        # What sums round is left below the norm, as for gradients.
         most = private_sum.clip_norm * BELOW
         for piece, labels in zip(torch.split(rows, _PIECE), torch.split(fit.labels.cpu(), _PIECE), strict=True):
-            lying = piece.double() if columns is None else piece.double() @ columns.double()
-            parts = self._parts(lying, labels, with_labels=private_sum.dimension > 2 * self._width)
+            parts = self._parts(piece.double(), labels, with_labels=private_sum.dimension > 2 * self._width)
             factors = clip_factors(row_norms(parts), most).unsqueeze(1)
             total += torch.where(factors > 0, parts * factors, 0.0).sum(0)
         released = private_sum.release(total, noise)

@@ -34,7 +34,6 @@ MOMENT: Final = "second_moment"
 TRANSFORM: Final = "solver.transform"  # the tensor that comes with the weights
 MOST_WIDTH = 2000  # columns of a second moment: 2 million numbers
 _SCALE, _SCALED = "solver.scale", "solver.scaled"
-_PIECE = 16_384  # rows in hand at a time
 
 
 class MomentRound:
@@ -88,18 +87,18 @@ class MomentRound:
         if self.columns is not None and asked.name == COLUMNS:
             return self.columns.answer(fit, asked, fit.start.get(TRANSFORM), noise)
         from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+        from homo_dp.privacy.training.turned_rows import turned_rows
 
         layer = linear_layer(fit.model)
         if layer is None:
             raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
         rows = rows_of(layer, fit.features).cpu()
         if self.columns is not None:
-            scales = fit.start[TRANSFORM].double()
-            rows = torch.cat([part.double() @ scales for part in torch.split(rows, _PIECE)])
+            rows = turned_rows(rows, fit.start[TRANSFORM])
         if self._with_target:
             rows = torch.cat([rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1)
         private_sum = self.asked.private_sum
-        # A product of matrices rounds a row by its place: what that moves is left below the norm, as for gradients.
+        # What sums round is left below the norm, as for gradients.
         released = private_sum.release(moment_sum(rows, self.row_norm * math.sqrt(BELOW)), noise)
         return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
 

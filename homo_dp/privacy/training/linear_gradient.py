@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from homo_dp.privacy.accounting.dp_event import DpEvent
@@ -30,10 +29,7 @@ from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradi
 from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
-
-_PIECE = 1 << 20  # numbers in hand at a time: many more are fetched from memory anew in every round
-_LANES = 4  # float64 numbers that rows start at a multiple of
-_MULTIPLE = 32  # rows that pieces are filled up to a multiple of: sigmoids take as many at once, and the rest otherwise
+from homo_dp.privacy.training.turned_rows import in_double, padded, piece_size, turned_rows
 
 
 def most_residual(loss: Loss) -> float:
@@ -109,7 +105,7 @@ class LinearGradient:
         if row_norm is not None:
             rows = rows * clip_factors(row_norms(rows), row_norm).to(rows.dtype).unsqueeze(1)
         self._width = rows.shape[1]
-        self._rows = _padded(rows)  # in the columns' own coordinates
+        self._rows = padded(rows)  # in the columns' own coordinates
         self._places = places_of(layer, _numbers_of(loss), ("linear gradient", loss))
         self._turned: Tensor | None = None  # in those of the transform
         self._transform: Tensor | None = None
@@ -129,18 +125,10 @@ class LinearGradient:
         return self.private_sum.party_sigma
 
     def turn(self, transform: Tensor) -> None:
-        """Take gradients in other coordinates from now on: rows @ transform, or around centres.
-
-        Centres are a vector, with the length of the column of ones behind: rows (x, 1) become (x - centres, length).
-        """
+        """Take gradients in other coordinates from now on, those of ``turned_rows``."""
         if self._transform is not None and transform.equal(self._transform):
             return
-        turned = self._rows.new_empty((len(self._rows), self._width), dtype=torch.float64)
-        for span, rows, _ in self._pieces(torch.arange(len(self._rows))):
-            turned[span] = _turned(rows, transform)[: len(turned[span])]
-        # A factor of zero does not silence what is not finite, so the row has to go too.
-        finite = turned.isfinite().all(dim=1, keepdim=True)
-        self._turned = turned if bool(finite.all()) else torch.where(finite, turned, 0.0)
+        self._turned = turned_rows(self._rows[:, : self._width], transform)
         self._lengths, self._transform = row_norms(self._turned), transform
 
     def run(self, steps: int, after_step: Callable[[], None]) -> None:
@@ -182,53 +170,33 @@ class LinearGradient:
         """Which rows, these in float64, and their labels; filled up to a size at which places do not matter."""
         if not len(drawn):
             return
-        count = -(-len(drawn) * self._rows.shape[1] // _PIECE)
-        size = -(-len(drawn) // count)
-        features = self._rows[:, : self._layer.in_features]
-        size = self._places.at_once(size + -size % _MULTIPLE, features, self._labels)
+        size, features = piece_size(len(drawn), self._rows.shape[1]), self._rows[:, : self._layer.in_features]
+        size = self._places.at_once(size, features, self._labels)
         everybody = len(drawn) == len(self._rows)
         for piece in torch.split(drawn, size):
             span = slice(int(piece[0]), int(piece[-1]) + 1) if everybody else piece
-            # A copy, since where a piece starts in memory may matter as much as where a row does.
-            rows = filled(self._rows[span], size).to(torch.float64, copy=True)
-            yield span, rows, filled(self._labels[span], size)
+            yield span, in_double(self._rows[span], size), filled(self._labels[span], size)
 
     def _columns(self) -> list[Tensor]:
         """Weight and bias, each with one row an output."""
         return [part.detach().reshape(self._layer.out_features, -1) for part in self._layer.parameters()]
 
 
-def _padded(columns: Tensor) -> Tensor:
-    """With zeros behind, up to a number of columns that fills registers."""
-    return F.pad(columns, (0, -columns.shape[1] % _LANES))
-
-
-def _turned(rows: Tensor, transform: Tensor) -> Tensor:
-    """Padded rows in other coordinates."""
-    if transform.dim() == 1:
-        rows, axes = rows[:, : len(transform)], transform.double()
-        return torch.cat([rows[:, :-1] - rows[:, -1:] * axes[:-1], rows[:, -1:] * axes[-1]], dim=1)
-    return wide_product(rows, _padded(transform.double().t()).t())
-
-
 def _outputs(rows: Tensor, weights: Tensor) -> Tensor:
     """What padded rows give under weights of one row an output."""
-    padded = _padded(weights.double())
-    return torch.mv(rows, padded[0]).unsqueeze(1) if len(padded) == 1 else wide_product(rows, padded.t())
+    table = padded(weights.double())
+    return torch.mv(rows, table[0]).unsqueeze(1) if len(table) == 1 else wide_product(rows, table.t())
 
 
 def _numbers_of(loss: Loss) -> Numbers:
-    """What sums are made of, in coordinates that are made up: for ``batch_invariance.py``."""
+    """What sums are made of beside the rows themselves: for ``batch_invariance.py``."""
 
     def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
         layer = linear_layer(module)
         if layer is None:
             raise ValueError("the copy of a model is another model")
-        rows = rows_of(layer, features)
-        transform = torch.randn(rows.shape[1], rows.shape[1], generator=torch.Generator().manual_seed(1))
         weights = torch.cat([part.detach().reshape(layer.out_features, -1) for part in layer.parameters()], dim=1)
-        rows = _padded(rows).double()
-        turned, residuals = _turned(rows, transform), output_gradient(loss, _outputs(rows, weights), labels)
-        return [turned, row_norms(turned), residuals, row_norms(residuals)]
+        residuals = output_gradient(loss, _outputs(padded(rows_of(layer, features)).double(), weights), labels)
+        return [residuals, row_norms(residuals)]
 
     return numbers

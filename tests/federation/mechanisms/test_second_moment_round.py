@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from homo_dp.config.load import load_config
 from homo_dp.core.errors import ConfigError
+from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
+from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, as_table, as_weights
 from homo_dp.federation.mechanisms.whitening import Whitening
+from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
+from homo_dp.models.registry import build_model
 from homo_dp.models.scoring import round_metrics
+from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.runs.simulation import RunOutcome, Simulation
 from tests.federation.small import small_config, small_mechanism, zeros
 
@@ -132,3 +138,43 @@ def test_few_rows_count_less_by_noise_than_by_rows() -> None:
 def test_a_network_has_no_second_moment(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.solver=second_moment"):
         ran(tmp_path, **{"model.name": "mlp"})
+
+
+def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tuple[Tensor, float]:
+    """What a party adds to a sum before its noise, in columns that the aggregator sent; and the sum's clip norm."""
+    keys = {"privacy.mechanism": "dp_fedsgd", "privacy.noise_multiplier": 4.0, "train.auto": False, "train.rounds": 5}
+    columns = {"train.row_norm": 1.001e-6, "train.column_share": 0.1, "train.column_passes": 2, "train.sample_rate": 1}
+    config = load_config(None, keys | columns | {"train.solver": "second_moment", "privacy.delta": 1e-7})
+    width = features.shape[1]
+    mechanism = build_mechanism(config, federation_facts(config, {"a": declared}, width + 1), noise_source(config))
+    model = build_model(config.model, (width,), (0, 1))
+    labels = torch.zeros(len(features)).long()
+    fit = build_fit(config, model, Table(features, labels), mechanism.facts.parties["a"])
+    fit.begin(dict(model.module.state_dict()) | {TRANSFORM: transform})
+    question = mechanism.sums[asked]
+    return mechanism.answer(fit, question).tensors[SUM], question.private_sum.clip_norm
+
+
+@pytest.mark.parametrize("asked", [2, 3])  # the second look at the columns, and the moment
+def test_rounding_in_columns_that_an_aggregator_made_moves_no_other_row(
+    asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows cancel in these columns, and one of ones multiplies what is left: 5.8 C where rows are rounded by place."""
+    monkeypatch.setattr(PrivateSum, "release", lambda self, total, noise: total)
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(100, generator=generator)
+    pairs = 1e6 * torch.exp2(-4 * torch.rand(50, generator=generator))
+    transform = torch.zeros(101, 101)
+    transform[order[0::2], 96] = transform[order[1::2], 96] = pairs
+    transform[100, 0] = 7e-7
+    signs = torch.randint(0, 2, (20_000, 50), generator=generator) * 2 - 1
+    values = torch.exp2(-10 * torch.rand(20_000, 50, generator=generator)) * signs
+    tried = torch.empty(20_000, 100)
+    tried[:, order[0::2]], tried[:, order[1::2]] = values, -values
+    twice = tried.repeat_interleave(2, 0).double()
+    places = (torch.cat([twice, torch.ones(40_000, 1)], 1) @ transform.double())[:, 96].reshape(-1, 2)
+    gaps = places[:, 1] - places[:, 0]
+    table = tried[torch.stack([gaps.argmax(), gaps.argmin()])].repeat(2500, 1)  # as place moves them, one way
+    whole, clip_norm = sum_of(table, transform, asked, len(table))
+    rest, _ = sum_of(table[1:], transform, asked, len(table))
+    assert float((whole - rest).norm()) <= clip_norm
