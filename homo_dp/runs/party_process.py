@@ -66,7 +66,7 @@ from homo_dp.runs.approval import check_rules, must_ask, wait_for_word
 from homo_dp.runs.masked_sums import party_sums
 from homo_dp.runs.outputs import Written, write_outputs
 from homo_dp.runs.plan_cost import given_away, party_budget
-from homo_dp.runs.preparatory_charges import check_learnt
+from homo_dp.runs.preparatory_charges import agree_to_price, check_learnt, price_of
 from homo_dp.runs.processes import (
     GO_ON,
     discreet,
@@ -229,7 +229,8 @@ class PartyProcess:
                 raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
             check_releases_cap(self.own, mechanism, party.plan)
             check_price(self.own, party.plan)
-            check_learnt(self.own, config, party.plan, self.run_id, self.ledger)
+            price = price_of(party)
+            check_learnt(self.own, config, party.plan, self.run_id, self.ledger, price)
         if party.charges_itself:
             planned = party.planned_charges()
             refusal = self.ledger.would_exceed(planned, party.settings.budget)
@@ -240,6 +241,10 @@ class PartyProcess:
         if must_ask(self.own):
             values = given_away(self.own, config, self.name, mechanism, party.plan)
             wait_for_word(folder.path, told, values, self.run_id, self.screen)
+        with (
+            _refusing()
+        ):  # others may have been agreed to since the first check, above all while the operator was asked
+            agree_to_price(self.own, config, party.plan, self.run_id, self.ledger, price)
         self.sealer.kinds = mechanism.kinds
         self._agreed = AgreedJob(config, federation, model, party)
         self._say_agreed(party)

@@ -13,6 +13,7 @@ from homo_dp.data.embedded import shipped_columns
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import compose, from_json
+from homo_dp.runs.preparatory_charges import PRICE
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.surviving import Victim, survive
 from tests.processes.zygote import Zygote
@@ -67,6 +68,9 @@ def check(folder: Path, *, masked: bool, counts: bool) -> None:
         assert len({row.run for row in rows}) == (3 if counts else 2)
         whole = compose(*(from_json(row.event) for row in rows))
         assert epsilon(whole, 1e-5).quoted <= 4.0
+        for run in {row.run for row in rows}:  # others count with their price while they are under way
+            price = from_json((folder / party / "state" / run / PRICE).read_text())
+            assert price == compose(*(from_json(row.event) for row in rows if row.run == run))
         own = json.loads((folder / party / "out" / "indicator.json").read_text())
         assert own["privacy"]["epsilon"] == pytest.approx(epsilon(whole, 1e-5).quoted, rel=1e-3)
         if counts:
