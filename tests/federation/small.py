@@ -54,7 +54,8 @@ def small_party(
     first = mechanism or small_mechanism(config, {name: len(rows)})
 
     def renew() -> tuple[LocalFit, Mechanism]:
-        model = build_model(config.model, (FEATURES,), (0, 1))
+        classes = None if config.model.task == "regression" else (0, 1)
+        model = build_model(config.model, (FEATURES,), classes)
         return build_fit(config, model, rows, first.facts.parties[name]), type(first)(config, first.facts, first.noise)
 
     privacy, caps = config.privacy, config.party.caps

@@ -317,9 +317,8 @@ class Mechanism(ABC):
         """Called at the aggregator when a round opens: the parties that take part in it."""
         return tuple(parties)
 
-    @property
-    def longest_update(self) -> float | None:
-        """The norm that no update of a training round can pass, by public numbers; None where updates are weights."""
+    def longest_update(self, weights: Weights) -> float | None:
+        """The norm that no update at these weights can pass, by public numbers; None where updates are weights."""
         return None
 
     def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:

@@ -105,8 +105,7 @@ class DpFedSgd(Mechanism):
     def masked_sum(self) -> PrivateSum | None:
         return None if self._share is None else self._sum(next(iter(self.facts.parties.values())))
 
-    @property
-    def longest_update(self) -> float | None:
+    def longest_update(self, weights: Weights) -> float | None:
         return self._sum(next(iter(self.facts.parties.values()))).longest
 
     @property

@@ -12,6 +12,8 @@ penalty on weights of columns as ``column_scales.py`` has them, without noise: n
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -28,6 +30,9 @@ from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.gradients.losses import output_gradient
 from homo_dp.privacy.moments import as_vector, second_moment, triangle_size
 
+_log = logging.getLogger(__name__)
+_MOST_VALUE = 1e3  # of a row: columns and pixels are within [-1, 1], what a model makes of an image is not far from it
+_MOST_WEIGHT = 1e12  # its square fits float32; a column that is not rounding (LEAST_SPREAD) has a far smaller one
 LEAST_SPREAD = 1e-12  # of a column, squared, or of the longest direction's: what is below is rounding
 _INVERSE: Final = "solver.inverse"
 _PENALTY: Final = "solver.penalty"
@@ -51,8 +56,22 @@ class ExactMoment:
     @property
     def sums(self) -> RoundSums:
         """What is asked before the first gradient."""
-        asked = ExactSum(triangle_size(self._width))
+        asked = ExactSum(triangle_size(self._width), longest=self._longest_row**2)
         return {FIRST: RoundSum(MOMENT, asked, "second moment of its rows, once, without noise")}
+
+    @property
+    def _longest_row(self) -> float:
+        """A norm that no row reaches, with its 1 for the bias; that of a mean of x x^T is at most its square."""
+        return _MOST_VALUE * math.sqrt(self._width)
+
+    def longest_gradient(self, weights: Weights) -> float:
+        """A norm that no mean gradient at these weights reaches: that of a row times that of its errors.
+
+        Errors of classes are at most sqrt(2) long; that of a target, which is within [-1, 1], is 2 (w x - y).
+        """
+        row = self._longest_row
+        squared = self._config.model.task == "regression"
+        return 2 * row * (1 + (row * float(as_table(weights).norm()) if squared else 0.0))
 
     def signature(self, weights: Weights) -> Signature:
         """Gradients are float64: the inverse makes rounding of narrow columns large."""
@@ -92,7 +111,8 @@ class ExactMoment:
         """The inverse of the mean second moment of all rows, by the weights of the parties.
 
         A party that did not answer may have all of its rows in one direction, as long as numbers of at most 1 let them
-        be. Directions in which there are no rows stay as they are.
+        be. Directions in which there are no rows stay as they are. Where there is no inverse (parts are finite, but
+        need not be of rows), steps are those of a run in which nobody answered.
         """
         heard = sum(self._weights[name] for name in parts)
         vector = sum((part.double() * (self._weights[name] / heard) for name, part in parts.items()), torch.zeros(()))
@@ -100,12 +120,13 @@ class ExactMoment:
         longest = torch.eye(self._width, dtype=torch.float64) * self._width
         moment = (1 - unheard) * second_moment(vector, self._width) + unheard * longest
         columns, lengths = self._columns(moment)
-        self._penalty = self._config.train.weight_decay * lengths
-        scaled = columns.t() @ (moment + self._config.train.learning_rate * self._penalty.diag()) @ columns
-        values, directions = torch.linalg.eigh(scaled)
-        inverses = torch.where(values > LEAST_SPREAD * values[-1], 1 / values, 0.0)
-        turned = columns @ directions
-        self._inverse = (turned * inverses) @ turned.t()
+        penalty = self._config.train.weight_decay * lengths
+        scaled = columns.t() @ (moment + self._config.train.learning_rate * penalty.diag()) @ columns
+        inverse = _inverse(scaled, columns)
+        if inverse is None:
+            _log.warning("the second moment of the parties has no inverse and is left out: steps are short ones")
+            return Combined(current, metrics={"discarded": 1.0}, discarded=True)
+        self._inverse, self._penalty = inverse, penalty
         return Combined(current)
 
     def _columns(self, moment: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +156,10 @@ class ExactMoment:
         rate = train.schedule.rate(train.learning_rate, round_number - 1, self._facts.rounds, train.weight_decay)
         table = as_table(current)
         gradient = as_table(weighted_mean(updates)) + self._penalty * table
-        return Combined(as_weights(table - rate * gradient @ self._steps(), current))
+        moved = table - rate * gradient @ self._steps()
+        if not float(moved.abs().max()) <= _MOST_WEIGHT:
+            _log.warning("round %d: a weight passed %g and is cut to it", round_number, _MOST_WEIGHT)
+        return Combined(as_weights(moved.clamp(-_MOST_WEIGHT, _MOST_WEIGHT), current))
 
     def _steps(self) -> Tensor:
         """What gradients are multiplied with; if nobody answered the first round, for numbers of at most 1."""
@@ -151,3 +175,15 @@ class ExactMoment:
         """Go on from what ``state`` gave."""
         if _INVERSE in state:
             self._inverse, self._penalty = state[_INVERSE].double(), state[_PENALTY].double()
+
+
+def _inverse(scaled: Tensor, columns: Tensor) -> Tensor | None:
+    """The inverse of a moment that was asked of ``columns``, in the rows' own; None where numbers do not allow one."""
+    try:
+        values, directions = torch.linalg.eigh(scaled)
+    except RuntimeError:  # LinAlgError, which torch does not export to type checkers: no eigenvalues were found
+        return None
+    inverses = torch.where(values > LEAST_SPREAD * values[-1], 1 / values, 0.0)
+    turned = columns @ directions
+    found = (turned * inverses) @ turned.t()
+    return found if bool(found.isfinite().all()) else None

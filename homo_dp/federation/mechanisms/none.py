@@ -72,6 +72,9 @@ class PlainAveraging(Mechanism):
     def update_signature(self, weights: Weights) -> Signature:
         return super().update_signature(weights) if self._moment is None else self._moment.signature(weights)
 
+    def longest_update(self, weights: Weights) -> float | None:
+        return None if self._moment is None else self._moment.longest_gradient(weights)
+
     @staticmethod
     def _plain(tensors: Weights) -> Release:
         return Release(tensors, event=None, sigma=0.0, relation="add_or_remove_one")

@@ -42,10 +42,10 @@ class ExactSum:
     """A sum without noise, for runs that are marked NOT PRIVATE; it has no event, so no private run can ask it."""
 
     dimension: int
+    longest: float  # a norm that no party's answer reaches: a longer one is refused, since it could end the run of all
     share: None = None
     sample_rate: float = 1.0
     party_sigma: float = 0.0
-    longest: float = math.inf
 
 
 @dataclass(frozen=True)

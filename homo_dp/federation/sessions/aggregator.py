@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from homo_dp.core.errors import MessageError
@@ -68,7 +69,8 @@ class Aggregator:
     Guarantees:
         - an update is used only if names, shapes, dtypes and finiteness match the model;
         - one update per party and round: a replay is ignored;
-        - where there are ``limits``, no party can move the weights to where the others refuse them;
+        - where there are ``limits``, no party can move the weights to where the others refuse them; weights that are
+          not finite are never sent, as all refuse them;
         - noise that the aggregator adds is charged to its ledger before the weights can be sent;
         - where the noise is the aggregator's, weights without event or noise are never published, unless the run is
           marked NOT PRIVATE.
@@ -167,10 +169,11 @@ class Aggregator:
 
     def _check_size(self, message: Message) -> None:
         """Refuse an update that is out of the range of weights, or of the sum of any table where sums are sent."""
-        limits, longest = self.settings.limits, self.mechanism.longest_update
-        if limits is None or self.mechanism.one_party_holds_all:
+        limits, most = self.settings.limits, self.mechanism.longest_update(self.weights)
+        if most is None and limits is not None:
+            most = limits.max_weight
+        if most is None or self.mechanism.one_party_holds_all:
             return
-        most = limits.max_weight if longest is None else longest
         for name, tensor in message.tensors.items():
             if largest_number(tensor) > most:
                 raise MessageError(f"tensor {name} from {message.sender}: holds a number above {most:g}")
@@ -230,7 +233,7 @@ class Aggregator:
     def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
         self._check_noise(combined)
-        moved = self.weights
+        moved, before = self.weights, self.server_optimizer.state()
         moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
         if moves and self.asked is not None:
             moved = combined.weights  # starting weights are not a step, so momentum does not see them
@@ -241,6 +244,11 @@ class Aggregator:
                 hooks := active_hooks()
             ) is not None:  # of a run made in Python: they see noised weights, and only those
                 moved = hooks.injected(self.round, moved)
+        if moves and not all(math.isfinite(largest_number(tensor)) for tensor in moved.values()):
+            log.warning("round %d: weights would not be finite, which parties refuse; it moves nothing", self.round)
+            self.server_optimizer.restore(before)  # or its momentum would spoil all later rounds
+            moves, moved = False, self.weights
+            combined = replace(combined, metrics={**combined.metrics, "discarded": 1.0})
         moved = self._within_limits(moved)
         if combined.event is not None:
             if self.before_charge is not None:

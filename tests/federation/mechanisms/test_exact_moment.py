@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from homo_dp.config.load import load_config
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, MessageError
 from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import PartyFacts, Update, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.none import PlainAveraging
 from homo_dp.federation.mechanisms.round_sums import SUM, ExactSum, RoundSum, RoundSums
-from homo_dp.federation.sessions.build import build_fit
+from homo_dp.federation.protocol.messages import Message
+from homo_dp.federation.sessions.build import build_aggregator, build_fit
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.errors import PrivacyError
-from tests.federation.small import FEATURES, small_config, small_mechanism, small_party, zeros
+from homo_dp.privacy.moments import as_vector, second_moment
+from tests.federation.small import FEATURES, RUN, small_config, small_mechanism, small_party, zeros
 
 PLAIN = {
     "privacy__mechanism": "none",
@@ -143,16 +145,112 @@ def test_a_restart_goes_on_with_the_same_steps() -> None:
     assert all(torch.equal(steps[0][name], steps[1][name]) for name in found.weights)
 
 
+REGRESSION = {
+    "model__name": "linear_regression",
+    "model__task": "regression",
+    "data__target_bounds": [-1, 1],
+    "train__learning_rate": 0.5,
+}
+
+
+class Invaded:
+    """A run of the real aggregator and an honest party beside one that sends what it likes."""
+
+    def __init__(self, folder: Path, **keys: Any) -> None:
+        config = small_config(**(PLAIN | {"train__rounds": 12} | keys))
+        rows = {"a": 100, "evil": 100}
+        table = narrow_table(100, 0, separable=False)
+        if config.model.task == "regression":
+            assert table.labels is not None
+            table = Table(table.features, table.labels.float())
+        self.aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, rows), None)
+        self.honest = small_party(config, folder, "a", small_mechanism(config, rows), table=table)
+
+    def ask(self) -> Weights:
+        """Open a round; what the honest party answered, which was taken."""
+        self.aggregator.start_round()
+        (question,) = (each for each in self.aggregator.broadcast() if each.recipient == "a")
+        answer = self.honest.handle(question)
+        assert answer is not None
+        assert answer.kind == "update"
+        self.aggregator.receive(answer)
+        return dict(answer.tensors)
+
+    def send(self, tensors: Weights) -> None:
+        number = self.aggregator.round
+        self.aggregator.receive(Message(RUN, number, "evil", "aggregator", "update", tensors))
+
+    def finish(self) -> None:
+        self.aggregator.finish_round()
+        weights = self.aggregator.weights.values()
+        assert all(bool(tensor.square().isfinite().all()) for tensor in weights)  # fedadam takes squares
+
+
+def filled(value: float) -> Weights:
+    return {name: torch.full(tensor.shape, value, dtype=torch.float64) for name, tensor in zeros().items()}
+
+
+@pytest.mark.parametrize("keys", [{}, REGRESSION])
+def test_numbers_that_no_rows_give_are_refused_and_cost_their_sender_the_round(
+    tmp_path: Path, keys: dict[str, Any]
+) -> None:
+    """A gradient of 1e300 made weights infinite, a moment of 1e308 has no eigenvalues: either ended the run of all."""
+    run = Invaded(tmp_path, **keys)
+    moment = torch.eye(FEATURES + 1, dtype=torch.float64)
+    moment[0, 1] = moment[1, 0] = 1e308
+    run.ask()
+    for size in (1.0, 1e-300):  # the other is 1e8
+        with pytest.raises(MessageError, match="the sum of any table"):
+            run.send({SUM: as_vector(moment * size)})
+    run.finish()
+    run.ask()
+    for value in (1e300, -1e30, 1e8):
+        with pytest.raises(MessageError, match="holds a number above"):
+            run.send(filled(value))
+    run.finish()
+
+
+@pytest.mark.parametrize("server", ["fedavg", "fedavgm", "fedadam"])
+@pytest.mark.parametrize("keys", [{}, REGRESSION])
+def test_the_longest_numbers_that_are_taken_end_no_run(tmp_path: Path, keys: dict[str, Any], server: str) -> None:
+    """The moment takes that of the honest party away, so that steps are as long as they get."""
+    run = Invaded(tmp_path, train__server_optimizer={"name": server}, **keys)
+    own = second_moment(run.ask()[SUM], FEATURES + 1)
+    run.send({SUM: as_vector(1e-11 * torch.eye(FEATURES + 1, dtype=torch.float64) - own)})
+    run.finish()
+    for _ in range(12):
+        run.ask()  # asserts that it takes the weights, and that its answer is taken
+        longest = run.aggregator.mechanism.longest_update(run.aggregator.weights)
+        assert longest is not None
+        run.send(filled(longest))
+        run.finish()
+
+
+def test_a_moment_without_an_inverse_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = narrow_table(100, 0, separable=False)
+    eigh = torch.linalg.eigh
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "eigh", lambda matrix: eigh(matrix * math.nan))  # does not converge
+        found = Run({"a": table})
+    assert not found.mechanism.state()
+    assert found.losses == Run({"a": table}, missing=("a",)).losses
+    assert found.losses[-1] < math.log(2)
+    asked, tiny = found.mechanism.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310  # 1 over it: infinite
+    combined = found.mechanism.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
+    assert combined.discarded
+    assert not found.mechanism.state()
+
+
 class Unnoised(DpFedSgd):
     """A mechanism that calls itself private and asks a sum without noise."""
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        return {1: RoundSum("second_moment", ExactSum(10), "X^T X")}
+        return {1: RoundSum("second_moment", ExactSum(10, longest=10.0), "X^T X")}
 
 
 def test_a_private_run_cannot_ask_a_sum_without_noise(tmp_path: Path) -> None:
     with pytest.raises(PrivacyError, match="has no noise"):
-        _ = RoundSum("second_moment", ExactSum(10), "X^T X").event
+        _ = RoundSum("second_moment", ExactSum(10, longest=10.0), "X^T X").event
     keys: dict[str, Any] = {"privacy__mechanism": "dp_fedsgd", "train__local_steps": None}
     config = small_config(**keys)
     mechanism = small_mechanism(config, {"a": 20})

@@ -68,6 +68,28 @@ def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None
     assert float(aggregator.weights["linear.bias"]) > 9.4e5  # so it was cut, and not thrown away
 
 
+def test_weights_that_are_not_finite_are_never_sent() -> None:
+    """Momentum carries weights of one party, each of them finite, beyond float32; later rounds go on without that."""
+    optimizer = {"name": "fedavgm", "momentum": 0.9}
+    aggregator = make(privacy__mechanism="none", privacy__noise_multiplier=None, train__server_optimizer=optimizer)
+    aggregator.receive(update("a", 3e38))
+    aggregator.receive(update("b", 3e38))
+    aggregator.finish_round()
+    aggregator.start_round()
+    aggregator.receive(update("a", 3e38, 2))
+    aggregator.receive(update("b", 3e38, 2))
+    assert aggregator.finish_round().metrics == {"discarded": 1.0}
+    assert float(aggregator.weights["linear.bias"]) == pytest.approx(3e38)
+    aggregator.start_round()
+    aggregator.receive(update("b", -3e38, 3))
+    aggregator.finish_round()
+    assert float(aggregator.weights["linear.bias"]) == pytest.approx(3e38)  # this step is too long, too
+    aggregator.start_round()
+    aggregator.receive(update("b", 0.0, 4))
+    aggregator.finish_round()
+    assert float(aggregator.weights["linear.bias"]) == pytest.approx(2.7e38)
+
+
 def test_weights_of_networks_are_cut_to_what_parties_take_of_networks() -> None:
     aggregator = limited(PartyLimits(max_network_weight=100.0))
     aggregator.receive(update("a", 5e5))
