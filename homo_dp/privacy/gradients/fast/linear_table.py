@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients
 from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
 from homo_dp.privacy.gradients.fast.linear import LayerInDouble, OneOutputGradients, one_output_layer
-from homo_dp.privacy.gradients.losses import Loss, output_gradient
+from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradient
 from homo_dp.privacy.gradients.row_sums import BELOW
 
 _MOST = 1 << 22  # numbers of a table that is kept: 16 MiB in float32
@@ -28,8 +28,8 @@ class OneOutputTable:
     """The rows of a table, ready for sums of clipped gradients.
 
     Guarantees:
-        - a sum is as that of OneOutputGradients, or none: batches that it takes in pieces, or that have a row which is
-          not finite, are left to it;
+        - a sum is as that of OneOutputGradients, or none: batches that it takes in pieces, or that have a row or a
+          gradient which is not finite, are left to it;
         - rows are copied, so that nobody can change one behind the length that it is clipped by.
     """
 
@@ -37,6 +37,7 @@ class OneOutputTable:
         self, module: nn.Linear, loss: Loss, max_grad_norm: float, gradients: OneOutputGradients, table: _Table
     ) -> None:
         self._layer, self._loss, self._gradients, self._table = LayerInDouble(module), loss, gradients, table
+        self._bounded = loss is binary_logistic  # its gradient is finite wherever the output is a number
         features, labels = table
         self._count, self._multiple = features.shape[0], rows_multiple([module.weight])
         # One row more, of zeros and with a bound of zero, fills up batches.
@@ -75,6 +76,8 @@ class OneOutputTable:
                 torch.index_select(self._beside, 0, numbers, out=beside)
                 from_table.copy_(torch.index_select(self._rows, 0, numbers, out=short))
                 gradient = output_gradient(self._loss, self._layer.outputs(rows), labels)
+                if not self._bounded and not all_finite(gradient):  # clamped, such a row would count
+                    return None
                 total.addmv_(across, gradient.clamp(least, most), beta=int(index > 0))
                 norms.append(functools.partial(self._norms, gradient, piece))
         return norms if all_finite(total) else None
@@ -106,8 +109,11 @@ def table_of(
 ) -> OneOutputTable | None:
     """The table, ready, where a model is trained by OneOutputGradients and its rows are few enough to keep twice."""
     layer = one_output_layer(module)
-    short = features.dtype is torch.float32 and features.device.type == "cpu"  # lengths are finite where rows are
-    fits = short and 0 < features.numel() <= _MOST and labels.numel() == features.shape[0]
-    if layer is None or not fits or not isinstance(gradients, OneOutputGradients):
+    if layer is None or not isinstance(gradients, OneOutputGradients):
+        return None
+    # Lengths, and gradients times them, are finite where rows, labels and weights are. Labels may be whole numbers.
+    short = features.dtype is layer.weight.dtype is torch.float32 and labels.dtype is not torch.float64
+    fits = 0 < features.numel() <= _MOST and labels.numel() == features.shape[0]
+    if not short or not fits or features.device.type != "cpu":
         return None
     return OneOutputTable(layer, loss, max_grad_norm, gradients, (features.detach(), labels.detach()))

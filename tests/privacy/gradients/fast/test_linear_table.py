@@ -104,6 +104,38 @@ def test_rows_of_float64_are_left_to_the_gradients() -> None:
     assert table_of(layer, binary_logistic, 1.0, gradients, rows.double(), labels) is None
 
 
+def moved_by_the_first(rows: Tensor, labels: Tensor, loss: Loss, weight: float) -> float:
+    """How far a row moves the sum, over the clip norm, under these weights."""
+    sums = []
+    for start in (0, 1):
+        layer, count = nn.Linear(4, 1), len(rows) - start
+        training = PrivateTraining(
+            layer,
+            torch.optim.SGD(layer.parameters(), lr=0.1),
+            loss,
+            rows[start:],
+            labels[start:],
+            sampler=PoissonSampler(count, 1.0),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            noise=SeededNoise(1),
+        )
+        nn.init.constant_(layer.weight, weight)  # as a step at a huge rate leaves it
+        training._sum_clipped(torch.arange(count))
+        sums.append(training._sum)
+    return float((sums[0] - sums[1]).norm())
+
+
+@pytest.mark.parametrize("loss", [binary_logistic, squared_error])
+@pytest.mark.parametrize(("label", "weight"), [(1e300, 1.0), (1.7e308, 1.0), (0.0, math.inf), (0.0, -math.inf)])
+def test_a_row_that_is_not_finite_does_not_decide_what_others_add(loss: Loss, label: float, weight: float) -> None:
+    """It sends the batch to the gradients, which leave out rows of an infinite gradient: 193 C went with it."""
+    rows = torch.full((193, 4), 1e10)  # without the first no row of zeros fills up the batch, which infinity makes NaN
+    rows[0, 0] = math.nan
+    dtype = torch.float64 if label else torch.float32
+    assert moved_by_the_first(rows, torch.full((193,), label, dtype=dtype), loss, weight) <= 1.0
+
+
 def test_rows_that_change_afterwards_do_not_pass_the_bound() -> None:
     """Had the rows themselves been kept, clipped by a length of before, the sum would be 1e6 long."""
     rows, labels = torch.ones(1, 2), torch.zeros(1)
