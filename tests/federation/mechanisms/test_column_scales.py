@@ -254,11 +254,14 @@ def ran(keys: dict[str, Any]) -> tuple[Simulation, RunOutcome, float]:
     return found, outcome, round_metrics(outcome.model.module, outcome.model.task, found.test_tables)["test_auc"] or 0.0
 
 
+@pytest.mark.parametrize("passes", [None, 3])
 @pytest.mark.parametrize("secure", [False, True])
-def test_wide_bounds_cost_nothing(tmp_path: Path, secure: bool) -> None:
+def test_wide_bounds_cost_nothing(tmp_path: Path, secure: bool, passes: int | None) -> None:
     """AUC without privacy is 0.93; without scales of columns the same run stays at about 0.8."""
-    found, outcome, area = ran(wide_table(tmp_path) | {"privacy.secure_aggregation": secure})
+    asked = {} if passes is None else {"train.column_passes": passes}
+    found, outcome, area = ran(wide_table(tmp_path) | {"privacy.secure_aggregation": secure} | asked)
     assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 1.0
     rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
-    assert [row.kind for row in rows][:5] == [COLUMNS] * 3 + ["second_moment", "update"]
+    count = passes or 1
+    assert [row.kind for row in rows][: count + 2] == [COLUMNS] * count + ["second_moment", "update"]
     assert area > 0.9
