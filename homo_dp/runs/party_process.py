@@ -241,9 +241,7 @@ class PartyProcess:
         if must_ask(self.own):
             values = given_away(self.own, config, self.name, mechanism, party.plan)
             wait_for_word(folder.path, told, values, self.run_id, self.screen)
-        with (
-            _refusing()
-        ):  # others may have been agreed to since the first check, above all while the operator was asked
+        with _refusing():  # again: others may have been agreed to since, above all while the operator was asked
             agree_to_price(self.own, config, party.plan, self.run_id, self.ledger, price)
         self.sealer.kinds = mechanism.kinds
         self._agreed = AgreedJob(config, federation, model, party)
