@@ -89,14 +89,10 @@ class ColumnRound:
 
     def answer(self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource) -> Release:
         """This party's part; of rows in the columns that came with the weights, where some did."""
-        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
         from homo_dp.privacy.training.turned_rows import turned_rows
 
-        layer = linear_layer(fit.model)
-        if layer is None:
-            raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
         private_sum = asked.private_sum
-        rows = rows_of(layer, fit.features).cpu()
+        rows = fit.linear_rows()
         rows = rows if columns is None else turned_rows(rows, columns)
         total = torch.zeros(private_sum.dimension, dtype=torch.float64)
         # What sums round is left below the norm, as for gradients.

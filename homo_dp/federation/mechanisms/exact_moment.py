@@ -96,13 +96,8 @@ class ExactMoment:
 
     def _rows(self, fit: LocalFit) -> Tensor:
         """This party's rows with a 1 for the bias, float64; made once."""
-        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
-
         if self._held is None or self._held[0] is not fit:
-            layer = linear_layer(fit.model)
-            if layer is None:
-                raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
-            self._held = fit, rows_of(layer, fit.features).cpu().double()
+            self._held = fit, fit.linear_rows().double()
         return self._held[1]
 
     # --- at the aggregator ---

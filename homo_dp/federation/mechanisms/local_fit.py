@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.config.schema import TrainConfig
+from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import keep_compiler_out
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.train_hooks import BOUNDS_THE_RESULT, HookContext, HookedSteps, active_hooks
@@ -82,6 +83,15 @@ class LocalFit:
         if hooked is not None:
             hooked.end()
         return mechanism.after_fit(self)
+
+    def linear_rows(self) -> Tensor:
+        """The rows as a linear model multiplies them, for sums over rows of solver second_moment."""
+        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+
+        layer = linear_layer(self.model)
+        if layer is None:
+            raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
+        return rows_of(layer, self.features).cpu()
 
     def metric_parts(self, metrics: ReleasedMetrics) -> Iterator[Tensor]:
         """What the test rows add to the sum of released metrics, with the weights that are in the model."""

@@ -86,13 +86,9 @@ class MomentRound:
         """This party's part of one of the sums."""
         if self.columns is not None and asked.name == COLUMNS:
             return self.columns.answer(fit, asked, fit.start.get(TRANSFORM), noise)
-        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
         from homo_dp.privacy.training.turned_rows import turned_rows
 
-        layer = linear_layer(fit.model)
-        if layer is None:
-            raise ConfigError("train.solver=second_moment: needs a linear model; use solver: sgd")
-        rows = rows_of(layer, fit.features).cpu()
+        rows = fit.linear_rows()
         if self.columns is not None:
             rows = turned_rows(rows, fit.start[TRANSFORM])
         if self._with_target:

@@ -3,7 +3,6 @@
 import itertools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,14 @@ from torch import Tensor, nn
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
+from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.mechanisms.column_scales import COLUMNS, MOST_SCALE, ROOM, WHOLE, ColumnRound
+from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, share_noise
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, MomentRound
 from homo_dp.federation.sessions.build import federation_facts
 from homo_dp.models.scoring import round_metrics
+from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.runs.simulation import RunOutcome, Simulation
 
@@ -56,9 +58,9 @@ def round_of(width: int, rows: int, outputs: int = 1, levels: tuple[int, ...] = 
     )
 
 
-def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> Any:
-    model = nn.Linear(features.shape[1], outputs, bias=bias)
-    return SimpleNamespace(model=model, features=features, labels=labels, start={})
+def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> LocalFit:
+    model, facts = nn.Linear(features.shape[1], outputs, bias=bias), PartyFacts("a", len(features), 1, 1, 1.0)
+    return LocalFit(model, binary_logistic, features, labels, facts, config_of().train, torch.Generator())
 
 
 def answered(found: ColumnRound, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> Tensor:
