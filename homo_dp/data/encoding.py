@@ -5,6 +5,7 @@ What it does to a row follows from public declarations only (`columns.py`), and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _ROW_BLOCK = 16_384  # rows turned at a time: they stay in the processor's cache
 _PIXEL_BLOCK = 4096  # images scaled at a time: bounds the float64 copy
+FLAG = (0.0, 1.0)  # bounds of numbers that are mostly 0 or 1
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,13 @@ class Encoding:
     Guarantees:
         - row i of the tensor depends on row i of the table and on public declarations only;
         - every feature lies in [-1, 1]; a value that is not finite is refused, never passed through.
+
+    >>> import pandas as pd
+    >>> ages = Encoding((Numeric("age", 0, 100),), Label("y", (0, 1)), squares=True)
+    >>> ages.encode(pd.DataFrame({"age": [0, 50, 75]}))
+    tensor([[-1.0000,  1.0000],
+            [ 0.0000, -0.5000],
+            [ 0.5000, -0.1250]])
     """
 
     columns: tuple[Column, ...]
@@ -51,6 +60,7 @@ class Encoding:
     missing_values: tuple[str, ...] = MISSING_VALUES
     shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
     pixel_bounds: tuple[float, float] | None = None  # set where rows come from an image file, not from columns
+    squares: bool = False  # whether a square of each number stands behind the columns
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -62,12 +72,32 @@ class Encoding:
                 raise DataError("an image encoding needs a shape (data.image.shape)")
         elif not self.columns:
             raise DataError("no feature column is left; check data.use, data.drop and data.columns")
+        if self.squares and self.shape is not None:
+            raise DataError("data.squares=true: squares are of the columns of a table, not of images; leave it out")
         if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
             raise DataError(f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns")
 
     @property
     def width(self) -> int:
-        return sum(column.width for column in self.columns) if self.columns else math.prod(self.shape or ())
+        if not self.columns:
+            return math.prod(self.shape or ())
+        return self._columns_width + len(self.squared)
+
+    @property
+    def squared(self) -> tuple[int, ...]:
+        """The places of the numbers whose squares stand behind the columns; a flag's square says nothing."""
+        if not self.squares:
+            return ()
+        ends = itertools.accumulate(column.width for column in self.columns)
+        return tuple(
+            end - column.width
+            for column, end in zip(self.columns, ends, strict=True)
+            if isinstance(column, Numeric) and (column.low, column.high) != FLAG
+        )
+
+    @property
+    def _columns_width(self) -> int:
+        return sum(column.width for column in self.columns)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -121,6 +151,8 @@ class Encoding:
         for column in self.columns:
             found[column.name] = column.write(frame[column.name], cells, block[at : at + column.width])
             at += column.width
+        for place, out in zip(self.squared, block[at:], strict=True):
+            _write_squares(block[place], out)
         if strays is not None:
             strays.add(len(frame), found)
         # Of NumPy, which asks for huge pages: torch pays for small ones as much as for reading the table.
@@ -128,6 +160,15 @@ class Encoding:
         for start in range(0, len(frame), _ROW_BLOCK):
             rows[start : start + _ROW_BLOCK] = block[:, start : start + _ROW_BLOCK].T
         return torch.from_numpy(rows).reshape(len(frame), *self.input_shape)
+
+    def append_squares(self, features: torch.Tensor) -> torch.Tensor:
+        """What `encode` gives, from the rows that it gives without squares, bit by bit."""
+        plain, width = features.numpy(), self._columns_width
+        rows = np.empty((len(plain), self.width), dtype=np.float32)
+        rows[:, :width] = plain
+        for place, out in zip(self.squared, range(width, self.width), strict=True):
+            _write_squares(rows[:, place], rows[:, out])
+        return torch.from_numpy(rows)
 
     def encode_images(self, pixels: np.ndarray, source: str = "images", *, start: int = 0) -> torch.Tensor:
         """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
@@ -182,6 +223,7 @@ class Encoding:
             "missing_values": list(self.missing_values),
             "shape": None if self.shape is None else list(self.shape),
             "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
+            **({"squares": True} if self.squares else {}),  # else as before there were squares, and of the same digest
         }
 
     @staticmethod
@@ -197,11 +239,22 @@ class Encoding:
                 missing_values=tuple(str(text) for text in raw["missing_values"]),
                 shape=None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"]),
                 pixel_bounds=_pair(raw["pixel_bounds"]),
+                squares=bool(raw.get("squares", False)),
             )
         except DataError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise DataError(f"the column description is damaged ({type(error).__name__}: {error})") from None
+
+
+def _write_squares(numbers: np.ndarray, out: np.ndarray) -> None:
+    """The second Legendre polynomial (3 x^2 - 1) / 2: of mean 0, and orthogonal to x, for x spread evenly on [-1, 1].
+
+    One operation after the other, each rounded by itself: a fused one would round the numbers at an array's end apart.
+    """
+    np.multiply(numbers, numbers, out=out)
+    out *= 1.5
+    out -= 0.5
 
 
 def missing_columns(names: Sequence[str]) -> str:

@@ -33,7 +33,10 @@ def public_encoding(config: Config) -> Encoding:
         names += [column.name for column in shipped_columns(shipped)]
     names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]
     if not (set(names) - {data.label, data.id, data.party_column, data.user_column, data.split_column}):
-        raise DataError("data.columns: no column is described; the aggregator needs the columns that all parties use")
+        raise DataError(
+            "data.columns: is empty; without reading a table the features are known only if it lists the columns that "
+            "all parties use, or if data.image.shape gives the shape of images"
+        )
     if data.embedded is not None and data.columns_from is None:
         config = config.model_copy(update={"data": data.model_copy(update={"columns_from": data.embedded})})
     return table_encoding(config, list(dict.fromkeys(names)), "data.columns")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING
 
 from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Level
-from homo_dp.data.declared import described_names, feature_columns, is_pattern, label_of, wants_images
-from homo_dp.data.embedded import shipped_columns
+from homo_dp.data.declared import is_pattern
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file, is_there
 from homo_dp.data.parties import file_encoding, load_federation
@@ -57,25 +55,5 @@ def _file_that_says(data: DataConfig) -> str | None:
 
 def public_shape(config: Config) -> tuple[tuple[int, ...], tuple[Level, ...] | None]:
     """Input shape and classes of the model, from the declared columns or image shape."""
-    data = config.data
-    if data.embedded is not None and not data.files:
-        federation = load_federation(config)
-        return federation.input_shape, federation.classes
-    if data.image is not None and data.image.shape is not None:
-        shape = tuple(data.image.shape)
-        return (shape if wants_images(config) else (prod(shape),)), label_of(config).classes
-    described_by = _file_that_says(data)
-    if described_by is not None:
-        encoding = file_encoding(config, described_by)
-        return encoding.input_shape, encoding.classes
-    names = [*described_names(data), data.label]
-    if data.columns_from is not None:
-        names += [column.name for column in shipped_columns(data.columns_from)]
-    names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]
-    columns = feature_columns(data, list(dict.fromkeys(names)), "data.columns")
-    if not columns:
-        raise ConfigError(
-            "data.columns: is empty; without reading a table the features are known only if it lists them, or if "
-            "data.image.shape gives the shape of images"
-        )
-    return (sum(column.width for column in columns),), label_of(config).classes
+    encoding = declared_encoding(config)
+    return encoding.input_shape, encoding.classes

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from homo_dp.core.errors import DataError
-from homo_dp.data.columns import Categorical, Label, Numeric
+from homo_dp.data.columns import Categorical, Date, Label, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.unexpected_values import Strays
 from tests.data.parts import BINARY, encoding
@@ -103,6 +103,74 @@ def test_encoding_survives_json() -> None:
         assert Encoding.from_json(each.to_json()) == each
 
 
+MIXED = (
+    Numeric("age", 0, 100, "middle", indicator=True),
+    Numeric("smokes", 0, 1),  # bounds of a flag, whose square says nothing
+    Categorical("sex", ("f", "m")),
+    Date("visit", "2020-01-01", "2020-12-31"),
+    Numeric("income", -50, 50),
+)
+
+
+def people(rows: int) -> pd.DataFrame:
+    draw = np.random.default_rng(rows)
+    found = {"age": draw.uniform(-10, 110, rows), "smokes": draw.integers(0, 2, rows), "sex": draw.choice(["f"], rows)}
+    return pd.DataFrame({**found, "visit": "2020-07-01", "income": draw.normal(0, 30, rows)})
+
+
+def test_squares_of_numbers_stand_behind_the_columns() -> None:
+    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
+    frame = pd.DataFrame({"age": [75, None], "smokes": 1, "sex": "f", "visit": "2020-07-01", "income": [50, -20]})
+    rows = squared.encode(frame)
+    assert (squared.width, squared.input_shape, rows.shape) == (plain.width + 2, (plain.width + 2,), (2, 11))
+    assert rows[:, :-2].equal(plain.encode(frame))
+    assert rows[:, -2:].tolist() == [[-0.125, 1.0], [-0.5, pytest.approx((3 * 0.4**2 - 1) / 2)]]
+    assert squared.levels_of_columns == plain.levels_of_columns
+    even = np.linspace(0, 100, 10_001)
+    ages = encoding(Numeric("age", 0, 100), squares=True).encode(pd.DataFrame({"age": even})).double()
+    assert ages[:, 1].mean() == pytest.approx(0, abs=1e-3)
+    assert (ages[:, 0] * ages[:, 1]).mean() == pytest.approx(0, abs=1e-6)
+    assert (float(ages[:, 1].min()), float(ages[:, 1].max())) == (-0.5, 1.0)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 33, 16_385])
+def test_a_square_has_the_same_bits_wherever_its_row_stands(rows: int) -> None:
+    """Of any number of rows, from any of them on, and if squares are appended to rows that have none."""
+    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
+    frame = people(rows)
+    whole = squared.encode(frame)
+    appended = squared.append_squares(plain.encode(frame))
+    assert appended.dtype == torch.float32
+    assert appended.is_contiguous()
+    assert appended.equal(whole)
+    assert squared.squared == (0, 8)
+    exact = whole[:, [0, 8]].numpy()
+    by_one = np.array(
+        [[np.float32(np.float32(x * x) * np.float32(1.5)) - np.float32(0.5) for x in row] for row in exact]
+    )
+    assert whole[:, -2:].equal(torch.from_numpy(by_one))
+    for start in range(min(rows, 20)):
+        assert squared.encode(frame[start:]).equal(whole[start:])
+        assert squared.append_squares(plain.encode(frame)[start:]).equal(whole[start:])
+    for row in range(min(rows, 20)):
+        assert squared.encode(frame[row : row + 1]).equal(whole[row : row + 1])
+
+
+def test_images_have_no_squares() -> None:
+    with pytest.raises(DataError, match=r"data\.squares=true: squares are of the columns of a table, not of images"):
+        Encoding((), BINARY, shape=(1, 2, 2), pixel_bounds=(0.0, 255.0), squares=True)
+    with pytest.raises(DataError, match=r"data\.squares"):
+        encoding(*(Numeric(name, 0, 16) for name in "abcd"), shape=(1, 2, 2), squares=True)
+
+
+def test_an_encoding_without_squares_is_written_as_before_there_were_any() -> None:
+    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
+    assert squared.to_json() == plain.to_json() | {"squares": True}
+    assert "squares" not in plain.to_json()
+    assert Encoding.from_json(json.dumps(squared.to_json())) == squared
+    assert Encoding.from_json(plain.to_json()) == plain
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -111,7 +179,10 @@ json_values = st.recursive(
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
-@given(key=st.sampled_from(["columns", "label", "id", "missing_values", "shape", "pixel_bounds"]), value=json_values)
+@given(
+    key=st.sampled_from(["columns", "label", "id", "missing_values", "shape", "pixel_bounds", "squares"]),
+    value=json_values,
+)
 def test_damaged_json_is_a_data_error_or_an_encoding(key: str, value: Any) -> None:
     raw = encoding(Numeric("n", 0, 1)).to_json() | {key: value}
     with suppress(DataError):

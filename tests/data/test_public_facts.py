@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
 from tests.data.parts import COLUMNS, config, save
 
@@ -41,7 +41,7 @@ def test_an_image_is_flat_unless_the_model_wants_its_shape() -> None:
 
 
 def test_no_column_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"data\.columns: is empty"):
+    with pytest.raises(DataError, match=r"data\.columns: is empty"):
         public_shape(config(files={"a": "gone.csv"}, classes=[0, 1]))
 
 

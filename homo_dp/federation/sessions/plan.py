@@ -175,8 +175,8 @@ def check_encoding(plan: PlanJson, encoding: Mapping[str, Any]) -> None:
     if encoding_digest(encoding) != plan["encoding"]:
         raise PlanRefused(
             "columns",
-            "data.columns: columns, bounds, levels, classes or label differ from the aggregator's; leave them out here "
-            "to take the aggregator's, or agree on one description",
+            "data.columns: columns, bounds, levels, squares, classes or label differ from the aggregator's; leave them "
+            "out here to take the aggregator's, or agree on one description",
         )
 
 

@@ -7,6 +7,7 @@ import pytest
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import DataError
+from homo_dp.data.public_encoding import public_encoding
 from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.sessions.plan import (
     PlanRefused,
@@ -19,6 +20,7 @@ from homo_dp.federation.sessions.plan import (
     facts_for_party,
     make_plan,
 )
+from homo_dp.federation.sessions.plan_schema import read_plan
 from tests.federation.small import small_mechanism
 
 ENCODING = {"columns": [1], "label": "y", "id": "id"}
@@ -160,6 +162,41 @@ def test_other_columns_than_the_aggregators_are_refused_whatever_the_id_is_calle
     check_encoding(plan, ENCODING | {"id": "patient"})
     with pytest.raises(PlanRefused, match=r"data\.columns"):
         check_encoding(plan, ENCODING | {"columns": [2]})
+
+
+def test_squares_are_in_a_plan_only_where_they_are_taken() -> None:
+    plain, asked = plan_of(), plan_of(data__squares=True)
+    assert plain == plan_of(data__squares=False)  # so that kept plans of before there were squares are the same job
+    assert "squares" not in plain["data"]
+    assert asked["data"] == plain["data"] | {"squares": True}
+    assert read_plan(asked)["data"]["squares"] is True
+    assert "squares" not in read_plan(plain)["data"]
+    assert difference(plain, asked) == "data.squares=None became True"
+
+
+@pytest.mark.parametrize(("own", "there", "fits"), [(None, True, True), (False, False, False), (True, True, True)])
+def test_squares_are_taken_from_the_plan_unless_the_party_states_its_own(
+    own: bool | None, there: bool, fits: bool
+) -> None:
+    asked = config(data__columns_from="breast_cancer", data__squares=True)
+    plan = make_plan(asked, {"a": 100}, public_encoding(asked).to_json())
+    agreed = agree(config(data__files={"a": "a.csv"}, data__squares=own), plan)
+    found = public_encoding(agreed)
+    assert (bool(agreed.data.squares), found.squares) == (there, there)
+    if fits:
+        check_encoding(plan, found.to_json())
+        return
+    with pytest.raises(PlanRefused, match=r"squares, classes or label differ from the aggregator's"):
+        check_encoding(plan, found.to_json())
+
+
+def test_a_party_that_states_squares_refuses_a_plan_without_them() -> None:
+    asked = config(data__columns_from="breast_cancer")
+    plan = make_plan(asked, {"a": 100}, public_encoding(asked).to_json())
+    stated = agree(config(data__files={"a": "a.csv"}, data__squares=True), plan)
+    with pytest.raises(PlanRefused, match="squares"):
+        check_encoding(plan, public_encoding(stated).to_json())
+    check_encoding(plan, public_encoding(agree(config(data__squares=False), plan)).to_json())
 
 
 def test_facts_hold_what_was_declared_and_nothing_else() -> None:
