@@ -21,8 +21,7 @@ EXAMPLES = """examples:
 
 CONFIG = """\
 # A federation in one process; all keys and defaults: docs/config.md. Run: homo-dp train --config {typed}/config.yaml
-model:
-  name: {model}            # or mlp, linear_regression; see docs/models.md
+{model}
 {data}
 privacy:
   target_epsilon: {epsilon:g}        # what the whole run may cost each party: 1 is strong, 8 is weak
@@ -38,6 +37,12 @@ output:
 tracking:
   enabled: false           # true: runs go to MLflow, which `homo-dp ui` shows
 """
+CLASSES = """\
+# model.name is left out: classes get logistic regression, with squares of the numbers where rows and epsilon are enough
+# for them (docs/auto.md). A name is taken as it is, for example model: {name: mlp}; see docs/models.md"""
+NUMBERS = """\
+model:
+  name: linear_regression  # or mlp with task: regression; see docs/models.md"""
 README = """\
 # {name}
 
@@ -94,7 +99,7 @@ def write_project(
     folder: Path, tables: dict[str, str], label: str | None, epsilon: float
 ) -> tuple[list[Path], tuple[str, ...]]:
     """Write config, README and party folders; the files, and what was guessed. Nothing is left if a table is bad."""
-    model = "logistic_regression"
+    model = CLASSES
     guesses: tuple[str, ...] = ()
     if tables:
         data, model, guesses = _drafted(tables, label)
@@ -129,7 +134,7 @@ def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str, tuple
     guesses = tuple(f"{line.partition('; --')[0]}; change it in config.yaml if it is wrong" for line in found.guesses)
     files = "\n".join(f"    {yaml_line(party)}: {yaml_line(path)}" for party, path in tables.items())
     head, _, rest = text.partition("data:\n")
-    model = "linear_regression" if "\n  target_bounds:" in text else "logistic_regression"
+    model = NUMBERS if "\n  target_bounds:" in text else CLASSES
     return f"{head}data:\n  files:\n{files}\n{rest}", model, guesses
 
 

@@ -88,22 +88,27 @@ class AggregatorProcess:
         self.screen = screen
         self._open_transport = open_end
         self.run_id = run_name(config)
+        fields = mechanism_class(chosen_mechanism(config)).message_fields
+        self.sealer = aggregator_sealer(config, extended(KINDS, fields))
+        self._allowed = self.sealer.limits
+        self._read_columns()
+        self.tracker = open_tracker(config)
+        self.ledger: Ledger | None = None
+        self.found: Results | None = None  # of a run that asks, once it is over
+
+    def _read_columns(self) -> None:
+        """Make what depends on the columns: their encoding, the test rows, the model and how large a message may be."""
+        config = self.config
         self.encoding: Encoding = public_encoding(config)
         self.test = public_table(config, self.encoding)
         self.model: BuiltModel = trained_model(config, self.encoding.input_shape, self.encoding.classes)
         if self.test is not None:
             self.test = with_features(self.model.module, self.test)
-        found = mechanism_class(chosen_mechanism(config))
-        private = config.private and found.private
+        private = config.private and mechanism_class(chosen_mechanism(config)).private
         self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
-        fields = found.message_fields
-        self.sealer = aggregator_sealer(config, extended(KINDS, fields))
         # Bounds the memory that a party can make this process take: an update is as large as the model.
         needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
-        self.sealer.limits = replace(self.sealer.limits, bytes=min(self.sealer.limits.bytes, needed))
-        self.tracker = open_tracker(config)
-        self.ledger: Ledger | None = None
-        self.found: Results | None = None  # of a run that asks, once it is over
+        self.sealer.limits = replace(self._allowed, bytes=min(self._allowed.bytes, needed))
 
     def run(self) -> int:
         """The whole life of the process; the exit code."""
@@ -208,7 +213,10 @@ class AggregatorProcess:
     def _settle(self, rows: Mapping[str, int | None]) -> None:
         """Fill in what ``train.auto`` chooses; the same again after a restart, by the same counts."""
         found = settled(self.config, self.encoding, rows)
+        chosen = found.config.data.squares != self.config.data.squares
         self.config = found.config
+        if chosen:
+            self._read_columns()
         for note in found.notes:
             self.screen.line(note)
 

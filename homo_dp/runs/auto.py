@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from homo_dp.config.layers import get, put, split_key
@@ -16,10 +16,11 @@ from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
 from homo_dp.federation.mechanisms.round_sums import noise_of_share
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
+from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
 from homo_dp.privacy.private_sum import NoiseShare
-from homo_dp.runs.auto_rules import Choice, PublicFacts, choose
+from homo_dp.runs.auto_rules import Choice, PublicFacts, choose, takes_squares
 
 # Who sets one of these chooses for himself, unless train.auto says otherwise.
 TRAIN_KNOBS = ("learning_rate", "rounds", "batch_size", "sample_rate", "local_steps", "local_epochs", "optimizer")
@@ -64,11 +65,22 @@ def chosen_mechanism(config: Config) -> str:
 
 
 def with_model(config: Config) -> Config:
-    """The config with a model for images, where the rules choose and nobody named one."""
-    if not is_auto(config) or "name" in config.model.model_fields_set or not _fixed_features_suit(config):
+    """The config with what is known before any table is read.
+
+    That is a model for images, where the rules choose and nobody named one, and squares of numbers where the model that
+    is continued has them.
+    """
+    found: dict[str, Any] = {}
+    continued = config.train.init_from
+    if continued is not None and config.data.squares is None and read_card(continued).encoding.get("squares"):
+        found["data.squares"] = True
+    if is_auto(config) and "name" not in config.model.model_fields_set and _fixed_features_suit(config):
+        found["model.name"] = OF_IMAGES
+    if not found:
         return config
     tree = config.model_dump(mode="json", exclude_unset=True)
-    put(tree, ("model", "name"), OF_IMAGES)
+    for key, value in found.items():
+        put(tree, split_key(key), value)
     return config_from(tree)
 
 
@@ -100,12 +112,22 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
     if not is_auto(config):
         return Settled(config)
     mechanism = chosen_mechanism(config)
-    facts = public_facts(config, encoding, rows)
     solver = config.train.solver
     if solver == "auto" and (_sgd_numbers(config) or _local_steps(config, mechanism)):
         solver = "sgd"  # its numbers are in the columns' own coordinates
-    choice = choose(facts, mechanism, solver)
-    return Settled(_filled(config, mechanism, choice), _notes(config, mechanism, choice))
+    if mechanism in (CHOSEN, "none") and solver != "sgd":
+        encoding = _squared_by_rule(config, encoding, rows)
+    choice = choose(public_facts(config, encoding, rows), mechanism, solver)
+    return Settled(_filled(config, mechanism, choice, encoding), _notes(config, mechanism, choice, encoding))
+
+
+def _squared_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:
+    """The encoding with squares, where the rules take them and nobody named a model, a file to continue, or squares."""
+    said = "name" in config.model.model_fields_set or config.data.squares is not None or config.train.init_from
+    if said or not encoding.columns or encoding.shape is not None:
+        return encoding
+    found = replace(encoding, squares=True)
+    return found if found.squared and takes_squares(public_facts(config, found, rows)) else encoding
 
 
 def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> PublicFacts:
@@ -160,6 +182,7 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
             numeric, categorical = numeric + len(column.parts) - circles, categorical + circles
         elif isinstance(column, Categorical):
             categorical += 1
+    numeric += len(encoding.squared)
     return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
 
 
@@ -181,7 +204,7 @@ def _local_steps(config: Config, mechanism: str) -> bool:
     )
 
 
-def _filled(config: Config, mechanism: str, choice: Choice) -> Config:
+def _filled(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -> Config:
     tree = config.model_dump(mode="json", exclude_unset=True)
     given = set(tree.get("train", {}))
     batch = given & {"batch_size", "sample_rate"}
@@ -193,15 +216,23 @@ def _filled(config: Config, mechanism: str, choice: Choice) -> Config:
         put(tree, split_key(key), dict(value) if isinstance(value, Mapping) else value)
     put(tree, ("privacy", "mechanism"), mechanism)
     put(tree, ("train", "auto"), False)
+    if encoding.squares:
+        put(tree, ("data", "squares"), True)
     if get(tree, "train.solver") in (None, "auto"):
         put(tree, ("train", "solver"), choice.settings.get("train.solver", "sgd"))
     return config_from(tree)
 
 
-def _notes(config: Config, mechanism: str, choice: Choice) -> tuple[str, ...]:
+def _notes(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -> tuple[str, ...]:
     shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
     text = ", ".join(f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config))
     notes = [f"train.auto: {mechanism}, {text}", *_model_note(config), *(f"train.auto: {why}" for why in choice.why)]
+    if encoding.squares and config.data.squares is None:
+        count = len(encoding.squared)
+        notes.append(
+            f"train.auto: squares of {count} number{'s' * (count > 1)} beside them (data.squares): they follow from "
+            "the public bounds, so they cost no privacy; a named model does not get them"
+        )
     return (*notes, *([f"to expect: {choice.expected}"] if choice.expected else ()))
 
 

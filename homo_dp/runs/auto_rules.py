@@ -26,6 +26,7 @@ MODEST_DETAIL = 10.0  # below it gradients of two classes are best heard alike: 
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
 MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
+SQUARES_DETAIL = 3.0  # below it squares of numbers are more noise than they tell
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
 # What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables): up to this rho, the
@@ -131,6 +132,14 @@ def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
     if solver == "gradient" or (solver == "auto" and (facts.detail < facts.least_detail or wide)):
         return by_gradient(facts)
     return by_second_moment(facts)
+
+
+def takes_squares(facts: PublicFacts) -> bool:
+    """Whether classes are better told apart with squares of the numbers, which ``facts`` count already.
+
+    Numbers that are alike (pixels) say what they say together: a square of each is mostly noise.
+    """
+    return facts.detail >= SQUARES_DETAIL and not facts.alike
 
 
 def by_second_moment(facts: PublicFacts) -> Choice:

@@ -67,9 +67,9 @@ def plan_of(config: Config) -> Planned:
 
 def settled_by_plan(config: Config) -> tuple[Config, tuple[str, ...]]:
     """The config with what ``train.auto`` fills in, and what it says about it."""
+    config = with_model(config)
     if not is_auto(config):
         return config, ()
-    config = with_model(config)
     found = settled(config, declared_encoding(config), planned_rows(config)[0])
     return found.config, found.notes
 

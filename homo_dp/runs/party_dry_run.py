@@ -5,7 +5,7 @@ from __future__ import annotations
 from homo_dp.config.schema import Config
 from homo_dp.console.options import Screen
 from homo_dp.core.errors import ConfigError
-from homo_dp.data.parties import Federation, load_federation
+from homo_dp.data.parties import Federation, load_federation, party_encoding
 from homo_dp.federation.sessions.build import build_mechanism, noise_source
 from homo_dp.federation.sessions.crash_state import read_state
 from homo_dp.federation.sessions.plan import (
@@ -38,8 +38,8 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     source = "this party's own config (no plan has come yet)" if kept is None else "the aggregator's plan"
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
     config = agree(own, plan)
-    shape, public = federation.input_shape, config.privacy.public_tensors
-    model = build_model(config.model, shape, federation.classes, config.train.seed, public_tensors=public)
+    encoding, public = party_encoding(config, name), config.privacy.public_tensors
+    model = build_model(config.model, encoding.input_shape, encoding.classes, config.train.seed, public_tensors=public)
     parameters = sum(parameter.numel() for parameter in model.module.parameters())
     rows = config.data.rows.get(name, len(federation.parties[name].train))
     facts = facts_for_party(config, plan, name, rows, parameters, model.task.outputs)
@@ -61,4 +61,5 @@ def _plan_by_own_config(own: Config, federation: Federation, name: str) -> tuple
     mine = own.data.rows.get(name, len(federation.parties[name].train))
     rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {name: mine}
     found = settled(own, federation.encoding, rows)
-    return make_plan(found.config, rows, federation.encoding.to_json()), found.notes
+    encoding = party_encoding(found.config, name)  # which may have got squares
+    return make_plan(found.config, rows, encoding.to_json()), found.notes

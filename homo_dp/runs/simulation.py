@@ -87,16 +87,23 @@ def with_fixed_features(federation: Federation, module: nn.Module) -> Federation
     """The tables as the trained part of a model reads them."""
     if front_end(module) is None:
         return federation
+    return _changed(federation, lambda table: with_features(module, table))
+
+
+def with_squares(federation: Federation) -> Federation:
+    """The tables as they would have been read with ``data.squares: true``."""
+    encoding = replace(federation.encoding, squares=True)
+    found = _changed(federation, lambda table: replace(table, features=encoding.append_squares(table.features)))
+    return replace(found, encoding=encoding, input_shape=encoding.input_shape)
+
+
+def _changed(federation: Federation, change: Callable[[Table], Table]) -> Federation:
     parties = {
-        name: replace(
-            data,
-            train=with_features(module, data.train),
-            test=None if data.test is None else with_features(module, data.test),
-        )
+        name: replace(data, train=change(data.train), test=None if data.test is None else change(data.test))
         for name, data in federation.parties.items()
     }
     public = federation.public_test
-    return replace(federation, parties=parties, public_test=None if public is None else with_features(module, public))
+    return replace(federation, parties=parties, public_test=None if public is None else change(public))
 
 
 class Simulation:
@@ -113,6 +120,8 @@ class Simulation:
         config = with_model(config)
         self.federation = load_federation(config)
         found = settled(config, self.federation.encoding, self._rows(config))
+        if found.config.data.squares != config.data.squares:
+            self.federation = with_squares(self.federation)
         self.config, self.auto_notes = found.config, found.notes
         config = self.config
         self.model = self._build()

@@ -10,11 +10,13 @@ import pytest
 from homo_dp.config.load import config_from, dump_yaml, load_config
 from homo_dp.config.schema import Config
 from homo_dp.config.yaml_text import parse_yaml
-from homo_dp.core.errors import ConfigError
+from homo_dp.core.errors import ConfigError, ModelFileError
 from homo_dp.data.public_facts import declared_encoding, planned_rows
+from homo_dp.models.files import read_card, save_model
 from homo_dp.models.scoring import round_metrics
 from homo_dp.runs.auto import Settled, chosen_mechanism, is_auto, settled, with_model
 from homo_dp.runs.dry_run import plan_of
+from homo_dp.runs.outputs import model_card
 from homo_dp.runs.simulation import Simulation
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,75 @@ def test_a_dry_run_says_what_was_chosen_and_why(tmp_path: Path) -> None:
     assert "train.auto: dp_fedsgd, solver second_moment, rounds 16" in text
     assert "to expect: generated tables of this kind" in text
     assert any("second moment" in release for release in planned.releases)
+
+
+def by_rows(rows: int, **keys: Any) -> Config:
+    config = load_config(None, {name.replace("__", "."): value for name, value in keys.items()})
+    return settled(config, declared_encoding(config), {"a": rows, "b": rows}).config
+
+
+def test_squares_are_taken_where_rows_and_epsilon_are_enough_for_them() -> None:
+    assert by_rows(50_000).data.squares is True
+    few = by_rows(50)
+    assert few.data.squares is None
+    assert "squares" not in few.data.model_fields_set
+    assert by_rows(50_000, privacy__target_epsilon=0.001).data.squares is None
+    assert by_rows(50, privacy__mechanism="none").data.squares is True
+    assert by_rows(50_000, train__solver="gradient").data.squares is True
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model.name": "logistic_regression"},
+        {"model.name": "mlp"},
+        {"data.squares": False},
+        {"train.auto": False},
+        {"train.solver": "sgd", "train.auto": True},
+        {"train.auto": True, "train.learning_rate": 0.1},
+        {"privacy.mechanism": "dp_sgd"},
+        {"data.embedded": "digits", "data.label": "y"},  # pixels: alike
+    ],
+)
+def test_squares_are_not_taken_where_somebody_chose_otherwise(keys: dict[str, Any]) -> None:
+    assert not by_rows(50_000, **{name.replace(".", "__"): value for name, value in keys.items()}).data.squares
+
+
+def test_there_is_nothing_to_square_in_flags_and_levels() -> None:
+    columns = {"flag": {"bounds": [0, 1]}, "sex": {"levels": ["f", "m"]}}
+    assert by_rows(50_000, data__columns=columns, data__rows={"a": 1}).data.squares is None
+
+
+def test_rules_count_squares_as_numbers_and_say_so() -> None:
+    found = settled(load_config(None, {}), declared_encoding(load_config(None, {})), {"a": 50_000})
+    assert found.config.train.row_norm == pytest.approx((60 / 3 + 1) ** 0.5)
+    (note,) = (note for note in found.notes if "squares" in note)
+    assert note.startswith("train.auto: squares of 30 numbers beside them (data.squares)")
+    stated = load_config(None, {"data.squares": True, "model.name": "logistic_regression"})
+    again = settled(stated, declared_encoding(stated), {"a": 50_000})
+    assert again.config.train == found.config.train
+    assert again.config.data.squares is True
+    assert not any("beside them" in note for note in again.notes)
+
+
+def test_a_model_that_is_continued_keeps_its_squares_or_their_absence(tmp_path: Path) -> None:
+    for squares in (False, True):
+        first, second = str(tmp_path / f"first-{squares}"), str(tmp_path / "second")
+        ledger = {"privacy.ledger": str(tmp_path / "ledger.sqlite"), "tracking.enabled": False}
+        train(load_config(None, {**ledger, "data.squares": squares, "output.modelFileName": first}))
+        for more in ({}, {"train.rounds": 2}, {"model.name": "logistic_regression"}):
+            keys = {**ledger, "train.init_from": first, "output.modelFileName": second, **more}
+            train(load_config(None, keys))
+            assert read_card(second).encoding == read_card(first).encoding
+            assert bool(read_card(second).encoding.get("squares")) is squares
+            assert plan_of(load_config(None, keys)).refused is None
+    with pytest.raises(ModelFileError, match="another architecture"):
+        train(load_config(None, {**ledger, "train.init_from": first, "data.squares": False}))
+
+
+def train(config: Config) -> None:
+    outcome = Simulation(config, lambda row, numbers: None).run()
+    save_model(config.output.modelFileName, outcome.weights, model_card(outcome))
 
 
 @pytest.mark.parametrize("mechanism", [None, "dp_sgd", "none"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, PublicFacts, choose
+from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, SQUARES_DETAIL, PublicFacts, choose, takes_squares
 
 FACTS = PublicFacts(
     rows=30_000,
@@ -112,3 +112,10 @@ def test_networks_on_pixels_have_something_to_expect() -> None:
     for rows, lost in ((500, "16 to 35 points"), (60_000, "0.3 to 3.6 points"), (1_000_000, "0.3 to 2.3 points")):
         assert lost in (choose(facts(rows=rows, alike=True, **known), "dp_fedsgd").expected or "")
     assert choose(facts(rows=500, **known), "dp_fedsgd").expected is None  # no table was measured
+
+
+def test_squares_are_taken_where_much_is_left_of_a_gradient() -> None:
+    rows = [int(part * SQUARES_DETAIL * 31 * math.sqrt(3) / 0.3) for part in (0.9, 1.1)]
+    assert [takes_squares(facts(rows=count)) for count in rows] == [False, True]
+    assert takes_squares(facts(rows=1, mu=None))  # without privacy no noise drowns them
+    assert not takes_squares(facts(rows=rows[1], task="multiclass", outputs=3, alike=True))
