@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from homo_dp.federation.mechanisms import column_scales
+from homo_dp.federation.mechanisms.calibration import Calibration
 from homo_dp.federation.mechanisms.centred_rows import CentredRows
 from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.runs.auto_rules import ROWS_OF_PENALTY, PublicFacts
@@ -99,15 +100,17 @@ class Table:
 def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Generator) -> Floats:
     """Weights after the rounds that the settings name."""
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
-    weights, turn, scale, left = np.zeros(width), np.eye(width), 1.0, 1.0
+    weights, turn, scale, columns, left = np.zeros(width), np.eye(width), 1.0, np.eye(width), 1.0
     by_moment = settings["train.solver"] == "second_moment"
     if by_moment:
-        turn, scale, weights = _coordinates(table, settings, kappa / count, rng)
+        turn, scale, columns, weights = _coordinates(table, settings, kappa / count, rng)
         left = 1 - settings["train.moment_share"] - settings.get("train.column_share", 0.0)
     else:
         rows = rows * _factors(np.linalg.norm(rows, axis=1), settings["train.row_norm"])[:, None]
     rounds, clip, rate = settings["train.rounds"], settings["privacy.max_grad_norm"], settings["train.learning_rate"]
     sigma = clip * math.sqrt(rounds / left) / kappa  # of a mean gradient
+    calibrating = settings.get("train.calibration_rounds", 0)
+    rounds -= calibrating
     momentum = settings["train.server_optimizer"]["momentum"]
     back = turn * scale**2
     if not by_moment:
@@ -128,7 +131,21 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
         weights = weights + velocity
         total += weights * (number >= first)
     mean: Floats = total / (rounds - first + 1)
+    for _ in range(calibrating):
+        mean = _calibrated(
+            table, mean, Calibration.of(*map(torch.tensor, (mean, columns, turn)), scale, clip), sigma, rng
+        )
     return mean
+
+
+def _calibrated(table: Table, weights: Floats, found: Calibration, sigma: float, rng: np.random.Generator) -> Floats:
+    """Weights after one round in coordinates of their scores."""
+    turned = table.rows @ found.transform[:, :2].numpy()
+    residuals = sigmoid(table.rows @ weights) - table.labels
+    residuals *= _factors(np.abs(residuals) * np.linalg.norm(turned, axis=1), found.clip)
+    gradient = turned.T @ residuals / len(turned) + rng.normal(size=2) * sigma
+    moved: Floats = found.moved(torch.tensor(gradient), sigma).numpy()
+    return moved
 
 
 def _centred(table: Table, axes: CentredRows) -> tuple[Floats, Floats]:
@@ -138,8 +155,10 @@ def _centred(table: Table, axes: CentredRows) -> tuple[Floats, Floats]:
     return turn, axes.back(torch.eye(table.width + 1)).numpy().T
 
 
-def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Generator) -> tuple[Floats, float, Floats]:
-    """Rows @ turn are alike in all directions; their scale; and weights to start from."""
+def _coordinates(
+    table: Table, settings: Settings, mu: float, rng: np.random.Generator
+) -> tuple[Floats, float, Floats, Floats]:
+    """Rows @ turn are alike in all directions; their scale; columns before that; and weights to start from."""
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
     norm, share = settings["train.row_norm"], settings.get("train.column_share", 0.0)
     scaled, odds = np.eye(width), 0.0
@@ -158,7 +177,7 @@ def _coordinates(table: Table, settings: Settings, mu: float, rng: np.random.Gen
     found = Whitening.of(moment, sigma, torch.tensor(scaled) if share else None)
     weights = np.zeros(width)
     weights[-1] = odds
-    return found.transform.numpy(), found.scale, weights
+    return found.transform.numpy(), found.scale, scaled, weights
 
 
 def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> tuple[Floats, float]:

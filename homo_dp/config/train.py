@@ -116,6 +116,11 @@ class TrainConfig(Section):
     column_passes: Annotated[int, Field(ge=1, le=5)] = key(
         1, "Rounds among which column_share is divided: each looks closer at columns that fill little of their bounds."
     )
+    calibration_rounds: Annotated[int, Field(ge=0, le=10)] = key(
+        0,
+        "The last so many of the rounds fit how sure a model of two classes is and its odds, no more (solver "
+        "second_moment with column_share).",
+    )
     rounds: Count = key(20, "Rounds of the federation.")
     local_epochs: Positive | None = key(
         None, "Passes of a party over its rows each round: ceil(epochs / q) steps. Null: 1."
@@ -200,6 +205,16 @@ class TrainConfig(Section):
             raise Conflict(
                 f"train.column_share={self.column_share:g}, train.moment_share={self.moment_share:g}: must be below 1 "
                 "together; the rounds take what is left"
+            )
+        if self.calibration_rounds and (self.solver != "second_moment" or not self.column_share):
+            raise Conflict(
+                f"train.calibration_rounds={self.calibration_rounds}: needs train.solver: second_moment and "
+                "train.column_share above 0, which tell where scores lie; leave it out"
+            )
+        if self.calibration_rounds >= self.rounds:
+            raise Conflict(
+                f"train.calibration_rounds={self.calibration_rounds}: must be below train.rounds={self.rounds}, of "
+                "which they are the last"
             )
         if self.momentum == 1:
             raise Conflict("train.momentum=1: must be below 1")

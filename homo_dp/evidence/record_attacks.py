@@ -70,7 +70,8 @@ class PartyOfAttack:
         self.plan: PartyPlan = mechanism.planned(self.facts)
         model = _model(recipe)
         self.names = sorted(model.module.state_dict())
-        self.start = canary_weights(model) | mechanism.broadcast_tensors(self.plan.all_rounds)
+        weights = canary_weights(model)
+        self.start = weights | mechanism.broadcast_tensors(self.plan.all_rounds, weights)
         self.fit: LocalFit = build_fit(recipe.config, model, rows(self.plan.clip_norm), self.facts)
 
     def round(self, number: int) -> Weights:

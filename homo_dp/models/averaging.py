@@ -54,6 +54,10 @@ class WeightAverage:
                 new = value.detach().to(torch.float64) * take
                 self._sum[name] = new if old is None else old.mul_(keep).add_(new)
 
+    def forget(self) -> None:
+        """Leave out all rounds so far: the next model is taken as it is."""
+        self._mass, self._sum = 0.0, {}
+
     def value(self, last: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The averaged weights; ``last`` gives types, what cannot be averaged, and the answer before any average."""
         if not self._mass:

@@ -29,7 +29,7 @@ def evaluate(task: Task, outputs: Tensor, labels: Tensor, prefix: str = "", thre
     1.0
     """
     outputs, labels = outputs.detach().cpu(), labels.detach().cpu()
-    loss = task.loss(outputs, labels).to(torch.float64).mean().item() if len(labels) else None
+    loss = task.test_loss(outputs, labels).to(torch.float64).mean().item() if len(labels) else None
     outputs = outputs.to(torch.float64)
     if task.kind == "regression":
         truth = task.in_units(labels.to(torch.float64))

@@ -66,7 +66,7 @@ def round_metrics(model: nn.Module, task: Task, tables: Sequence[Table]) -> dict
     if task.kind != "regression":
         accuracy = float((task.predictions(outputs) == labels.long()).double().mean())
         area = area_under_curve(task, outputs, labels) if len(labels) <= MOST_ROWS_FOR_AUC else None
-    loss = float(task.loss(outputs, labels).double().mean())
+    loss = float(task.test_loss(outputs, labels).double().mean())
     return {"test_loss": loss, "test_acc": accuracy, "test_auc": area}
 
 

@@ -1,5 +1,6 @@
 """What a model is for: two classes, more classes, or a number; and how its outputs are read."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entr
 
 Kind = Literal["binary", "multiclass", "regression"]
 Loss = Callable[[Tensor, Tensor], Tensor]
+LEAST_CHANCE = 1e-4  # of two classes: no model is surer, as it knows next to nothing of a row unlike all others
 LOSSES: dict[str, Loss] = {
     "binary": binary_logistic,
     "multiclass": softmax_cross_entropy,
@@ -43,12 +45,30 @@ class Task:
         return len(self.classes) if self.kind == "multiclass" else 1
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """Probability of the second class, shape (n,), for two classes; of each class, shape (n, classes), for more."""
+        """Probability of the second class, shape (n,), for two classes; of each class, shape (n, classes), for more.
+
+        Of two classes each has ``LEAST_CHANCE`` at least: a row with a value far from all others would otherwise cost
+        as much log loss as a hundred, since clipping keeps such rows from being heard in training.
+
+        >>> task_for([0, 1]).probabilities(torch.tensor([-50.0, 0.0, 50.0]))
+        tensor([1.0000e-04, 5.0000e-01, 9.9990e-01])
+        """
         if self.kind == "regression":
             raise ValueError("task=regression: has no probabilities; use predictions")
         if self.kind == "multiclass":
             return torch.softmax(outputs, dim=1)
-        return torch.sigmoid(outputs.reshape(-1))
+        return torch.sigmoid(outputs.reshape(-1)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
+
+    def test_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each row as it is reported: that of training, but no more than the least chance costs.
+
+        >>> task_for([0, 1]).test_loss(torch.tensor([0.0, 50.0]), torch.tensor([1, 0]))
+        tensor([0.6931, 9.2103])
+        """
+        if self.loss is LOSSES["binary"]:
+            most = math.log(1 / LEAST_CHANCE - 1)  # the output that has it
+            outputs = outputs.clamp(-most, most)
+        return self.loss(outputs, labels)
 
     def predictions(self, outputs: Tensor, threshold: float = 0.5) -> Tensor:
         """Class indices, shape (n,), or numbers in the target's own units; the threshold is for two classes."""

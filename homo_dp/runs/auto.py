@@ -213,6 +213,8 @@ def _filled(config: Config, mechanism: str, choice: Choice, encoding: Encoding) 
             continue
         if key == "train.local_steps" and "local_epochs" in given:
             continue
+        if key == "train.calibration_rounds" and given & {"rounds", "column_share"}:
+            continue  # of so many rounds, after such a question, were they meant to be
         put(tree, split_key(key), dict(value) if isinstance(value, Mapping) else value)
     put(tree, ("privacy", "mechanism"), mechanism)
     put(tree, ("train", "auto"), False)

@@ -24,6 +24,9 @@ COLUMN_SHARE = 0.06
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
 MODEST_DETAIL = 10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
+FEW_DETAIL = 20.0  # below it one round must do to mend scores: each is a gradient less
+CALIBRATED_DETAIL = 200.0  # above it clip norms are so long that scores need no mending
+CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
 MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
 SQUARES_DETAIL = 3.0  # below it squares of numbers are more noise than they tell
@@ -151,9 +154,11 @@ def by_second_moment(facts: PublicFacts) -> Choice:
     regression = facts.task == "regression"
     scales = rho >= SCALES_DETAIL and not facts.alike and not facts.fixed_features
     clip = _clip_of(facts)
+    calibrated = _calibration_of(facts) if scales else 0
     settings: dict[str, Any] = {
         "train.solver": "second_moment",
-        "train.rounds": _rounds_of(facts),
+        "train.rounds": _rounds_of(facts) + calibrated,
+        **({"train.calibration_rounds": calibrated} if calibrated else {}),
         "train.row_norm": facts.row_norm,
         "train.column_share": COLUMN_SHARE if scales else 0.0,
         "train.moment_share": 0.5 if regression else 0.14 if scales else 0.2,
@@ -192,6 +197,12 @@ def _rounds_of(facts: PublicFacts) -> int:
     if facts.task == "multiclass" or facts.detail <= MUCH_DETAIL:
         return 16
     return 60 if facts.detail > MOST_DETAIL else 36
+
+
+def _calibration_of(facts: PublicFacts) -> int:
+    """How many rounds mend the scores of two classes."""
+    fits = facts.task == "binary" and facts.bias and facts.detail <= CALIBRATED_DETAIL
+    return (1 if facts.detail < FEW_DETAIL else 2) if fits and facts.kappa >= CALIBRATED_KAPPA else 0
 
 
 def _rate_of(facts: PublicFacts) -> float:

@@ -60,3 +60,14 @@ def test_types_are_kept_and_integers_are_not_averaged() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"train\.averaging"):
         WeightAverage(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_model_that_is_whole_is_taken_as_it_is() -> None:
+    average = WeightAverage("tail", rounds=4, tail=1.0)
+    for value in (1.0, 2.0):
+        average.add({"w": torch.tensor([value])})
+    average.forget()
+    again = WeightAverage("tail", rounds=4, tail=1.0)
+    again.restore(average.state())
+    for each in (average, again):
+        assert each.value({"w": torch.tensor([9.0])})["w"].item() == 9.0

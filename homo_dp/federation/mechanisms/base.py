@@ -77,7 +77,8 @@ class Update:
 class Combined:
     """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's ledger pays for it.
 
-    A ``discarded`` round is paid for and moves nothing.
+    A ``discarded`` round is paid for and moves nothing. Weights that are ``whole`` are no step from those before: they
+    are the model, of which no mean over rounds is taken.
     """
 
     weights: Weights
@@ -85,6 +86,7 @@ class Combined:
     sigma: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     discarded: bool = False
+    whole: bool = False
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
     by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # released metrics of each party alone
 
@@ -362,8 +364,13 @@ class Mechanism(ABC):
         """Called at the aggregator on the weights of the next round, before anyone sees them."""
         return weights
 
-    def broadcast_tensors(self, round_number: int) -> Weights:
-        """Public tensors that parties need with the weights of a round, beside those of the model."""
+    def starts_from_mean(self, round_number: int) -> bool:
+        """Whether a round goes on from the mean of the models before it, where there is one; so do metrics."""
+        asked = self.sums.get(round_number)
+        return asked is not None and asked.name == METRICS
+
+    def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
+        """Public tensors that parties need with these weights of a round, beside those of the model."""
         return {}
 
     def broadcast_signature(self, round_number: int) -> Signature:

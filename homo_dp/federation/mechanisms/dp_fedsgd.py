@@ -281,6 +281,8 @@ class DpFedSgd(Mechanism):
         train = self.config.train
         rate = train.schedule.rate(train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay)
         expected = sum(self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied)
+        if self._calibrates(round_number):
+            return self._calibrated(as_table(total)[0] / expected, current)
         if self._moment is not None or self._centred:
             like = {name: weight.double() for name, weight in current.items()}
             back = self._axes.back if self._moment is None else self._moment.found.back
@@ -290,6 +292,20 @@ class DpFedSgd(Mechanism):
             gradient = total[name] / expected + train.weight_decay * weight.double()
             moved[name] = (weight.double() - rate * gradient).to(weight.dtype)
         return Combined(moved)
+
+    def _calibrates(self, training_round: int) -> bool:
+        return training_round > self.facts.rounds - self.config.train.calibration_rounds
+
+    def _calibrates_in(self, round_number: int) -> bool:
+        return round_number not in self.sums and self._calibrates(self.training_round(round_number))
+
+    def _calibrated(self, gradient: Tensor, current: Weights) -> Combined:
+        """The model with another spread and mean of its scores, by a gradient in coordinates of these."""
+        found = None if self._moment is None else self._moment.calibration(current, self._clip_norm)
+        if found is None:
+            return Combined(current, whole=True)
+        noise = self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
+        return Combined(as_weights(found.moved(gradient, noise).reshape(1, -1), current), whole=True)
 
     @property
     def _width(self) -> int:
@@ -313,10 +329,19 @@ class DpFedSgd(Mechanism):
         kappa = self._clip_norm * rounds / noise
         return CentredRows.of(centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds)
 
-    def broadcast_tensors(self, round_number: int) -> Weights:
+    def starts_from_mean(self, round_number: int) -> bool:
+        trains = round_number not in self.sums
+        return (trains and self._calibrates(self.training_round(round_number))) or super().starts_from_mean(
+            round_number
+        )
+
+    def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
         if self._centred:
             return {CENTRES: self._axes.tensor}
-        return {} if self._moment is None or round_number <= FIRST else self._moment.tensors(round_number)
+        if self._moment is None or round_number <= FIRST:
+            return {}
+        found = self._moment.calibration(weights, self._clip_norm) if self._calibrates_in(round_number) else None
+        return self._moment.tensors(round_number) if found is None else {TRANSFORM: found.transform.float()}
 
     def state(self) -> Weights:
         return {} if self._moment is None else self._moment.state()

@@ -1,7 +1,8 @@
 """The round of DP-FedSGD that asks the second moment of the rows, at the party and at the aggregator.
 
 Data walk: rows, clipped to ``train.row_norm`` -> sum of x x^T with noise -> aggregator: coordinates in which rows are
-alike (``whitening.py``) -> sent to parties with the weights of every later round -> gradients in these coordinates.
+alike (``whitening.py``) -> sent to parties with the weights of every later round -> gradients in these coordinates;
+in the last rounds, in those of scores (``calibration.py``).
 For linear regression the target is one more column: the least-squares weights of the noisy moment (AdaSSP) are where
 the gradient rounds start.
 """
@@ -19,6 +20,7 @@ from torch import Tensor
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import Combined, FederationFacts, Release, Weights
+from homo_dp.federation.mechanisms.calibration import Calibration
 from homo_dp.federation.mechanisms.column_scales import COLUMNS, ColumnRound
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, share_noise
@@ -131,6 +133,12 @@ class MomentRound:
         """What parties need with the weights of a round: the columns that it asks of, or coordinates of gradients."""
         asks = round_number <= len(self.sums)
         return {TRANSFORM: (self._lying if asks else self.found.transform).float()}
+
+    def calibration(self, weights: Weights, clip: float) -> Calibration | None:
+        """Coordinates of the scores at these weights; None where no column or no moment was found."""
+        if self._scaled is None or self.whitening is None:
+            return None
+        return Calibration.of(as_table(weights)[0], self._scaled, self.whitening.transform, self.whitening.scale, clip)
 
     @property
     def _lying(self) -> Tensor:

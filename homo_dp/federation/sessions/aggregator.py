@@ -12,7 +12,7 @@ from typing import Any
 from homo_dp.core.errors import MessageError
 from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.charges import Account, check_within_plan
-from homo_dp.federation.mechanisms.round_sums import METRICS, SUM, UPDATE, RoundSum
+from homo_dp.federation.mechanisms.round_sums import SUM, UPDATE, RoundSum
 from homo_dp.federation.mechanisms.server_optimizers import ServerOptimizer
 from homo_dp.federation.mechanisms.train_hooks import active_hooks
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message, check_tensors, largest_number
@@ -123,9 +123,8 @@ class Aggregator:
 
     def broadcast(self) -> list[Message]:
         """The current weights, one message for each party of the round."""
-        asked = self.asked
-        weights = self.averaged if asked is not None and asked.name == METRICS else self.weights
-        tensors = {**weights, **self.mechanism.broadcast_tensors(self.round)}
+        weights = self._current
+        tensors = {**weights, **self.mechanism.broadcast_tensors(self.round, weights)}
         return [self._message(party, "weights", tensors, self.mechanism.broadcast_info()) for party in self.cohort]
 
     def finished(self) -> list[Message]:
@@ -136,6 +135,11 @@ class Aggregator:
     def final_weights(self) -> Weights:
         """The published model: of the best round where that was kept, else of the last."""
         return self.averaged if self.best is None else self.best
+
+    @property
+    def _current(self) -> Weights:
+        """The weights that this round asks about, and moves."""
+        return self.averaged if self.mechanism.starts_from_mean(self.round) else self.weights
 
     @property
     def averaged(self) -> Weights:
@@ -203,7 +207,7 @@ class Aggregator:
             parts = {update.party: update.tensors[SUM] for update in updates}
             combined = self.mechanism.take_sum(self.asked, parts, self.weights, self.round)
         elif updates or self.mechanism.combines_empty_rounds:
-            combined = self.mechanism.on_receive(updates, self.weights, self.training_round)
+            combined = self.mechanism.on_receive(updates, self._current, self.training_round)
         return self.apply(combined, tuple(update.party for update in updates), missing)
 
     @property
@@ -222,7 +226,7 @@ class Aggregator:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
         if self.asked is not None:
             return self.mechanism.take_sum(self.asked, {SUM: total}, self.weights, self.round)
-        return self.mechanism.on_total(total, self._sums.survivors, self.weights, self.training_round)
+        return self.mechanism.on_total(total, self._sums.survivors, self._current, self.training_round)
 
     @property
     def _masked(self) -> bool:
@@ -235,8 +239,8 @@ class Aggregator:
         self._check_noise(combined)
         moved, before = self.weights, self.server_optimizer.state()
         moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
-        if moves and self.asked is not None:
-            moved = combined.weights  # starting weights are not a step, so momentum does not see them
+        if moves and (self.asked is not None or combined.whole):
+            moved = combined.weights  # no step, so momentum does not see it
         elif moves:
             moved = self.server_optimizer.step(self.weights, combined.weights)
             moved = self.mechanism.before_broadcast(moved, self.training_round)
@@ -255,7 +259,7 @@ class Aggregator:
                 self.before_charge(moved, combined.event, combined.sigma)
             self.charge(combined.event, combined.sigma)
         if moves:
-            self.publish(moved)
+            self.publish(moved, whole=combined.whole)
         return RoundReport(
             round=self.round,
             replied=replied,
@@ -287,10 +291,12 @@ class Aggregator:
             for name, tensor in weights.items()
         }
 
-    def publish(self, weights: Weights) -> None:
-        """Make charged weights the global ones."""
+    def publish(self, weights: Weights, *, whole: bool = False) -> None:
+        """Make charged weights the global ones; ``whole`` ones are the model, without those before them."""
         self.weights = weights
-        if self.asked is None:
+        if whole:
+            self.average.forget()
+        elif self.asked is None:
             self.average.add(weights)
 
     def charge(self, event: object, sigma: float) -> None:

@@ -223,5 +223,6 @@ def build_aggregator(
     )
     optimizer = ServerOptimizer(config.train.server_optimizer)
     averaging = config.train.averaging
-    average = WeightAverage(averaging.kind, config.train.rounds, averaging.tail, averaging.decay)
+    rounds = config.train.rounds - config.train.calibration_rounds
+    average = WeightAverage(averaging.kind, rounds, averaging.tail, averaging.decay)
     return Aggregator(settings, weights, mechanism, optimizer, average, ledger, sums)

@@ -56,11 +56,11 @@ def test_noise_moves_the_bias_by_little_and_its_steps_are_no_longer_than_its_cur
 
 def test_axes_follow_from_declared_levels_and_noise() -> None:
     many, few = mechanism_of(10_000), mechanism_of(10)
-    assert many.broadcast_tensors(1)[CENTRES].tolist() == pytest.approx([0.0, 0.5, 0.5, 1.0])
-    assert few.broadcast_tensors(1)[CENTRES].tolist() == pytest.approx([0.0, 0.5, 0.5, SHORTEST])
+    assert many.broadcast_tensors(1, {})[CENTRES].tolist() == pytest.approx([0.0, 0.5, 0.5, 1.0])
+    assert few.broadcast_tensors(1, {})[CENTRES].tolist() == pytest.approx([0.0, 0.5, 0.5, SHORTEST])
     shape, dtype = few.broadcast_signature(1)[CENTRES]
-    assert (tuple(few.broadcast_tensors(1)[CENTRES].shape), torch.float32) == (shape, dtype)
-    assert not mechanism_of(10, model__bias=False).broadcast_tensors(1)
+    assert (tuple(few.broadcast_tensors(1, {})[CENTRES].shape), torch.float32) == (shape, dtype)
+    assert not mechanism_of(10, model__bias=False).broadcast_tensors(1, {})
 
 
 def test_the_aggregator_goes_back_to_the_columns_own_axes() -> None:

@@ -121,8 +121,8 @@ def test_a_step_goes_back_to_the_columns_coordinates() -> None:
     assert torch.allclose(moved["linear.weight"], torch.tensor([[-0.5, -1.0, -2.0]]), atol=1e-5)
     again = small_mechanism(config, {"a": 100})
     again.restore(mechanism.state())
-    assert torch.equal(again.broadcast_tensors(2)[TRANSFORM], mechanism.broadcast_tensors(2)[TRANSFORM])
-    assert not mechanism.broadcast_tensors(1)
+    assert torch.equal(again.broadcast_tensors(2, {})[TRANSFORM], mechanism.broadcast_tensors(2, {})[TRANSFORM])
+    assert not mechanism.broadcast_tensors(1, {})
 
 
 def test_few_rows_count_less_by_noise_than_by_rows() -> None:
