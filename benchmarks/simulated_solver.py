@@ -132,9 +132,8 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
         total += weights * (number >= first)
     mean: Floats = total / (rounds - first + 1)
     for _ in range(calibrating):
-        mean = _calibrated(
-            table, mean, Calibration.of(*map(torch.tensor, (mean, columns, turn)), scale, clip), sigma, rng
-        )
+        found = Calibration.of(*map(torch.tensor, (mean, columns, turn)), scale, clip)
+        mean = mean if found is None else _calibrated(table, mean, found, sigma, rng)
     return mean
 
 

@@ -30,6 +30,7 @@ CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
 MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
 SQUARES_DETAIL = 3.0  # below it squares of numbers are more noise than they tell
+SQUARES_ROWS = 50  # for each weight: with fewer, squares are learnt by heart
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
 # What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables): up to this rho, the
@@ -142,7 +143,8 @@ def takes_squares(facts: PublicFacts) -> bool:
 
     Numbers that are alike (pixels) say what they say together: a square of each is mostly noise.
     """
-    return facts.detail >= SQUARES_DETAIL and not facts.alike
+    enough = facts.detail >= SQUARES_DETAIL and facts.rows >= SQUARES_ROWS * (facts.width + 1)
+    return enough and not facts.alike
 
 
 def by_second_moment(facts: PublicFacts) -> Choice:
