@@ -38,7 +38,7 @@ tracking:
   enabled: false           # true: runs go to MLflow, which `homo-dp ui` shows
 """
 CLASSES = """\
-# model.name is left out: classes get logistic regression, with squares of the numbers where rows and epsilon are enough
+# model.name is left out: classes get logistic regression, with curves of the numbers where rows and epsilon are enough
 # for them (docs/auto.md). A name is taken as it is, for example model: {name: mlp}; see docs/models.md"""
 NUMBERS = """\
 model:

@@ -19,7 +19,7 @@ def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: p
     bundled = load_config("bundled/config.yaml")
     assert bundled.privacy.target_epsilon == 2
     assert bundled.train.auto is True
-    assert "name" not in bundled.model.model_fields_set  # so that the rules may take squares of numbers
+    assert "name" not in bundled.model.model_fields_set  # so that the rules may take curves of numbers
     arguments = ["own", "--yes", "--table", f"a={TABLE}", "--table", f"b={TABLE}", "--label", "y", "--quiet"]
     assert init.main(arguments) == 0
     config = load_config("own/config.yaml")

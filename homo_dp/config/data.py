@@ -250,9 +250,9 @@ class DataConfig(Section):
     default_bounds: Bounds | None = key(
         None, "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: private`."
     )
-    squares: Flag | None = key(
+    curves: Flag | None = key(
         None,
-        "A square of each number behind the columns, (3 x^2 - 1) / 2 of x scaled to [-1, 1]; not where bounds are "
+        "A square and a root of each number behind the columns, fixed functions of its bounds; not where these are "
         "[0, 1], mostly of flags. It costs no privacy. Null: as the model in `train.init_from` has it, else by rule "
         "where `train.auto` chooses and no model is named (docs/auto.md), else false.",
     )

@@ -38,7 +38,7 @@ def table_encoding(config: Config, names: Sequence[str], source: str, shape: tup
         id=identifier,
         missing_values=tuple(str(text) for text in data.missing_values),
         shape=shape if wants_images(config) else None,
-        squares=bool(data.squares),
+        curves=bool(data.curves),
     )
     return raw_encoding(encoding) if config.privacy.asks_raw_values else encoding
 
@@ -52,7 +52,7 @@ def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
         id="id",
         shape=shape if wants_images(config) else (math.prod(shape),),
         pixel_bounds=(0.0, 255.0) if image is None else image.scale,
-        squares=bool(config.data.squares),
+        curves=bool(config.data.curves),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +47,11 @@ class Encoding:
         - every feature lies in [-1, 1]; a value that is not finite is refused, never passed through.
 
     >>> import pandas as pd
-    >>> ages = Encoding((Numeric("age", 0, 100),), Label("y", (0, 1)), squares=True)
+    >>> ages = Encoding((Numeric("age", 0, 100),), Label("y", (0, 1)), curves=True)
     >>> ages.encode(pd.DataFrame({"age": [0, 50, 75]}))
-    tensor([[-1.0000,  1.0000],
-            [ 0.0000, -0.5000],
-            [ 0.5000, -0.1250]])
+    tensor([[-1.0000,  1.0000,  1.0000],
+            [ 0.0000, -0.5000, -0.1517],
+            [ 0.5000, -0.1250,  0.0024]])
     """
 
     columns: tuple[Column, ...]
@@ -60,7 +60,7 @@ class Encoding:
     missing_values: tuple[str, ...] = MISSING_VALUES
     shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
     pixel_bounds: tuple[float, float] | None = None  # set where rows come from an image file, not from columns
-    squares: bool = False  # whether a square of each number stands behind the columns
+    curves: bool = False  # whether a square and a root of each number stand behind the columns
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
@@ -72,8 +72,8 @@ class Encoding:
                 raise DataError("an image encoding needs a shape (data.image.shape)")
         elif not self.columns:
             raise DataError("no feature column is left; check data.use, data.drop and data.columns")
-        if self.squares and self.shape is not None:
-            raise DataError("data.squares=true: squares are of the columns of a table, not of images; leave it out")
+        if self.curves and self.shape is not None:
+            raise DataError("data.curves=true: curves are of the columns of a table, not of images; leave it out")
         if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
             raise DataError(f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns")
 
@@ -81,12 +81,12 @@ class Encoding:
     def width(self) -> int:
         if not self.columns:
             return math.prod(self.shape or ())
-        return self._columns_width + len(self.squared)
+        return self._columns_width + len(_CURVES) * len(self.curved)
 
     @property
-    def squared(self) -> tuple[int, ...]:
-        """The places of the numbers whose squares stand behind the columns; a flag's square says nothing."""
-        if not self.squares:
+    def curved(self) -> tuple[int, ...]:
+        """The places of the numbers whose squares and roots stand behind the columns; those of a flag say nothing."""
+        if not self.curves:
             return ()
         ends = itertools.accumulate(column.width for column in self.columns)
         return tuple(
@@ -151,8 +151,8 @@ class Encoding:
         for column in self.columns:
             found[column.name] = column.write(frame[column.name], cells, block[at : at + column.width])
             at += column.width
-        for place, out in zip(self.squared, block[at:], strict=True):
-            _write_squares(block[place], out)
+        for (write, place), out in zip(self._curves, block[at:], strict=True):
+            write(block[place], out)
         if strays is not None:
             strays.add(len(frame), found)
         # Of NumPy, which asks for huge pages: torch pays for small ones as much as for reading the table.
@@ -161,14 +161,19 @@ class Encoding:
             rows[start : start + _ROW_BLOCK] = block[:, start : start + _ROW_BLOCK].T
         return torch.from_numpy(rows).reshape(len(frame), *self.input_shape)
 
-    def append_squares(self, features: torch.Tensor) -> torch.Tensor:
-        """What `encode` gives, from the rows that it gives without squares, bit by bit."""
+    def append_curves(self, features: torch.Tensor) -> torch.Tensor:
+        """What `encode` gives, from the rows that it gives without curves, bit by bit."""
         plain, width = features.numpy(), self._columns_width
         rows = np.empty((len(plain), self.width), dtype=np.float32)
         rows[:, :width] = plain
-        for place, out in zip(self.squared, range(width, self.width), strict=True):
-            _write_squares(rows[:, place], rows[:, out])
+        for (write, place), out in zip(self._curves, range(width, self.width), strict=True):
+            write(rows[:, place], rows[:, out])
         return torch.from_numpy(rows)
+
+    @property
+    def _curves(self) -> list[tuple[Callable[[np.ndarray, np.ndarray], None], int]]:
+        """What stands behind the columns, in order: all squares, then all roots, each with the place of its number."""
+        return list(itertools.product(_CURVES, self.curved))
 
     def encode_images(self, pixels: np.ndarray, source: str = "images", *, start: int = 0) -> torch.Tensor:
         """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
@@ -223,7 +228,7 @@ class Encoding:
             "missing_values": list(self.missing_values),
             "shape": None if self.shape is None else list(self.shape),
             "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
-            **({"squares": True} if self.squares else {}),  # else as before there were squares, and of the same digest
+            **({"curves": True} if self.curves else {}),  # else as before there were curves, and of the same digest
         }
 
     @staticmethod
@@ -239,7 +244,7 @@ class Encoding:
                 missing_values=tuple(str(text) for text in raw["missing_values"]),
                 shape=None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"]),
                 pixel_bounds=_pair(raw["pixel_bounds"]),
-                squares=bool(raw.get("squares", False)),
+                curves=bool(raw.get("curves", False)),
             )
         except DataError:
             raise
@@ -247,7 +252,7 @@ class Encoding:
             raise DataError(f"the column description is damaged ({type(error).__name__}: {error})") from None
 
 
-def _write_squares(numbers: np.ndarray, out: np.ndarray) -> None:
+def _write_square(numbers: np.ndarray, out: np.ndarray) -> None:
     """The second Legendre polynomial (3 x^2 - 1) / 2: of mean 0, and orthogonal to x, for x spread evenly on [-1, 1].
 
     One operation after the other, each rounded by itself: a fused one would round the numbers at an array's end apart.
@@ -255,6 +260,23 @@ def _write_squares(numbers: np.ndarray, out: np.ndarray) -> None:
     np.multiply(numbers, numbers, out=out)
     out *= 1.5
     out -= 0.5
+
+
+def _write_root(numbers: np.ndarray, out: np.ndarray) -> None:
+    """1 + 3 u - 3.75 sqrt(u) of u = (x + 1) / 2: steep at the lower bound, where most amounts and counts are.
+
+    It, too, has mean 0 and is orthogonal to x for x spread evenly on [-1, 1], and each operation is rounded by itself.
+    """
+    np.add(numbers, 1.0, out=out)
+    out *= 0.5
+    roots = np.sqrt(out)
+    roots *= 3.75
+    out *= 3.0
+    out -= roots
+    out += 1.0
+
+
+_CURVES = (_write_square, _write_root)
 
 
 def missing_columns(names: Sequence[str]) -> str:

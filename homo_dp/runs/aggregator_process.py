@@ -213,7 +213,7 @@ class AggregatorProcess:
     def _settle(self, rows: Mapping[str, int | None]) -> None:
         """Fill in what ``train.auto`` chooses; the same again after a restart, by the same counts."""
         found = settled(self.config, self.encoding, rows)
-        chosen = found.config.data.squares != self.config.data.squares
+        chosen = found.config.data.curves != self.config.data.curves
         self.config = found.config
         if chosen:
             self._read_columns()

@@ -20,7 +20,7 @@ from homo_dp.models.files import read_card
 from homo_dp.models.registry import FRONT_ENDS
 from homo_dp.models.task import task_for
 from homo_dp.privacy.private_sum import NoiseShare
-from homo_dp.runs.auto_rules import Choice, PublicFacts, choose, takes_squares
+from homo_dp.runs.auto_rules import Choice, PublicFacts, choose, takes_curves
 
 # Who sets one of these chooses for himself, unless train.auto says otherwise.
 TRAIN_KNOBS = ("learning_rate", "rounds", "batch_size", "sample_rate", "local_steps", "local_epochs", "optimizer")
@@ -67,13 +67,13 @@ def chosen_mechanism(config: Config) -> str:
 def with_model(config: Config) -> Config:
     """The config with what is known before any table is read.
 
-    That is a model for images, where the rules choose and nobody named one, and squares of numbers where the model that
+    That is a model for images, where the rules choose and nobody named one, and curves of numbers where the model that
     is continued has them.
     """
     found: dict[str, Any] = {}
     continued = config.train.init_from
-    if continued is not None and config.data.squares is None and read_card(continued).encoding.get("squares"):
-        found["data.squares"] = True
+    if continued is not None and config.data.curves is None and read_card(continued).encoding.get("curves"):
+        found["data.curves"] = True
     if is_auto(config) and "name" not in config.model.model_fields_set and _fixed_features_suit(config):
         found["model.name"] = OF_IMAGES
     if not found:
@@ -116,18 +116,18 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
     if solver == "auto" and (_sgd_numbers(config) or _local_steps(config, mechanism)):
         solver = "sgd"  # its numbers are in the columns' own coordinates
     if mechanism in (CHOSEN, "none") and solver != "sgd":
-        encoding = _squared_by_rule(config, encoding, rows)
+        encoding = _curved_by_rule(config, encoding, rows)
     choice = choose(public_facts(config, encoding, rows), mechanism, solver)
     return Settled(_filled(config, mechanism, choice, encoding), _notes(config, mechanism, choice, encoding))
 
 
-def _squared_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:
-    """The encoding with squares, where the rules take them and nobody named a model, a file to continue, or squares."""
-    said = "name" in config.model.model_fields_set or config.data.squares is not None or config.train.init_from
+def _curved_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:
+    """The encoding with curves, where the rules take them and nobody named a model, a file to continue, or curves."""
+    said = "name" in config.model.model_fields_set or config.data.curves is not None or config.train.init_from
     if said or not encoding.columns or encoding.shape is not None:
         return encoding
-    found = replace(encoding, squares=True)
-    return found if found.squared and takes_squares(public_facts(config, found, rows)) else encoding
+    found = replace(encoding, curves=True)
+    return found if found.curved and takes_curves(public_facts(config, found, rows)) else encoding
 
 
 def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> PublicFacts:
@@ -182,7 +182,7 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
             numeric, categorical = numeric + len(column.parts) - circles, categorical + circles
         elif isinstance(column, Categorical):
             categorical += 1
-    numeric += len(encoding.squared)
+    numeric += 2 * len(encoding.curved)
     return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
 
 
@@ -218,8 +218,8 @@ def _filled(config: Config, mechanism: str, choice: Choice, encoding: Encoding) 
         put(tree, split_key(key), dict(value) if isinstance(value, Mapping) else value)
     put(tree, ("privacy", "mechanism"), mechanism)
     put(tree, ("train", "auto"), False)
-    if encoding.squares:
-        put(tree, ("data", "squares"), True)
+    if encoding.curves:
+        put(tree, ("data", "curves"), True)
     if get(tree, "train.solver") in (None, "auto"):
         put(tree, ("train", "solver"), choice.settings.get("train.solver", "sgd"))
     return config_from(tree)
@@ -229,11 +229,11 @@ def _notes(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -
     shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
     text = ", ".join(f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config))
     notes = [f"train.auto: {mechanism}, {text}", *_model_note(config), *(f"train.auto: {why}" for why in choice.why)]
-    if encoding.squares and config.data.squares is None:
-        count = len(encoding.squared)
+    if encoding.curves and config.data.curves is None:
+        count = len(encoding.curved)
         notes.append(
-            f"train.auto: squares of {count} number{'s' * (count > 1)} beside them (data.squares): they follow from "
-            "the public bounds, so they cost no privacy; a named model does not get them"
+            f"train.auto: squares and roots of {count} number{'s' * (count > 1)} beside them (data.curves): they "
+            "follow from the public bounds, so they cost no privacy; a named model does not get them"
         )
     return (*notes, *([f"to expect: {choice.expected}"] if choice.expected else ()))
 

@@ -29,8 +29,8 @@ CALIBRATED_DETAIL = 200.0  # above it clip norms are so long that scores need no
 CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
 MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
-SQUARES_DETAIL = 3.0  # below it squares of numbers are more noise than they tell
-SQUARES_ROWS = 50  # for each weight: with fewer, squares are learnt by heart
+CURVES_DETAIL = 3.0  # below it squares and roots of numbers are more noise than they tell
+CURVES_ROWS = 50  # for each weight: with fewer, they are learnt by heart
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
 # What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables): up to this rho, the
@@ -138,12 +138,12 @@ def choose(facts: PublicFacts, mechanism: str, solver: str = "auto") -> Choice:
     return by_second_moment(facts)
 
 
-def takes_squares(facts: PublicFacts) -> bool:
-    """Whether classes are better told apart with squares of the numbers, which ``facts`` count already.
+def takes_curves(facts: PublicFacts) -> bool:
+    """Whether classes are better told apart with squares and roots of the numbers, which ``facts`` count already.
 
-    Numbers that are alike (pixels) say what they say together: a square of each is mostly noise.
+    Numbers that are alike (pixels) say what they say together: a curve of each is mostly noise.
     """
-    enough = facts.detail >= SQUARES_DETAIL and facts.rows >= SQUARES_ROWS * (facts.width + 1)
+    enough = facts.detail >= CURVES_DETAIL and facts.rows >= CURVES_ROWS * (facts.width + 1)
     return enough and not facts.alike
 
 

@@ -61,5 +61,5 @@ def _plan_by_own_config(own: Config, federation: Federation, name: str) -> tuple
     mine = own.data.rows.get(name, len(federation.parties[name].train))
     rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {name: mine}
     found = settled(own, federation.encoding, rows)
-    encoding = party_encoding(found.config, name)  # which may have got squares
+    encoding = party_encoding(found.config, name)  # which may have got curves
     return make_plan(found.config, rows, encoding.to_json()), found.notes

@@ -90,10 +90,10 @@ def with_fixed_features(federation: Federation, module: nn.Module) -> Federation
     return _changed(federation, lambda table: with_features(module, table))
 
 
-def with_squares(federation: Federation) -> Federation:
-    """The tables as they would have been read with ``data.squares: true``."""
-    encoding = replace(federation.encoding, squares=True)
-    found = _changed(federation, lambda table: replace(table, features=encoding.append_squares(table.features)))
+def with_curves(federation: Federation) -> Federation:
+    """The tables as they would have been read with ``data.curves: true``."""
+    encoding = replace(federation.encoding, curves=True)
+    found = _changed(federation, lambda table: replace(table, features=encoding.append_curves(table.features)))
     return replace(found, encoding=encoding, input_shape=encoding.input_shape)
 
 
@@ -120,8 +120,8 @@ class Simulation:
         config = with_model(config)
         self.federation = load_federation(config)
         found = settled(config, self.federation.encoding, self._rows(config))
-        if found.config.data.squares != config.data.squares:
-            self.federation = with_squares(self.federation)
+        if found.config.data.curves != config.data.curves:
+            self.federation = with_curves(self.federation)
         self.config, self.auto_notes = found.config, found.notes
         config = self.config
         self.model = self._build()

@@ -68,14 +68,12 @@ def test_a_pattern_describes_all_columns_that_it_matches() -> None:
     assert public_encoding(used).names == ["age", "drug_1", "drug_2"]
 
 
-def test_squares_are_of_tables_and_by_the_config() -> None:
-    assert not public_encoding(config(columns=COLUMNS)).squares
-    assert not public_encoding(config(columns=COLUMNS, squares=False)).squares
-    assert public_encoding(config(columns=COLUMNS, squares=True)).width == 1 + 4 + 1
+def test_curves_are_of_tables_and_by_the_config() -> None:
+    assert not public_encoding(config(columns=COLUMNS)).curves
+    assert not public_encoding(config(columns=COLUMNS, curves=False)).curves
+    assert public_encoding(config(columns=COLUMNS, curves=True)).width == 1 + 4 + 2
     image = {"shape": [1, 20, 20]}
     for model in ({}, {"name": "cnn"}):
         assert public_encoding(config(model, image=image)).pixel_bounds is not None
-        with pytest.raises(
-            DataError, match=r"data\.squares=true: squares are of the columns of a table, not of images"
-        ):
-            public_encoding(config(model, image=image, squares=True))
+        with pytest.raises(DataError, match=r"data\.curves=true: curves are of the columns of a table, not of images"):
+            public_encoding(config(model, image=image, curves=True))

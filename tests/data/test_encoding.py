@@ -105,11 +105,20 @@ def test_encoding_survives_json() -> None:
 
 MIXED = (
     Numeric("age", 0, 100, "middle", indicator=True),
-    Numeric("smokes", 0, 1),  # bounds of a flag, whose square says nothing
+    Numeric("smokes", 0, 1),  # bounds of a flag, whose curves say nothing
     Categorical("sex", ("f", "m")),
     Date("visit", "2020-01-01", "2020-12-31"),
     Numeric("income", -50, 50),
 )
+
+
+def one_square(x: np.float32) -> np.float32:
+    return np.float32(np.float32(x * x) * np.float32(1.5)) - np.float32(0.5)
+
+
+def one_root(x: np.float32) -> np.float32:
+    u = np.float32(x + np.float32(1)) * np.float32(0.5)
+    return np.float32(np.float32(u * np.float32(3)) - np.float32(np.sqrt(u) * np.float32(3.75))) + np.float32(1)
 
 
 def people(rows: int) -> pd.DataFrame:
@@ -118,56 +127,58 @@ def people(rows: int) -> pd.DataFrame:
     return pd.DataFrame({**found, "visit": "2020-07-01", "income": draw.normal(0, 30, rows)})
 
 
-def test_squares_of_numbers_stand_behind_the_columns() -> None:
-    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
+def test_curves_of_numbers_stand_behind_the_columns() -> None:
+    plain, curved = (Encoding(MIXED, BINARY, curves=curves) for curves in (False, True))
     frame = pd.DataFrame({"age": [75, None], "smokes": 1, "sex": "f", "visit": "2020-07-01", "income": [50, -20]})
-    rows = squared.encode(frame)
-    assert (squared.width, squared.input_shape, rows.shape) == (plain.width + 2, (plain.width + 2,), (2, 11))
-    assert rows[:, :-2].equal(plain.encode(frame))
-    assert rows[:, -2:].tolist() == [[-0.125, 1.0], [-0.5, pytest.approx((3 * 0.4**2 - 1) / 2)]]
-    assert squared.levels_of_columns == plain.levels_of_columns
+    rows = curved.encode(frame)
+    assert (curved.width, curved.input_shape, rows.shape) == (plain.width + 4, (plain.width + 4,), (2, 13))
+    assert rows[:, :-4].equal(plain.encode(frame))
+    assert rows[:, -4:-2].tolist() == [[-0.125, 1.0], [-0.5, pytest.approx((3 * 0.4**2 - 1) / 2)]]
+    roots = [[1 + 3 * u - 3.75 * u**0.5 for u in row] for row in ((0.75, 1.0), (0.5, 0.3))]
+    assert rows[:, -2:].tolist() == [pytest.approx(row, abs=1e-6) for row in roots]
+    assert curved.levels_of_columns == plain.levels_of_columns
     even = np.linspace(0, 100, 10_001)
-    ages = encoding(Numeric("age", 0, 100), squares=True).encode(pd.DataFrame({"age": even})).double()
-    assert ages[:, 1].mean() == pytest.approx(0, abs=1e-3)
-    assert (ages[:, 0] * ages[:, 1]).mean() == pytest.approx(0, abs=1e-6)
+    ages = encoding(Numeric("age", 0, 100), curves=True).encode(pd.DataFrame({"age": even})).double()
+    for curve in (1, 2):
+        assert ages[:, curve].mean() == pytest.approx(0, abs=1e-3)
+        assert (ages[:, 0] * ages[:, curve]).mean() == pytest.approx(0, abs=1e-3)
     assert (float(ages[:, 1].min()), float(ages[:, 1].max())) == (-0.5, 1.0)
+    assert (float(ages[:, 2].min()), float(ages[:, 2].max())) == (pytest.approx(-0.171875), 1.0)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 33, 16_385])
-def test_a_square_has_the_same_bits_wherever_its_row_stands(rows: int) -> None:
-    """Of any number of rows, from any of them on, and if squares are appended to rows that have none."""
-    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
+def test_a_curve_has_the_same_bits_wherever_its_row_stands(rows: int) -> None:
+    """Of any number of rows, from any of them on, and if curves are appended to rows that have none."""
+    plain, curved = (Encoding(MIXED, BINARY, curves=curves) for curves in (False, True))
     frame = people(rows)
-    whole = squared.encode(frame)
-    appended = squared.append_squares(plain.encode(frame))
+    whole = curved.encode(frame)
+    appended = curved.append_curves(plain.encode(frame))
     assert appended.dtype == torch.float32
     assert appended.is_contiguous()
     assert appended.equal(whole)
-    assert squared.squared == (0, 8)
+    assert curved.curved == (0, 8)
     exact = whole[:, [0, 8]].numpy()
-    by_one = np.array(
-        [[np.float32(np.float32(x * x) * np.float32(1.5)) - np.float32(0.5) for x in row] for row in exact]
-    )
-    assert whole[:, -2:].equal(torch.from_numpy(by_one))
+    by_one = np.array([[*map(one_square, row), *map(one_root, row)] for row in exact])
+    assert whole[:, -4:].equal(torch.from_numpy(by_one))
     for start in range(min(rows, 20)):
-        assert squared.encode(frame[start:]).equal(whole[start:])
-        assert squared.append_squares(plain.encode(frame)[start:]).equal(whole[start:])
+        assert curved.encode(frame[start:]).equal(whole[start:])
+        assert curved.append_curves(plain.encode(frame)[start:]).equal(whole[start:])
     for row in range(min(rows, 20)):
-        assert squared.encode(frame[row : row + 1]).equal(whole[row : row + 1])
+        assert curved.encode(frame[row : row + 1]).equal(whole[row : row + 1])
 
 
-def test_images_have_no_squares() -> None:
-    with pytest.raises(DataError, match=r"data\.squares=true: squares are of the columns of a table, not of images"):
-        Encoding((), BINARY, shape=(1, 2, 2), pixel_bounds=(0.0, 255.0), squares=True)
-    with pytest.raises(DataError, match=r"data\.squares"):
-        encoding(*(Numeric(name, 0, 16) for name in "abcd"), shape=(1, 2, 2), squares=True)
+def test_images_have_no_curves() -> None:
+    with pytest.raises(DataError, match=r"data\.curves=true: curves are of the columns of a table, not of images"):
+        Encoding((), BINARY, shape=(1, 2, 2), pixel_bounds=(0.0, 255.0), curves=True)
+    with pytest.raises(DataError, match=r"data\.curves"):
+        encoding(*(Numeric(name, 0, 16) for name in "abcd"), shape=(1, 2, 2), curves=True)
 
 
-def test_an_encoding_without_squares_is_written_as_before_there_were_any() -> None:
-    plain, squared = (Encoding(MIXED, BINARY, squares=squares) for squares in (False, True))
-    assert squared.to_json() == plain.to_json() | {"squares": True}
-    assert "squares" not in plain.to_json()
-    assert Encoding.from_json(json.dumps(squared.to_json())) == squared
+def test_an_encoding_without_curves_is_written_as_before_there_were_any() -> None:
+    plain, curved = (Encoding(MIXED, BINARY, curves=curves) for curves in (False, True))
+    assert curved.to_json() == plain.to_json() | {"curves": True}
+    assert "curves" not in plain.to_json()
+    assert Encoding.from_json(json.dumps(curved.to_json())) == curved
     assert Encoding.from_json(plain.to_json()) == plain
 
 
@@ -180,7 +191,7 @@ json_values = st.recursive(
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
-    key=st.sampled_from(["columns", "label", "id", "missing_values", "shape", "pixel_bounds", "squares"]),
+    key=st.sampled_from(["columns", "label", "id", "missing_values", "shape", "pixel_bounds", "curves"]),
     value=json_values,
 )
 def test_damaged_json_is_a_data_error_or_an_encoding(key: str, value: Any) -> None:

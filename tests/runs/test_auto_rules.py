@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from homo_dp.runs.auto_rules import EXPECTED, LEAST_DETAIL, SQUARES_DETAIL, PublicFacts, choose, takes_squares
+from homo_dp.runs.auto_rules import (
+    CURVES_DETAIL,
+    CURVES_ROWS,
+    EXPECTED,
+    LEAST_DETAIL,
+    PublicFacts,
+    choose,
+    takes_curves,
+)
 
 FACTS = PublicFacts(
     rows=30_000,
@@ -114,8 +122,9 @@ def test_networks_on_pixels_have_something_to_expect() -> None:
     assert choose(facts(rows=500, **known), "dp_fedsgd").expected is None  # no table was measured
 
 
-def test_squares_are_taken_where_much_is_left_of_a_gradient() -> None:
-    rows = [int(part * SQUARES_DETAIL * 31 * math.sqrt(3) / 0.3) for part in (0.9, 1.1)]
-    assert [takes_squares(facts(rows=count)) for count in rows] == [False, True]
-    assert takes_squares(facts(rows=1, mu=None))  # without privacy no noise drowns them
-    assert not takes_squares(facts(rows=rows[1], task="multiclass", outputs=3, alike=True))
+def test_curves_are_taken_where_much_is_left_of_a_gradient() -> None:
+    rows = [int(part * CURVES_DETAIL * 31 * math.sqrt(3) / 0.3) for part in (0.9, 1.1)]
+    assert [takes_curves(facts(rows=10 * count, mu=0.03)) for count in rows] == [False, True]
+    few = [int(part * CURVES_ROWS * 31) for part in (0.9, 1.1)]
+    assert [takes_curves(facts(rows=count, mu=None)) for count in few] == [False, True]  # no noise drowns them
+    assert not takes_curves(facts(rows=rows[1], task="multiclass", outputs=3, alike=True))

@@ -47,13 +47,13 @@ def test_what_is_left_open_is_what_the_aggregator_would_choose(
     assert found["sample rate"] == 1.0
 
 
-def test_squares_that_the_aggregator_would_take_are_in_the_price(
+def test_curves_that_the_aggregator_would_take_are_in_the_price(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {name.replace(".all", ".a"): value for name, value in private_table(tmp_path).items()}
     keys = {**table, "federation.run": "r", "party.name": "a", "data.rows.a": 50_000}
-    for named, words in ({}, "clipped to 1.291"), ({"model.name": "logistic_regression"}, "clipped to 1.155"):
+    for named, words in ({}, "clipped to 1.414"), ({"model.name": "logistic_regression"}, "clipped to 1.155"):
         show_party_plan(load_config(None, {**keys, **named, "party.state_dir": str(tmp_path / "s")}), Screen())
         printed = capsys.readouterr().out
         assert f"second moment of rows {words}, once" in printed  # the length of a row: sqrt(numbers / 3 + 1)
-        assert ("squares of 1 number beside them" in printed) is not bool(named)
+        assert ("squares and roots of 1 number beside them" in printed) is not bool(named)

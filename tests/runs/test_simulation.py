@@ -13,7 +13,7 @@ from homo_dp.config.load import load_config
 from homo_dp.data.parties import load_federation
 from homo_dp.privacy.errors import BudgetExceeded
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.runs.simulation import RoundRow, RunOutcome, Simulation, with_squares
+from homo_dp.runs.simulation import RoundRow, RunOutcome, Simulation, with_curves
 
 
 def _simulation(folder: Path, **keys: Any) -> tuple[Simulation, list[RoundRow]]:
@@ -85,12 +85,12 @@ def test_without_privacy_nothing_is_charged_and_everything_says_so(tmp_path: Pat
     assert "NOT PRIVATE" in outcome.statement["statement"]
 
 
-def test_squares_are_as_if_tables_had_been_read_with_them() -> None:
+def test_curves_are_as_if_tables_had_been_read_with_them() -> None:
     keys = {"data.public_test": True}
-    read, plain = (load_federation(load_config(None, {**keys, "data.squares": squares})) for squares in (True, False))
-    found = with_squares(plain)
+    read, plain = (load_federation(load_config(None, {**keys, "data.curves": curves})) for curves in (True, False))
+    found = with_curves(plain)
     assert (found.encoding, found.input_shape) == (read.encoding, read.input_shape)
-    assert found.input_shape == (60,)
+    assert found.input_shape == (90,)
     assert found.public_test is not None
     assert read.public_test is not None
     assert found.public_test.features.equal(read.public_test.features)
@@ -103,16 +103,16 @@ def test_squares_are_as_if_tables_had_been_read_with_them() -> None:
         assert same.test.frame is plain.parties[name].test.frame  # type: ignore[union-attr]
 
 
-def test_a_run_by_rule_goes_on_with_the_squares_it_chose(tmp_path: Path) -> None:
+def test_a_run_by_rule_goes_on_with_the_curves_it_chose(tmp_path: Path) -> None:
     rows = {f"party_{number}": 5000 for number in (1, 2, 3)}  # declared
     keys = {"privacy.ledger": str(tmp_path / "ledger.sqlite"), "data.rows": rows, "data.public_test": True}
     run = Simulation(load_config(None, keys), lambda row, numbers: None)
-    assert run.config.data.squares is True
-    assert run.federation.encoding.squares
-    assert run.model.architecture.input_shape == run.federation.input_shape == (60,)
-    assert {table.features.shape[1] for table in run.test_tables} == {60}
+    assert run.config.data.curves is True
+    assert run.federation.encoding.curves
+    assert run.model.architecture.input_shape == run.federation.input_shape == (90,)
+    assert {table.features.shape[1] for table in run.test_tables} == {90}
     outcome = run.run()
     outcome.load_weights()
-    assert [weight.shape for weight in outcome.weights.values() if weight.ndim == 2] == [(1, 60)]
+    assert [weight.shape for weight in outcome.weights.values() if weight.ndim == 2] == [(1, 90)]
     named = Simulation(load_config(None, {**keys, "model.name": "logistic_regression"}), lambda row, numbers: None)
     assert named.federation.input_shape == (30,)

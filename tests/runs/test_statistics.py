@@ -42,10 +42,10 @@ def test_answers_are_near_the_truth_and_cost_the_target(tmp_path: Path, masked: 
         assert ledger.rows(found["run"], "party_1")[-1].epsilon <= 2.0
 
 
-def test_squares_of_a_training_are_not_asked_about(tmp_path: Path) -> None:
-    plain, squared = (StatisticsSimulation(_config(tmp_path, data__squares=squares)) for squares in (None, True))
-    assert squared.federation.encoding == plain.federation.encoding
-    assert len(ask_in_process(_config(tmp_path, data__squares=True))["questions"]["means"]["values"]) == 30
+def test_curves_of_a_training_are_not_asked_about(tmp_path: Path) -> None:
+    plain, curved = (StatisticsSimulation(_config(tmp_path, data__curves=curves)) for curves in (None, True))
+    assert curved.federation.encoding == plain.federation.encoding
+    assert len(ask_in_process(_config(tmp_path, data__curves=True))["questions"]["means"]["values"]) == 30
 
 
 def test_masks_share_the_noise(tmp_path: Path) -> None:

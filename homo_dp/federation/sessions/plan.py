@@ -175,7 +175,7 @@ def check_encoding(plan: PlanJson, encoding: Mapping[str, Any]) -> None:
     if encoding_digest(encoding) != plan["encoding"]:
         raise PlanRefused(
             "columns",
-            "data.columns: columns, bounds, levels, squares, classes or label differ from the aggregator's; leave them "
+            "data.columns: columns, bounds, levels, curves, classes or label differ from the aggregator's; leave them "
             "out here to take the aggregator's, or agree on one description",
         )
 

@@ -35,9 +35,9 @@ LATER_KEYS = ("secure_aggregation", "tolerated_colluders")
 LATER_SECTIONS = ("statistics", "metrics")  # the same for whole sections
 DATA_KEYS = (
     *("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image"),
-    *("learnt", "squares"),
+    *("learnt", "curves"),
 )
-LATER_DATA_KEYS = ("learnt", "squares")  # in a plan only where something was learnt, or squares are asked for
+LATER_DATA_KEYS = ("learnt", "curves")  # in a plan only where something was learnt, or curves are asked for
 # Of each process itself. When to stop is the aggregator's business: parties answer as long as they are asked.
 OWN_TRAIN_KEYS = (
     *("init_from", "device", "threads", "physical_batch_size", "evaluate_every"),

@@ -164,39 +164,39 @@ def test_other_columns_than_the_aggregators_are_refused_whatever_the_id_is_calle
         check_encoding(plan, ENCODING | {"columns": [2]})
 
 
-def test_squares_are_in_a_plan_only_where_they_are_taken() -> None:
-    plain, asked = plan_of(), plan_of(data__squares=True)
-    assert plain == plan_of(data__squares=False)  # so that kept plans of before there were squares are the same job
-    assert "squares" not in plain["data"]
-    assert asked["data"] == plain["data"] | {"squares": True}
-    assert read_plan(asked)["data"]["squares"] is True
-    assert "squares" not in read_plan(plain)["data"]
-    assert difference(plain, asked) == "data.squares=None became True"
+def test_curves_are_in_a_plan_only_where_they_are_taken() -> None:
+    plain, asked = plan_of(), plan_of(data__curves=True)
+    assert plain == plan_of(data__curves=False)  # so that kept plans of before there were curves are the same job
+    assert "curves" not in plain["data"]
+    assert asked["data"] == plain["data"] | {"curves": True}
+    assert read_plan(asked)["data"]["curves"] is True
+    assert "curves" not in read_plan(plain)["data"]
+    assert difference(plain, asked) == "data.curves=None became True"
 
 
 @pytest.mark.parametrize(("own", "there", "fits"), [(None, True, True), (False, False, False), (True, True, True)])
-def test_squares_are_taken_from_the_plan_unless_the_party_states_its_own(
+def test_curves_are_taken_from_the_plan_unless_the_party_states_its_own(
     own: bool | None, there: bool, fits: bool
 ) -> None:
-    asked = config(data__columns_from="breast_cancer", data__squares=True)
+    asked = config(data__columns_from="breast_cancer", data__curves=True)
     plan = make_plan(asked, {"a": 100}, public_encoding(asked).to_json())
-    agreed = agree(config(data__files={"a": "a.csv"}, data__squares=own), plan)
+    agreed = agree(config(data__files={"a": "a.csv"}, data__curves=own), plan)
     found = public_encoding(agreed)
-    assert (bool(agreed.data.squares), found.squares) == (there, there)
+    assert (bool(agreed.data.curves), found.curves) == (there, there)
     if fits:
         check_encoding(plan, found.to_json())
         return
-    with pytest.raises(PlanRefused, match=r"squares, classes or label differ from the aggregator's"):
+    with pytest.raises(PlanRefused, match=r"curves, classes or label differ from the aggregator's"):
         check_encoding(plan, found.to_json())
 
 
-def test_a_party_that_states_squares_refuses_a_plan_without_them() -> None:
+def test_a_party_that_states_curves_refuses_a_plan_without_them() -> None:
     asked = config(data__columns_from="breast_cancer")
     plan = make_plan(asked, {"a": 100}, public_encoding(asked).to_json())
-    stated = agree(config(data__files={"a": "a.csv"}, data__squares=True), plan)
-    with pytest.raises(PlanRefused, match="squares"):
+    stated = agree(config(data__files={"a": "a.csv"}, data__curves=True), plan)
+    with pytest.raises(PlanRefused, match="curves"):
         check_encoding(plan, public_encoding(stated).to_json())
-    check_encoding(plan, public_encoding(agree(config(data__squares=False), plan)).to_json())
+    check_encoding(plan, public_encoding(agree(config(data__curves=False), plan)).to_json())
 
 
 def test_facts_hold_what_was_declared_and_nothing_else() -> None:

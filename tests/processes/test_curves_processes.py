@@ -1,4 +1,4 @@
-"""Squares of numbers by the aggregator's rules: parties follow its plan, and the model file says how to score."""
+"""Curves of numbers by the aggregator's rules: parties follow its plan, and the model file says how to score."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.processes.parts import DATA, PARTIES, Cluster
 from tests.processes.surviving import Victim, check_survivors, survive
 from tests.processes.zygote import Zygote
 
-ROWS = 5000  # declared: enough for squares
+ROWS = 5000  # declared: enough for curves
 
 
 def by_rule(cluster: Cluster) -> Cluster:
     """The cluster with every setting left to the rules."""
     cluster.configs[AGGREGATOR]["train"] = {}
-    cluster.rounds = 18  # 16 gradients, the scales of columns and a second moment before them
+    cluster.rounds = 20  # 16 gradients and 2 that mend scores; before them scales of columns and a second moment
     for party in PARTIES:
         cluster.change(party, "data", rows={party: ROWS})
     return cluster
@@ -36,13 +36,13 @@ def simulated(folder: Path) -> Simulation:
     return Simulation(config_from({"data": data, "privacy": ledger}), lambda row, numbers: None)
 
 
-def test_the_rules_take_squares_and_a_killed_aggregator_takes_them_again(tmp_path: Path, zygote: Zygote) -> None:
+def test_the_rules_take_curves_and_a_killed_aggregator_takes_them_again(tmp_path: Path, zygote: Zygote) -> None:
     with by_rule(Cluster(tmp_path, zygote=zygote)) as cluster:
         victim = Victim(AGGREGATOR, ["aggregator.before_plan", "aggregator.after_save"])
         survive(cluster, [victim])
         assert victim.killed_at == ["aggregator.before_plan", "aggregator.after_save"]
         check_survivors(cluster)
-        assert "squares of 30 numbers beside them" in cluster.log(AGGREGATOR)
+        assert "squares and roots of 30 numbers beside them" in cluster.log(AGGREGATOR)
     model = tmp_path / AGGREGATOR / "out" / "model.safetensors"
     run = simulated(tmp_path)
     assert read_card(model).encoding == run.federation.encoding.to_json()
@@ -57,7 +57,7 @@ def test_the_rules_take_squares_and_a_killed_aggregator_takes_them_again(tmp_pat
     pd.testing.assert_frame_equal(own[shared], found[shared])
 
 
-@pytest.mark.parametrize("keys", [{"data": {"squares": False}}, {"party": {"caps": {"columns": 59}}}])
+@pytest.mark.parametrize("keys", [{"data": {"curves": False}}, {"party": {"caps": {"columns": 89}}}])
 def test_a_party_that_states_otherwise_or_caps_columns_refuses(
     tmp_path: Path, zygote: Zygote, keys: dict[str, dict[str, object]]
 ) -> None:
@@ -68,6 +68,6 @@ def test_a_party_that_states_otherwise_or_caps_columns_refuses(
         cluster.start_all()
         codes = cluster.wait()
         assert all(codes[party] != 0 for party in PARTIES)
-        words = "squares, classes or label differ" if "data" in keys else "a row would become 60 numbers"
+        words = "curves, classes or label differ" if "data" in keys else "a row would become 90 numbers"
         assert words in cluster.log("party_1")
         assert not (tmp_path / AGGREGATOR / "out" / "model.safetensors").exists()
