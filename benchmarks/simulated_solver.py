@@ -132,7 +132,8 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
         total += weights * (number >= first)
     mean: Floats = total / (rounds - first + 1)
     for _ in range(calibrating):
-        found = Calibration.of(*map(torch.tensor, (mean, columns, turn)), scale, clip)
+        known = torch.tensor(mean), torch.tensor(columns), torch.tensor(turn)
+        found = Calibration.of(*known, scale, clip)
         mean = mean if found is None else _calibrated(table, mean, found, sigma, rng)
     return mean
 

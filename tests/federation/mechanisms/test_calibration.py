@@ -46,7 +46,8 @@ def found_at(weights: Tensor, rows: Tensor, clip: float = 1.0) -> Calibration:
 def gradient(found: Calibration, rows: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """As parties give it, clipped, without noise."""
     each = (torch.sigmoid(rows @ weights) - labels).unsqueeze(1) * (rows @ found.transform)
-    return (each * (found.clip / each.norm(dim=1).clamp(min=1e-12)).clamp(max=1.0).unsqueeze(1)).mean(0)
+    clipped: Tensor = each * (found.clip / each.norm(dim=1).clamp(min=1e-12)).clamp(max=1.0).unsqueeze(1)
+    return clipped.mean(0)
 
 
 def test_mean_and_spread_of_scores_follow_from_released_numbers() -> None:
@@ -180,7 +181,8 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
     }
     run = Simulation(load_config(None, base), lambda row, numbers: None)
     seen: list[Tensor] = []
-    run.on_round = lambda row, numbers: seen.append(run.model.module.linear.weight.detach().clone().reshape(-1))
+    weight = dict(run.model.module.named_parameters())["linear.weight"]
+    run.on_round = lambda row, numbers: seen.append(weight.detach().clone().reshape(-1))
     outcome = run.run()
     assert max(party["epsilon_pld"] for party in outcome.statement["parties"].values()) <= 50.0
     assert len(seen) == 10
