@@ -57,6 +57,12 @@ class MomentRound:
             raise ConfigError(
                 f"train.solver=second_moment: rows have {self._width} numbers, at most {MOST_WIDTH}; use gradient"
             )
+        scores = facts.outputs == 1 and config.model.bias and not self._with_target
+        if config.train.calibration_rounds and not scores:
+            raise ConfigError(
+                f"train.calibration_rounds={config.train.calibration_rounds}: is for two classes and a model with a "
+                "bias, which have a score and its odds; leave it out"
+            )
 
     @property
     def row_norm(self) -> float:

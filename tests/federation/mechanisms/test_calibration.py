@@ -15,12 +15,13 @@ from homo_dp.federation.mechanisms.calibration import LONGEST_STEP, SHORTEST, Ca
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM
 from homo_dp.federation.mechanisms.whitening import Whitening
+from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.gradients.losses import binary_logistic
 from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import PrivateSum
 from homo_dp.privacy.training.linear_gradient import LinearGradient
 from homo_dp.runs.simulation import Simulation
-from tests.federation.small import small_config, small_mechanism
+from tests.federation.small import small_config
 
 TRUE = torch.tensor([1.0, -0.5, 0.8, -1.0], dtype=torch.float64)  # of three columns, then the bias
 
@@ -120,7 +121,7 @@ def test_a_row_moves_a_sum_in_coordinates_of_scores_by_the_clip_norm_at_most() -
     assert 0.01 < float((sums[0] - sums[1]).norm()) <= 0.4
 
 
-def small(**keys: Any) -> DpFedSgd:
+def small(*, outputs: int = 1, **keys: Any) -> DpFedSgd:
     config = small_config(
         privacy__mechanism="dp_fedsgd",
         train__local_steps=None,
@@ -132,7 +133,8 @@ def small(**keys: Any) -> DpFedSgd:
         train__rounds=6,
         **keys,
     )
-    mechanism = small_mechanism(config, {"a": 100})
+    facts = federation_facts(config, {"a": 100}, 4 * outputs, outputs)
+    mechanism = build_mechanism(config, facts, noise_source(config))
     assert isinstance(mechanism, DpFedSgd)
     return mechanism
 
@@ -203,3 +205,14 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
 def test_settings_that_cannot_work_are_refused(keys: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load_config(None, {"train.calibration_rounds": 2, **keys})
+
+
+@pytest.mark.parametrize(
+    "keys", [{"outputs": 3}, {"model__bias": False}, {"model__name": "linear_regression", "model__task": "regression"}]
+)
+def test_only_a_model_of_two_classes_with_a_bias_is_calibrated(keys: dict[str, Any]) -> None:
+    # Refused before a round is paid for: the scores of three classes failed in the last one, and those of a regression
+    # were moved as if they were log odds.
+    assert small(**keys).config.train.calibration_rounds == 0
+    with pytest.raises(ConfigError, match="calibration_rounds=2: is for two classes and a model with a bias"):
+        small(train__calibration_rounds=2, **keys)
