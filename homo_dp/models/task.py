@@ -14,6 +14,8 @@ from homo_dp.privacy.gradients.losses import binary_logistic, softmax_cross_entr
 Kind = Literal["binary", "multiclass", "regression"]
 Loss = Callable[[Tensor, Tensor], Tensor]
 LEAST_CHANCE = 1e-4  # of two classes: no model is surer, as it knows next to nothing of a row unlike all others
+_SURE = math.log(1 / (2 * LEAST_CHANCE) - 1)  # the output from which on answers are held back
+_SURER = math.log(1 / LEAST_CHANCE - 1) - _SURE  # by how much the surest ones pass it
 LOSSES: dict[str, Loss] = {
     "binary": binary_logistic,
     "multiclass": softmax_cross_entropy,
@@ -50,25 +52,22 @@ class Task:
         Of two classes each has ``LEAST_CHANCE`` at least: a row with a value far from all others would otherwise cost
         as much log loss as a hundred, since clipping keeps such rows from being heard in training.
 
-        >>> task_for([0, 1]).probabilities(torch.tensor([-50.0, 0.0, 50.0]))
+        >>> task_for([0, 1]).probabilities(torch.tensor([-1e4, 0.0, 1e4]))
         tensor([1.0000e-04, 5.0000e-01, 9.9990e-01])
         """
         if self.kind == "regression":
             raise ValueError("task=regression: has no probabilities; use predictions")
         if self.kind == "multiclass":
             return torch.softmax(outputs, dim=1)
-        return torch.sigmoid(outputs.reshape(-1)).clamp(LEAST_CHANCE, 1 - LEAST_CHANCE)
+        return torch.sigmoid(_held_back(outputs.reshape(-1)))
 
     def test_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each row as it is reported: that of training, but no more than the least chance costs.
 
-        >>> task_for([0, 1]).test_loss(torch.tensor([0.0, 50.0]), torch.tensor([1, 0]))
+        >>> task_for([0, 1]).test_loss(torch.tensor([0.0, 1e4]), torch.tensor([1, 0]))
         tensor([0.6931, 9.2103])
         """
-        if self.loss is LOSSES["binary"]:
-            most = math.log(1 / LEAST_CHANCE - 1)  # the output that has it
-            outputs = outputs.clamp(-most, most)
-        return self.loss(outputs, labels)
+        return self.loss(_held_back(outputs) if self.loss is LOSSES["binary"] else outputs, labels)
 
     def predictions(self, outputs: Tensor, threshold: float = 0.5) -> Tensor:
         """Class indices, shape (n,), or numbers in the target's own units; the threshold is for two classes."""
@@ -84,6 +83,17 @@ class Task:
             return scaled
         low, high = self.target_bounds
         return (scaled + 1.0) * ((high - low) / 2.0) + low
+
+
+def _held_back(outputs: Tensor) -> Tensor:
+    """Outputs of two classes, brought within the least chance; all in the same order, and those in between as they are.
+
+    >>> _held_back(torch.tensor([-1e4, -12.0, -9.0, -8.0, 8.0]))
+    tensor([-9.2102, -9.0952, -8.8017, -8.0000,  8.0000])
+    """
+    over = (outputs.abs() - _SURE).clamp(0.0, 1e30)  # a quotient of infinite numbers would be none
+    held = outputs.sign() * (_SURE + over * _SURER / (over + _SURER))
+    return torch.where(over > 0, held, outputs)
 
 
 def task_for(
