@@ -37,6 +37,7 @@ Level = str | int | float
 MISSING_VALUES = ("", "NA", "NaN", "nan", "null")
 NUMERIC_RULES = ("error", "middle", "low", "high")
 LEVEL_RULES = ("level", "unknown", "error")
+_LEAST_SPAN = 1e-300  # of bounds: one over it is finite
 _VALUE_BLOCK = 1 << 15  # values of a column scaled at a time
 DATE_PARTS = ("days", "year", "month", "weekday")
 LATER = "(learnt later)"  # stands for levels that are not known yet
@@ -323,10 +324,12 @@ class Label:
 
 
 def check_bounds(key: str, bounds: tuple[float, float]) -> None:
-    """Public bounds are two finite numbers, low < high."""
+    """Public bounds are two finite numbers, low < high, so far apart that numbers can be scaled by them."""
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
         raise DataError(f"{key}=[{low}, {high}] must be two finite numbers with low < high")
+    if high - low < _LEAST_SPAN:
+        raise DataError(f"{key}=[{low}, {high}] must be not closer together than {_LEAST_SPAN:g}; scale the column")
 
 
 def check_values(key: str, values: Sequence[Level]) -> None:
