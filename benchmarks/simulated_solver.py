@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,11 @@ from homo_dp.federation.mechanisms import column_scales
 from homo_dp.federation.mechanisms.calibration import Calibration
 from homo_dp.federation.mechanisms.centred_rows import CentredRows
 from homo_dp.federation.mechanisms.whitening import Whitening
+from homo_dp.models.task import LEAST_CHANCE
 from homo_dp.runs.auto_rules import ROWS_OF_PENALTY, PublicFacts
 
 Floats = NDArray[np.float64]
+MOST_SCORE = math.log(1 / LEAST_CHANCE - 1)  # models are never surer
 Settings = Mapping[str, Any]
 
 
@@ -52,10 +54,28 @@ class Table:
     def width(self) -> int:
         return len(self.shares)
 
-    def facts(self, kappa: float) -> PublicFacts:
-        """What the rules know, for noise of this kappa (rows times mu over the root of how often it is added)."""
+    def with_curves(self) -> Table:
+        """The table as ``data.curves`` has it: squares and roots of numbers (of more than two values) behind them."""
+        values = [len(np.unique(self.rows[:, place])) for place in range(self.width)]
+        bent = [place for place in range(self.width) if not self.levels[place] and values[place] > 2]
+
+        def wider(rows: Floats) -> Floats:
+            numbers = rows[:, bent]
+            parts = (numbers + 1) / 2
+            curves = [(3 * numbers**2 - 1) / 2, 1 + 3 * parts - 3.75 * np.sqrt(parts)]
+            return np.concatenate([rows[:, :-1], *curves, rows[:, -1:]], axis=1)
+
+        shares = np.append(self.shares, np.zeros(2 * len(bent)))
+        return replace(self, rows=wider(self.rows), test=wider(self.test), shares=shares)
+
+    def facts(self, kappa: float, rows: int | None = None) -> PublicFacts:
+        """What the rules know, for noise of this kappa (rows times mu over the root of how often it is added).
+
+        ``rows`` is how many rows the table stands for, where these are some of them.
+        """
+        rows = rows or len(self.rows)
         return PublicFacts(
-            rows=len(self.rows),
+            rows=rows,
             parties=1,
             sharers=None,
             numeric=self.numeric,
@@ -64,7 +84,7 @@ class Table:
             outputs=1,
             task="binary",
             linear=True,
-            mu=kappa / len(self.rows),
+            mu=kappa / rows,
         )
 
     def scores(self, weights: Floats) -> Floats:
@@ -75,6 +95,7 @@ class Table:
         positive = self.test_labels == 1
         count, others = positive.sum(), (~positive).sum()
         area = (ranks[positive].sum() - count * (count + 1) / 2) / (count * others)
+        scores = np.clip(scores, -MOST_SCORE, MOST_SCORE)
         return np.array([area, np.mean(np.logaddexp(0, scores) - self.test_labels * scores)])
 
     def without_privacy(self) -> Floats:

@@ -52,11 +52,8 @@ HEART = {
     "chol": [0, 600],
     "thalach": [60, 210],
     "oldpeak": [-3, 7],
-    "sex": [0, 1],
-    "fbs": [0, 1],
-    "exang": [0, 1],
 }
-HEART_LEVELS = {"cp": [1, 2, 3, 4], "restecg": [0, 1, 2]}
+HEART_LEVELS = {"sex": [0, 1], "cp": [1, 2, 3, 4], "fbs": [0, 1], "restecg": [0, 1, 2], "exang": [0, 1]}
 ADULT = {
     "age": [17, 70],
     "fnlwgt": [0, 400_000],

@@ -135,7 +135,7 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
     task = task_for(encoding.classes)
     fixed = config.model.name in FRONT_ENDS
     numeric, categorical = _columns(encoding)
-    width = math.prod(encoding.input_shape)
+    width = math.prod(encoding.input_shape) - _spare(encoding)
     if fixed:
         front = FRONT_ENDS[config.model.name](encoding.input_shape)
         numeric, width = round(3 * front.row_square), front.features
@@ -184,6 +184,12 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
             categorical += 1
     numeric += 2 * len(encoding.curved)
     return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
+
+
+def _spare(encoding: Encoding) -> int:
+    """Places for values that are missing or not declared: most tables have none, and nothing is learnt of them."""
+    levels = [column for column in encoding.columns if isinstance(column, Categorical)]
+    return sum(column.width - len(column.levels) for column in levels)
 
 
 def _alike(encoding: Encoding) -> bool:

@@ -73,7 +73,7 @@ class PublicFacts:
     sharers: int | None  # parties that share the noise of a sum; None where each adds all of its own
     numeric: int
     categorical: int
-    width: int  # numbers of an encoded row
+    width: int  # numbers of an encoded row, without places for values that are not declared
     outputs: int
     task: Literal["binary", "multiclass", "regression"]
     linear: bool

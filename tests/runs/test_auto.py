@@ -14,7 +14,7 @@ from homo_dp.core.errors import ConfigError, ModelFileError
 from homo_dp.data.public_facts import declared_encoding, planned_rows
 from homo_dp.models.files import read_card, save_model
 from homo_dp.models.scoring import round_metrics
-from homo_dp.runs.auto import Settled, chosen_mechanism, is_auto, settled, with_model
+from homo_dp.runs.auto import Settled, chosen_mechanism, is_auto, public_facts, settled, with_model
 from homo_dp.runs.dry_run import plan_of
 from homo_dp.runs.outputs import model_card
 from homo_dp.runs.simulation import Simulation
@@ -249,3 +249,15 @@ def test_images_get_fixed_features(tmp_path: Path) -> None:
 def test_solvers_refuse_what_they_cannot_do(keys: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"train.solver"):
         load_config(None, keys)
+
+
+def test_places_for_values_that_are_not_declared_do_not_count() -> None:
+    columns = {
+        "age": {"bounds": [0, 100]},
+        "sex": {"levels": ["f", "m"]},
+        "site": {"levels": ["a", "b"], "missing": "a"},
+    }
+    config = load_config(None, {"data.columns": columns, "data.rows": {"a": 1}})
+    encoding = declared_encoding(config)
+    assert encoding.width == 1 + 4 + 3  # one for a missing value, one for any other
+    assert public_facts(config, encoding, {"a": 1}).width == 1 + 2 + 2
