@@ -41,6 +41,11 @@ def earlier_model(
     from homo_dp.models.files import load_model
 
     saved = load_model(path, trust_factory=config.model.factory)
+    if bool(saved.card.encoding.get("curves")) != bool(encoding.get("curves")):
+        has = "with" if saved.card.encoding.get("curves") else "without"
+        raise ModelFileError(
+            f"train.init_from={path}: was trained {has} data.curves; leave data.curves out to follow it"
+        )
     if saved.card.architecture != architecture:
         raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
     if encoding_digest(saved.card.encoding) != encoding_digest(encoding):
