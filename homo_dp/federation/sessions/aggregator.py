@@ -239,10 +239,11 @@ class Aggregator:
         self._check_noise(combined)
         moved, before = self.weights, self.server_optimizer.state()
         moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
-        if moves and (self.asked is not None or combined.whole):
-            moved = combined.weights  # no step, so momentum does not see it
+        if moves and self.asked is not None:
+            moved = combined.weights  # starting weights are not a step, so momentum does not see them
         elif moves:
-            moved = self.server_optimizer.step(self.weights, combined.weights)
+            # Whole weights are no step either.
+            moved = combined.weights if combined.whole else self.server_optimizer.step(self.weights, combined.weights)
             moved = self.mechanism.before_broadcast(moved, self.training_round)
             if (
                 hooks := active_hooks()

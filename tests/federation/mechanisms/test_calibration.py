@@ -14,6 +14,7 @@ from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.calibration import LONGEST_STEP, SHORTEST, Calibration
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM
+from homo_dp.federation.mechanisms.train_hooks import Hooks, with_hooks
 from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.gradients.losses import binary_logistic
@@ -182,10 +183,15 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
         "tracking.enabled": False,
     }
     run = Simulation(load_config(None, base), lambda row, numbers: None)
+    injected: list[int] = []
+    hooks = Hooks()
+    hooks.injectors.append(lambda number, weights: injected.append(number))
     seen: list[Tensor] = []
     weight = dict(run.model.module.named_parameters())["linear.weight"]
     run.on_round = lambda row, numbers: seen.append(weight.detach().clone().reshape(-1))
-    outcome = run.run()
+    with with_hooks(hooks):
+        outcome = run.run()
+    assert injected == list(range(3, 11))  # the model that is published, too
     assert max(party["epsilon_pld"] for party in outcome.statement["parties"].values()) <= 50.0
     assert len(seen) == 10
     final = outcome.weights["linear.weight"].reshape(-1)
