@@ -85,6 +85,7 @@ class Table:
             task="binary",
             linear=True,
             mu=kappa / rows,
+            even_levels=float((self.shares**2).sum()),
         )
 
     def scores(self, weights: Floats) -> Floats:

@@ -158,6 +158,7 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
         mu=_mu(config),
         bias=config.model.bias,
         fixed_features=fixed,
+        even_levels=sum(1 / len(column.levels) for column in encoding.columns if isinstance(column, Categorical)),
         alike=task.kind == "multiclass" and _alike(encoding),
     )
 
