@@ -179,6 +179,16 @@ class TrainConfig(Section):
             return round_number >= self.rounds
         return round_number % self.evaluate_every == 0
 
+    @property
+    def calibration_problem(self) -> str | None:
+        """Why rounds that calibrate would move nothing: without columns nobody knows where scores lie."""
+        if not self.calibration_rounds or (self.solver == "second_moment" and self.column_share):
+            return None
+        return (
+            f"train.calibration_rounds={self.calibration_rounds}: needs train.solver: second_moment and "
+            "train.column_share above 0, which tell where scores lie; leave it out"
+        )
+
     @model_validator(mode="wrap")
     @classmethod
     def _fill(cls, given: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
@@ -206,11 +216,9 @@ class TrainConfig(Section):
                 f"train.column_share={self.column_share:g}, train.moment_share={self.moment_share:g}: must be below 1 "
                 "together; the rounds take what is left"
             )
-        if self.calibration_rounds and (self.solver != "second_moment" or not self.column_share):
-            raise Conflict(
-                f"train.calibration_rounds={self.calibration_rounds}: needs train.solver: second_moment and "
-                "train.column_share above 0, which tell where scores lie; leave it out"
-            )
+        by_rule = self.auto is not False and self.solver in ("auto", "second_moment")  # may fill in what is needed
+        if self.calibration_problem is not None and not by_rule:
+            raise Conflict(self.calibration_problem)
         if self.calibration_rounds >= self.rounds:
             raise Conflict(
                 f"train.calibration_rounds={self.calibration_rounds}: must be below train.rounds={self.rounds}, of "

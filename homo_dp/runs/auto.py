@@ -11,6 +11,7 @@ from homo_dp.config.layers import get, put, split_key
 from homo_dp.config.load import config_from
 from homo_dp.config.privacy import CHOSEN, HAVE_RULES, SharedNoiseKeys
 from homo_dp.config.schema import LINEAR_MODELS, Config
+from homo_dp.core.errors import ConfigError
 from homo_dp.data.columns import Categorical, Date, Numeric
 from homo_dp.data.encoding import Encoding
 from homo_dp.data.images import is_image_file
@@ -110,6 +111,8 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
         - nothing that is set is changed; a mechanism that is written out stays.
     """
     if not is_auto(config):
+        if config.train.calibration_problem is not None:
+            raise ConfigError(config.train.calibration_problem)
         return Settled(config)
     mechanism = chosen_mechanism(config)
     solver = config.train.solver

@@ -261,3 +261,15 @@ def test_places_for_values_that_are_not_declared_do_not_count() -> None:
     encoding = declared_encoding(config)
     assert encoding.width == 1 + 4 + 3  # one for a missing value, one for any other
     assert public_facts(config, encoding, {"a": 1}).width == 1 + 2 + 2
+
+
+def test_rules_fill_in_around_rounds_that_calibrate() -> None:
+    chosen = by_rows(5000, train__calibration_rounds=1).train
+    assert (chosen.calibration_rounds, chosen.solver) == (1, "second_moment")
+    assert chosen.column_share > 0
+    none = by_rows(5000, train__calibration_rounds=0).train
+    assert none.calibration_rounds == 0
+    with pytest.raises(ConfigError, match=r"needs train\.solver: second_moment"):
+        by_rows(10, train__calibration_rounds=1)  # too few rows for a moment
+    with pytest.raises(ConfigError, match=r"needs train\.solver: second_moment"):
+        by_rows(5000, train__calibration_rounds=1, train__learning_rate=0.1)

@@ -204,7 +204,8 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
     ("keys", "said"),
     [
         ({"train.solver": "gradient"}, "second_moment"),
-        ({"train.solver": "second_moment"}, "column_share"),
+        ({"train.solver": "second_moment", "train.auto": False}, "column_share"),
+        ({"train.auto": False}, "second_moment"),
         ({"train.solver": "second_moment", "train.column_share": 0.1, "train.rounds": 2}, "below train.rounds"),
     ],
 )
