@@ -29,7 +29,7 @@ CALIBRATED_DETAIL = 200.0  # above it clip norms are so long that scores need no
 CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
 MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
 ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
-CURVES_DETAIL = 3.0  # below it squares and roots of numbers are more noise than they tell
+CURVES_DETAIL = 3.0  # for each output: below it squares and roots of numbers are more noise than they tell
 CURVES_ROWS = 50  # for each weight: with fewer, they are learnt by heart
 WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
 
@@ -153,7 +153,7 @@ def takes_curves(facts: PublicFacts) -> bool:
 
     Numbers that are alike (pixels) say what they say together: a curve of each is mostly noise.
     """
-    enough = facts.detail >= CURVES_DETAIL and facts.rows >= CURVES_ROWS * (facts.width + 1)
+    enough = facts.detail >= CURVES_DETAIL * facts.outputs and facts.rows >= CURVES_ROWS * (facts.width + 1)
     return enough and not facts.alike
 
 

@@ -125,6 +125,8 @@ def test_networks_on_pixels_have_something_to_expect() -> None:
 def test_curves_are_taken_where_much_is_left_of_a_gradient() -> None:
     rows = [int(part * CURVES_DETAIL * 31 * math.sqrt(3) / 0.3) for part in (0.9, 1.1)]
     assert [takes_curves(facts(rows=10 * count, mu=0.03)) for count in rows] == [False, True]
+    assert not takes_curves(facts(rows=10 * rows[1], mu=0.03, task="multiclass", outputs=3))
+    assert takes_curves(facts(rows=30 * rows[1], mu=0.03, task="multiclass", outputs=3))
     few = [int(part * CURVES_ROWS * 31) for part in (0.9, 1.1)]
     assert [takes_curves(facts(rows=count, mu=None)) for count in few] == [False, True]  # no noise drowns them
     assert not takes_curves(facts(rows=rows[1], task="multiclass", outputs=3, alike=True))
