@@ -330,10 +330,7 @@ class DpFedSgd(Mechanism):
         return CentredRows.of(centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds)
 
     def starts_from_mean(self, round_number: int) -> bool:
-        trains = round_number not in self.sums
-        return (trains and self._calibrates(self.training_round(round_number))) or super().starts_from_mean(
-            round_number
-        )
+        return self._calibrates_in(round_number) or super().starts_from_mean(round_number)
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
         if self._centred:
