@@ -99,7 +99,7 @@ class PublicFacts:
         >>> PublicFacts(100, 1, None, 3, 4, 11, 1, "binary", True, 1.0, even_levels=2.0).centred_norm
         2.0
         """
-        return math.sqrt(self.row_norm**2 - self.even_levels)
+        return math.sqrt(self.numeric / 3 + self.categorical + self.bias - self.even_levels)
 
     @property
     def kappa(self) -> float:
