@@ -20,8 +20,6 @@ from torch import Tensor
 LONGEST_STEP = 1.0  # of a score: what is further off is left to the next round
 LEAST_CURVE = 1e-3
 SHORTEST = 0.1  # of the spread before: scores keep their order
-_POINTS = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64)
-_CHANCES = torch.softmax(-_POINTS.square() / 2, dim=0)  # of a normal number
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,10 @@ class Calibration:
         steps are short where it is much. ``gradient`` is the mean of rows in these coordinates.
         """
         gradient, noise = gradient[:2] / self._length, noise / self._length
-        chances = torch.sigmoid(self.spread * _POINTS + self.mean)
-        curve = chances * (1 - chances) * _CHANCES
-        first, second = float((curve * _POINTS).sum()), float((curve * _POINTS.square()).sum())
+        points = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64)
+        chances = torch.sigmoid(self.spread * points + self.mean)
+        curve = chances * (1 - chances) * torch.softmax(-points.square() / 2, dim=0)  # of a normal number
+        first, second = float((curve * points).sum()), float((curve * points.square()).sum())
         curves = torch.tensor([[second, first], [first, float(curve.sum())]], dtype=torch.float64)
         step = -torch.linalg.solve(curves + (noise + LEAST_CURVE) * torch.eye(2, dtype=torch.float64), gradient)
         step = step * min(1.0, LONGEST_STEP / max(float(step.abs().max()), 1e-12))
