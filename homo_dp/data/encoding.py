@@ -81,7 +81,7 @@ class Encoding:
     def width(self) -> int:
         if not self.columns:
             return math.prod(self.shape or ())
-        return self._columns_width + len(_CURVES) * len(self.curved)
+        return self._columns_width + self.curve_count
 
     @property
     def curved(self) -> tuple[int, ...]:
@@ -94,6 +94,11 @@ class Encoding:
             for column, end in zip(self.columns, ends, strict=True)
             if isinstance(column, Numeric) and (column.low, column.high) != FLAG
         )
+
+    @property
+    def curve_count(self) -> int:
+        """How many numbers stand behind the columns."""
+        return len(_CURVES) * len(self.curved)
 
     @property
     def _columns_width(self) -> int:

@@ -186,7 +186,7 @@ def _columns(encoding: Encoding) -> tuple[int, int]:
             numeric, categorical = numeric + len(column.parts) - circles, categorical + circles
         elif isinstance(column, Categorical):
             categorical += 1
-    numeric += 2 * len(encoding.curved)
+    numeric += encoding.curve_count
     return (numeric, categorical) if encoding.columns else (math.prod(encoding.input_shape), 0)
 
 

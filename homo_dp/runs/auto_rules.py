@@ -90,7 +90,7 @@ class PublicFacts:
         >>> PublicFacts(100, 1, None, 3, 2, 9, 1, "binary", True, 1.0).row_norm
         2.0
         """
-        return math.sqrt(self.numeric / 3 + self.categorical + self.bias)
+        return math.sqrt(self._row_square)
 
     @property
     def centred_norm(self) -> float:
@@ -99,7 +99,11 @@ class PublicFacts:
         >>> PublicFacts(100, 1, None, 3, 4, 11, 1, "binary", True, 1.0, even_levels=2.0).centred_norm
         2.0
         """
-        return math.sqrt(self.numeric / 3 + self.categorical + self.bias - self.even_levels)
+        return math.sqrt(self._row_square - self.even_levels)
+
+    @property
+    def _row_square(self) -> float:
+        return self.numeric / 3 + self.categorical + self.bias
 
     @property
     def kappa(self) -> float:

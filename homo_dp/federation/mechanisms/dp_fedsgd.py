@@ -182,6 +182,11 @@ class DpFedSgd(Mechanism):
     def _noise_of_total(self, found: PrivateSum) -> float:
         return found.total_sigma if self._share else found.sigma * math.sqrt(len(self.facts.parties))
 
+    @property
+    def _noise_of_mean(self) -> float:
+        """Standard deviation of the noise in a mean gradient, where all parties answer."""
+        return self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
+
     # --- at the party ---
 
     def before_fit(self, fit: LocalFit) -> None:
@@ -304,8 +309,8 @@ class DpFedSgd(Mechanism):
         found = None if self._moment is None else self._moment.calibration(current, self._clip_norm)
         if found is None:
             return Combined(current, whole=True)
-        noise = self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
-        return Combined(as_weights(found.moved(gradient, noise).reshape(1, -1), current), whole=True)
+        moved = found.moved(gradient, self._noise_of_mean)
+        return Combined(as_weights(moved.reshape(1, -1), current), whole=True)
 
     @property
     def _width(self) -> int:
@@ -323,7 +328,7 @@ class DpFedSgd(Mechanism):
         centres = torch.zeros(self._width - 1, dtype=torch.float64)
         for place, share in self.facts.levels.items():
             centres[place] = share
-        noise = self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
+        noise = self._noise_of_mean
         server = train.server_optimizer
         reach = train.learning_rate / (1 - (server.momentum if server.name == "fedavgm" else 0.0))
         kappa = self._clip_norm * rounds / noise
