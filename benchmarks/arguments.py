@@ -7,7 +7,9 @@ import argparse
 
 def parser_for(text: str | None) -> argparse.ArgumentParser:
     """A parser that helps with the whole docstring of a benchmark."""
-    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 def count(text: str) -> int:

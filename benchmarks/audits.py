@@ -26,30 +26,69 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Keys = dict[str, Any]
-ONE_STEP = {"train.rounds": 1, "train.local_steps": 1, "train.sample_rate": 1.0, "train.batch_size": None}
-SAMPLED = {"train.rounds": 2, "train.local_steps": 2, "train.sample_rate": 0.5, "train.batch_size": None}
+ONE_STEP = {
+    "train.rounds": 1,
+    "train.local_steps": 1,
+    "train.sample_rate": 1.0,
+    "train.batch_size": None,
+}
+SAMPLED = {
+    "train.rounds": 2,
+    "train.local_steps": 2,
+    "train.sample_rate": 0.5,
+    "train.batch_size": None,
+}
 SUMS = {"privacy.mechanism": "dp_fedsgd", **ONE_STEP, "train.local_steps": None}
 USERS = {"privacy.mechanism": "dp_fedavg", "train.rounds": 1, "privacy.trust_aggregator": True} | {
     "privacy.sampling": "everyone",
 }
-COHORTS = {**USERS, "privacy.sampling": "fixed", "privacy.population": 455, "privacy.cohort_size": 400}
-BITS = {**USERS, "privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 0.7}  # bits that cost half
+COHORTS = {
+    **USERS,
+    "privacy.sampling": "fixed",
+    "privacy.population": 455,
+    "privacy.cohort_size": 400,
+}
+BITS = {
+    **USERS,
+    "privacy.clipping": "adaptive",
+    "privacy.adaptive.bit_noise": 0.7,
+}  # bits that cost half
 STATISTICS = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"]}
 CASES: dict[str, tuple[str, str, Keys]] = {
-    "dp_sgd, every step": ("canary_gradient", "aggregator", {"privacy.mechanism": "dp_sgd", **SAMPLED}),
-    "dp_sgd, updates": ("canary_updates", "aggregator", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_sgd, every step": (
+        "canary_gradient",
+        "aggregator",
+        {"privacy.mechanism": "dp_sgd", **SAMPLED},
+    ),
+    "dp_sgd, updates": (
+        "canary_updates",
+        "aggregator",
+        {"privacy.mechanism": "dp_sgd", **ONE_STEP},
+    ),
     "dp_sgd, models": ("canary_model", "model_reader", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
     "dp_fedsgd": ("canary_sum", "aggregator", SUMS),
     "dp_fedsgd, masked": ("canary_sum", "aggregator", {**SUMS, "privacy.secure_aggregation": True}),
     "dp_fedsgd, two parties": ("canary_difference", "aggregator", SUMS),
     "dp_fedsgd, low bits": ("low_bits", "aggregator", SUMS),
-    "dp_sgd, row count": ("canary_count", "aggregator", {"privacy.mechanism": "dp_sgd", **ONE_STEP}),
+    "dp_sgd, row count": (
+        "canary_count",
+        "aggregator",
+        {"privacy.mechanism": "dp_sgd", **ONE_STEP},
+    ),
     "dp_fedavg": ("canary_user", "model_reader", USERS),
     "dp_fedavg, fixed cohorts": ("canary_user", "model_reader", COHORTS),
     "dp_fedavg, clip bits": ("clip_bits", "model_reader", BITS),
     "statistics": ("canary_answers", "aggregator", STATISTICS),
-    "statistics, masked": ("canary_answers", "aggregator", {**STATISTICS, "privacy.secure_aggregation": True}),
-    "nbafl": ("canary_upload", "aggregator", {"privacy.mechanism": "nbafl", "train.rounds": 2, "nbafl.epsilon": 0.03}),
+    "statistics, masked": (
+        "canary_answers",
+        "aggregator",
+        {**STATISTICS, "privacy.secure_aggregation": True},
+    ),
+    "nbafl": (
+        "canary_upload",
+        "aggregator",
+        {"privacy.mechanism": "nbafl", "train.rounds": 2, "nbafl.epsilon": 0.03},
+    ),
 }
 RUNS = 200
 MORE_RUNS = {  # of an audit, where with 200 even a perfect attack could be expected to certify nothing
@@ -63,11 +102,17 @@ MORE_RUNS = {  # of an audit, where with 200 even a perfect attack could be expe
 
 def main() -> int:
     """Run what was asked for; 1 where a bar was missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--audits", type=int, default=200, help="of every mechanism (default 200)")
-    parser.add_argument("--runs", type=int, help="of one audit (default 200 or 1000; --ceiling wants 100000)")
+    parser.add_argument(
+        "--runs", type=int, help="of one audit (default 200 or 1000; --ceiling wants 100000)"
+    )
     parser.add_argument("--only", default="", help="cases whose name has this in it")
-    parser.add_argument("--ceiling", action="store_true", help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8")
+    parser.add_argument(
+        "--ceiling", action="store_true", help="DP-SGD on logistic regression at epsilon 1, 2, 4, 8"
+    )
     options = parser.parse_args()
     missed = _ceilings(options.runs or 100_000) if options.ceiling else _never_above(options)
     return 1 if missed else 0
@@ -90,7 +135,8 @@ def _never_above(options: argparse.Namespace) -> bool:
         line = f"{sum(shares) / len(shares):.3f} {max(shares):.3f}"
         one = found[0]
         ceilings = " ".join(
-            "    null" if each is None else f"{each:8.3f}" for each in (one.ceiling, one.ceiling_of_attack)
+            "    null" if each is None else f"{each:8.3f}"
+            for each in (one.ceiling, one.ceiling_of_attack)
         )
         print(
             f"{name:26} {runs:>5} {above:>9} of {len(found)} {one.claimed_epsilon:7.3f} {line:>26} {ceilings}",
@@ -113,7 +159,10 @@ def _ceilings(runs: int) -> bool:
         reached = min(each.lower_bound / (each.ceiling or math.nan) for each in found)
         off = max((abs((each.point_estimate or 0.0) / claim - 1)) for each in found)
         missed |= reached < 0.9 or off > 0.1
-        print(f"{claim:8.3f} {bound:8.3f} {ceiling:8.3f} {reached:7.1%} {estimate:9.3f} {off:7.1%}", flush=True)
+        print(
+            f"{claim:8.3f} {bound:8.3f} {ceiling:8.3f} {reached:7.1%} {estimate:9.3f} {off:7.1%}",
+            flush=True,
+        )
     return missed
 
 

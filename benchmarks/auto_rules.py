@@ -26,12 +26,18 @@ RARE = 0.1  # of the rows: a class below it
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tables", type=int, default=70)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rho", type=float, nargs=2, default=[0.4, 3000.0], help="range")
-    parser.add_argument("--kind", choices=KINDS, default="generated", help="of tables (generated_tables.py)")
-    parser.add_argument("--no-grid", action="store_true", help="only what to expect, not the best of a grid")
+    parser.add_argument(
+        "--kind", choices=KINDS, default="generated", help="of tables (generated_tables.py)"
+    )
+    parser.add_argument(
+        "--no-grid", action="store_true", help="only what to expect, not the best of a grid"
+    )
     given = parser.parse_args()
     found = []
     print("columns  levels  positive  rho   rule AUC / loss   hand-tuned   without privacy")
@@ -42,7 +48,9 @@ def main() -> None:
         table = KINDS[given.kind](rng)
         kappa = rho * (table.width + 1)
         if given.no_grid:
-            rule = scored(table, choose(table.facts(kappa), "dp_fedsgd").settings, kappa, DRAWS).mean(0)
+            rule = scored(
+                table, choose(table.facts(kappa), "dp_fedsgd").settings, kappa, DRAWS
+            ).mean(0)
             best = rule
         else:
             rule, best = compared(table, kappa, DRAWS)
@@ -55,7 +63,9 @@ def main() -> None:
 
 
 def _summary(found: list[tuple[float, float, Floats, Floats, Floats]]) -> None:
-    print("\nrho up to, classes   AUC points below hand-tuned: mean, half   log loss above hand-tuned (%): mean, half")
+    print(
+        "\nrho up to, classes   AUC points below hand-tuned: mean, half   log loss above hand-tuned (%): mean, half"
+    )
     print(
         "    | AUC points below no privacy: of ten tables one less than, half, one more than   log loss (%): the same"
     )
@@ -64,7 +74,9 @@ def _summary(found: list[tuple[float, float, Floats, Floats, Floats]]) -> None:
         for kind, rare in (("usual", False), ("rare", True)):
             group = [row[2:] for row in found if low < row[0] <= high and (row[1] < RARE) == rare]
             if group:
-                print(f"{high:9g} {kind:6s} {_figures(*(np.array(part) for part in zip(*group, strict=True)))}")
+                print(
+                    f"{high:9g} {kind:6s} {_figures(*(np.array(part) for part in zip(*group, strict=True)))}"
+                )
         low = high
 
 
@@ -72,7 +84,10 @@ def _figures(rule: Floats, best: Floats, plain: Floats) -> str:
     gap, lost = (best[:, 0] - rule[:, 0]) * 100, (plain[:, 0] - rule[:, 0]) * 100
     above, more = (rule[:, 1] / best[:, 1] - 1) * 100, (rule[:, 1] / plain[:, 1] - 1) * 100
     tuned = f"{gap.mean():.2f}, {np.median(gap):.2f}   {above.mean():.1f}, {np.median(above):.1f}"
-    lines = [", ".join(f"{value:.2g}" for value in np.quantile(part, (0.1, 0.5, 0.9))) for part in (lost, more)]
+    lines = [
+        ", ".join(f"{value:.2g}" for value in np.quantile(part, (0.1, 0.5, 0.9)))
+        for part in (lost, more)
+    ]
     return f"{tuned} | {'   '.join(lines)}"
 
 

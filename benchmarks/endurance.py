@@ -56,15 +56,27 @@ def main() -> int:
                 if options.only in (None, name) and options.transport in (None, transport):
                     row = measured(name, transport, parties, rounds, zygote)
                     print(json.dumps(row), flush=True)
-                    good = good and row["exit_codes"] == [0] and (name == "large" or row["growth_mb"] < GROWTH_BAR)
+                    good = (
+                        good
+                        and row["exit_codes"] == [0]
+                        and (name == "large" or row["growth_mb"] < GROWTH_BAR)
+                    )
     return 0 if good else 1
 
 
-def measured(name: str, transport: str, parties: tuple[str, ...], rounds: int, zygote: Zygote) -> dict[str, Any]:
+def measured(
+    name: str, transport: str, parties: tuple[str, ...], rounds: int, zygote: Zygote
+) -> dict[str, Any]:
     """One federation to its end, with a look at its memory four times a second."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(Path(folder) / "nats", parties)) if transport == "nats" else None
-        cluster = stack.enter_context(Cluster(Path(folder), server, rounds, zygote, parties=parties))
+        server = (
+            stack.enter_context(NatsServer(Path(folder) / "nats", parties))
+            if transport == "nats"
+            else None
+        )
+        cluster = stack.enter_context(
+            Cluster(Path(folder), server, rounds, zygote, parties=parties)
+        )
         cluster.change(AGGREGATOR, "train", rounds=rounds, local_steps=1)
         for party in parties:
             cluster.change(party, "party", caps={"rounds": rounds, "parameters": 100_000_000})
@@ -81,7 +93,9 @@ def measured(name: str, transport: str, parties: tuple[str, ...], rounds: int, z
             time.sleep(0.25)
         seconds = time.monotonic() - started
         codes = sorted(set(cluster.wait(60).values()))
-        logs = "" if codes == [0] else "\n".join(cluster.log(who)[-500:] for who in cluster.processes)
+        logs = (
+            "" if codes == [0] else "\n".join(cluster.log(who)[-500:] for who in cluster.processes)
+        )
         if logs:
             print(logs, file=sys.stderr)
     return {
@@ -91,7 +105,10 @@ def measured(name: str, transport: str, parties: tuple[str, ...], rounds: int, z
         "rounds": rounds,
         "seconds": round(seconds, 1),
         "rounds_a_second": round(rounds / seconds, 2),
-        "peak_mb": {"aggregator": round(max(seen[AGGREGATOR])), "party": round(max(max(seen[p]) for p in parties))},
+        "peak_mb": {
+            "aggregator": round(max(seen[AGGREGATOR])),
+            "party": round(max(max(seen[p]) for p in parties)),
+        },
         "growth_mb": round(max(growth(values) for values in seen.values()), 1),
         "exit_codes": codes,
     }

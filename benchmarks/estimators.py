@@ -27,13 +27,17 @@ def scaled(name: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "digits":
         low, high = np.zeros(X.shape[1]), np.full(X.shape[1], 16.0)
     else:
-        low, high = np.array([pair for part in zip(*_nucleus().values(), strict=True) for pair in part], dtype=float).T
+        low, high = np.array(
+            [pair for part in zip(*_nucleus().values(), strict=True) for pair in part], dtype=float
+        ).T
     return (np.clip(X, low, high) - low) / (high - low) * 2 - 1, y
 
 
 def _nucleus() -> dict[str, Any]:
     """The bounds as they stand in homo_dp/data/embedded.py, which the other environment cannot import."""
-    tree = ast.parse((Path(__file__).parents[1] / "homo_dp" / "data" / "embedded.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (Path(__file__).parents[1] / "homo_dp" / "data" / "embedded.py").read_text(encoding="utf-8")
+    )
     named = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
     found = next(node.value for node in named if getattr(node.target, "id", "") == "_NUCLEUS")
     bounds: dict[str, Any] = ast.literal_eval(ast.unparse(found)) if found is not None else {}
@@ -63,7 +67,10 @@ def main() -> None:
                 a, b, c, d = train_test_split(X, y, test_size=0.2, random_state=seed, stratify=y)
                 made = estimator(whose, epsilon, X.shape[1], len(np.unique(y)))
                 scores.append(made.fit(a, c).score(b, d))
-            print(f"{whose} {name} epsilon {epsilon:g}: {np.mean(scores):.3f} +- {np.std(scores):.3f}", flush=True)
+            print(
+                f"{whose} {name} epsilon {epsilon:g}: {np.mean(scores):.3f} +- {np.std(scores):.3f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

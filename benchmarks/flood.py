@@ -57,10 +57,14 @@ def main() -> int:
 def measured(name: str, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rounds alone, after a flood, and during one."""
     with contextlib.ExitStack() as stack:
-        make, flood = on_nats(stack, folder) if name == "nats" else on_folder(folder, shared=name == "shared")
+        make, flood = (
+            on_nats(stack, folder) if name == "nats" else on_folder(folder, shared=name == "shared")
+        )
         aggregator = make(AGGREGATOR)
         stack.callback(aggregator.close)
-        party = multiprocessing.get_context("fork").Process(target=answer, args=(make,), daemon=True)
+        party = multiprocessing.get_context("fork").Process(
+            target=answer, args=(make,), daemon=True
+        )
         party.start()
         stack.callback(party.terminate)
         first = 1
@@ -69,7 +73,9 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> Iterator[d
         flood(options.messages)
         yield {"transport": name, "when": "after the flood", **(found := rounds(aggregator, first))}
         first += found["rounds"]
-        sender = multiprocessing.get_context("fork").Process(target=flood, args=(options.messages,), daemon=True)
+        sender = multiprocessing.get_context("fork").Process(
+            target=flood, args=(options.messages,), daemon=True
+        )
         sender.start()
         yield {"transport": name, "when": "while it is sent", **rounds(aggregator, first)}
         sender.terminate()
@@ -90,7 +96,9 @@ def on_nats(stack: contextlib.ExitStack, folder: Path) -> tuple[Make, Flood]:
     server = stack.enter_context(NatsServer(folder / "nats", PARTIES))
 
     def flood(messages: int) -> None:
-        subject = Names(server.prefix, "demo", FLOODER).subject(FLOODER, AGGREGATOR, "update").encode()
+        subject = (
+            Names(server.prefix, "demo", FLOODER).subject(FLOODER, AGGREGATOR, "update").encode()
+        )
         with RawPublisher(server, FLOODER) as publisher:
             for _ in range(messages // 100):
                 publisher.socket.sendall(publisher.line(subject, None, b"x" * 50) * 100)
@@ -121,7 +129,11 @@ def rounds(aggregator: Transport, first: int) -> dict[str, Any]:
             if message.sender == OTHER and message.round == first + len(times):
                 break
         times.append(time.monotonic() - started)
-    return {"rounds": len(times), "a_second": round(len(times) / sum(times), 1), "slowest_ms": round(1000 * max(times))}
+    return {
+        "rounds": len(times),
+        "a_second": round(len(times) / sum(times), 1),
+        "slowest_ms": round(1000 * max(times)),
+    }
 
 
 if __name__ == "__main__":

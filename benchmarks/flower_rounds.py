@@ -30,10 +30,16 @@ _TICK = os.sysconf("SC_CLK_TCK")
 def main(rounds: int) -> None:
     """Print a line for each way."""
     print(f"load of this machine: {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
-    print("| party | seconds a round: median, shortest, longest | CPU s of a site a round |\n|---|---|---|", flush=True)
+    print(
+        "| party | seconds a round: median, shortest, longest | CPU s of a site a round |\n|---|---|---|",
+        flush=True,
+    )
     for name, stays in (("stays", True), ("starts anew", False)):
         seconds, spent = measure(rounds, stays=stays)
-        print(f"| {name} | {median(seconds):.1f}, {min(seconds):.1f}, {max(seconds):.1f} | {spent:.2f} |", flush=True)
+        print(
+            f"| {name} | {median(seconds):.1f}, {min(seconds):.1f}, {max(seconds):.1f} | {spent:.2f} |",
+            flush=True,
+        )
 
 
 def measure(rounds: int, *, stays: bool) -> tuple[list[float], float]:
@@ -56,7 +62,9 @@ def measure(rounds: int, *, stays: bool) -> tuple[list[float], float]:
                         ended = {name: _end(federation.folder, name) for name in PARTIES}
                         dead += ended[SITE]
                 time.sleep(0.05)
-            found = json.loads((federation.folder / "out" / "aggregator" / "indicator.json").read_text())
+            found = json.loads(
+                (federation.folder / "out" / "aggregator" / "indicator.json").read_text()
+            )
         finally:
             federation.stop()
     spent = (marks[rounds] - marks[1]) / (rounds - 1)
@@ -85,7 +93,9 @@ def _spent(folder: Path) -> float:
         with contextlib.suppress(OSError):
             if home in Path(f"/proc/{pid}/environ").read_bytes():
                 ours.add(pid)
-    ended = {pid for pid in everybody if (fields := _stat(pid))[0] == "Z" and int(fields[1]) in ours}
+    ended = {
+        pid for pid in everybody if (fields := _stat(pid))[0] == "Z" and int(fields[1]) in ours
+    }
     return sum(_cpu(pid) for pid in ours | ended)
 
 

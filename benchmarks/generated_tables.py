@@ -21,12 +21,19 @@ ROWS, TEST_ROWS = 8000, 6000
 def generated(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TEST_ROWS) -> Table:
     """One table."""
     kind = str(rng.choice(["dense", "mixed", "one-hot"]))
-    numeric = {"dense": int(np.exp(rng.uniform(np.log(5), np.log(80)))), "mixed": int(rng.integers(3, 20))}
+    numeric = {
+        "dense": int(np.exp(rng.uniform(np.log(5), np.log(80)))),
+        "mixed": int(rng.integers(3, 20)),
+    }
     numbers = numeric.get(kind, int(rng.integers(0, 4)))
-    categorical = {"dense": 0, "mixed": int(rng.integers(2, 10))}.get(kind, int(rng.integers(5, 15)))
+    categorical = {"dense": 0, "mixed": int(rng.integers(2, 10))}.get(
+        kind, int(rng.integers(5, 15))
+    )
     hidden = rng.normal(size=(rows + test_rows, int(rng.integers(2, 10))))
     wide = math.exp(rng.uniform(math.log(2), math.log(40))) if rng.uniform() < 0.5 else 1.0
-    parts = [_numbers(rng, hidden, wide) for _ in range(numbers)] + [_levels(rng, hidden) for _ in range(categorical)]
+    parts = [_numbers(rng, hidden, wide) for _ in range(numbers)] + [
+        _levels(rng, hidden) for _ in range(categorical)
+    ]
     encoded = np.concatenate(parts, axis=1)
     return _table(parts, numbers, _labels(rng, encoded, hidden), rows)
 
@@ -36,15 +43,25 @@ def by_effects(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TEST
     numbers, categorical = int(rng.integers(4, 12)), int(rng.integers(3, 10))
     hidden = rng.normal(size=(rows + test_rows, int(rng.integers(2, 7))))
     wide = math.exp(rng.uniform(math.log(2), math.log(20))) if rng.uniform() < 0.4 else 1.0
-    parts = [_numbers(rng, hidden, wide) for _ in range(numbers)] + [_levels(rng, hidden) for _ in range(categorical)]
+    parts = [_numbers(rng, hidden, wide) for _ in range(numbers)] + [
+        _levels(rng, hidden) for _ in range(categorical)
+    ]
     score = np.zeros(len(hidden))
     for part in parts:
-        scaled = part if part.shape[1] > 1 else np.clip((part - part.mean()) / (part.std() + 1e-6), -4, 4)
+        scaled = (
+            part
+            if part.shape[1] > 1
+            else np.clip((part - part.mean()) / (part.std() + 1e-6), -4, 4)
+        )
         score += scaled @ rng.normal(size=part.shape[1]) * math.exp(0.7 * rng.normal())
     cause, other = hidden @ rng.normal(size=hidden.shape[1]), np.abs(hidden[:, 0])
     score = score / score.std() + rng.uniform(0.2, 1) * cause / cause.std()
     score = score / score.std() + rng.uniform(0, 0.5) * other / other.std()
-    labels = _drawn(rng, score * math.exp(rng.uniform(0, math.log(4))), float(rng.choice([0.5, 0.4, 0.25, 0.12])))
+    labels = _drawn(
+        rng,
+        score * math.exp(rng.uniform(0, math.log(4))),
+        float(rng.choice([0.5, 0.4, 0.25, 0.12])),
+    )
     return _table(parts, numbers, labels, rows)
 
 
@@ -55,8 +72,14 @@ def by_one_cause(rng: np.random.Generator, rows: int = ROWS, test_rows: int = TE
     parts = [_reading(rng, hidden) for _ in range(numbers)]
     for _ in range(categorical):
         count = int(rng.integers(2, 6))
-        pull = np.outer(hidden[:, 0], 1.2 * rng.normal(size=count)) + rng.gumbel(size=(len(hidden), count))
-        parts.append(np.eye(count)[(pull - rng.uniform(0.3, 1) * np.log(np.arange(1, count + 1))).argmax(axis=1)])
+        pull = np.outer(hidden[:, 0], 1.2 * rng.normal(size=count)) + rng.gumbel(
+            size=(len(hidden), count)
+        )
+        parts.append(
+            np.eye(count)[
+                (pull - rng.uniform(0.3, 1) * np.log(np.arange(1, count + 1))).argmax(axis=1)
+            ]
+        )
     score = rng.uniform(1.5, 4) * hidden[:, 0] + 0.5 * rng.normal(size=len(hidden))
     return _table(parts, numbers, _drawn(rng, score, float(rng.uniform(0.3, 0.65))), rows)
 
@@ -69,12 +92,16 @@ def _table(parts: list[Floats], numbers: int, labels: Floats, rows: int) -> Tabl
     encoded = np.concatenate([*parts, np.ones((len(labels), 1))], axis=1)
     shares = np.concatenate([np.full(part.shape[1], 1 / part.shape[1]) for part in parts])
     shares[:numbers] = 0
-    return Table(encoded[:rows], labels[:rows], encoded[rows:], labels[rows:], shares, len(parts) - numbers)
+    return Table(
+        encoded[:rows], labels[:rows], encoded[rows:], labels[rows:], shares, len(parts) - numbers
+    )
 
 
 def _reading(rng: np.random.Generator, hidden: Floats) -> Floats:
     """A number, or a flag, that goes by the first cause more than by the others."""
-    pull = np.array([rng.choice([-1, 1]) * rng.uniform(0.2, 0.8), 0.3 * rng.normal(), 0.3 * rng.normal()])
+    pull = np.array(
+        [rng.choice([-1, 1]) * rng.uniform(0.2, 0.8), 0.3 * rng.normal(), 0.3 * rng.normal()]
+    )
     values = hidden @ pull + rng.normal(size=len(hidden)) * math.sqrt(max(0.1, 1 - pull @ pull))
     if rng.uniform() < 0.35:
         return np.where(values > np.quantile(values, rng.uniform(0.2, 0.85)), 1.0, -1.0)[:, None]
@@ -90,7 +117,9 @@ def _numbers(rng: np.random.Generator, hidden: Floats, wide: float) -> Floats:
     kind = rng.uniform()
     if kind < 0.45:
         spread = rng.uniform(0.5, 1.5)
-        values = np.clip(np.exp(spread * values) / np.exp(spread * rng.uniform(2, 4.5)), 0, 1) * 2 - 1
+        values = (
+            np.clip(np.exp(spread * values) / np.exp(spread * rng.uniform(2, 4.5)), 0, 1) * 2 - 1
+        )
         if rng.uniform() < 0.3:
             values = np.where(rng.uniform(size=len(values)) < rng.uniform(0.3, 0.9), -1.0, values)
     elif kind < 0.6:
@@ -120,7 +149,8 @@ def _labels(rng: np.random.Generator, rows: Floats, hidden: Floats) -> Floats:
     other = np.abs(hidden[:, 0]) + np.tanh(hidden[:, 0] * hidden[:, -1])
     part = rng.uniform(0, 0.6)
     score = (
-        math.sqrt(1 - part) * linear / (linear.std() + 1e-9) + math.sqrt(part) * (other - other.mean()) / other.std()
+        math.sqrt(1 - part) * linear / (linear.std() + 1e-9)
+        + math.sqrt(part) * (other - other.mean()) / other.std()
     )
     return _drawn(rng, score * math.exp(rng.uniform(math.log(0.8), math.log(8))), rate)
 

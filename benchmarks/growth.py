@@ -74,7 +74,10 @@ def costs(jobs: dict[int, dict[str, Any]], repeats: int) -> dict[int, Cost]:
     for _ in range(repeats):
         for size, tree in jobs.items():
             seen[size].append(apart(run, tree))
-    return {size: Cost(*map(statistics.median, zip(*found, strict=True))) for size, found in seen.items()}
+    return {
+        size: Cost(*map(statistics.median, zip(*found, strict=True)))
+        for size, found in seen.items()
+    }
 
 
 def by_rows(folder: Path, sizes: Sizes, repeats: int) -> dict[str, Any]:
@@ -105,7 +108,9 @@ def by_parties(folder: Path, rows: int, sizes: Sizes, repeats: int) -> dict[str,
     path = folder / "all.csv"
     apart(write_table, path, rows, FEATURES)
     jobs = {
-        size: _tree(folder, {"files": {"all": str(path)}, "partition": {"kind": "iid", "parties": size}})
+        size: _tree(
+            folder, {"files": {"all": str(path)}, "partition": {"kind": "iid", "parties": size}}
+        )
         for size in sizes
     }
     found = costs(jobs, repeats)
@@ -116,7 +121,9 @@ def by_parties(folder: Path, rows: int, sizes: Sizes, repeats: int) -> dict[str,
         "rows": rows,
         "party_ratio": round(_slope(found, second, third) / _slope(found, first, second), 3),
         "bar": BAR,
-        "milliseconds_per_party": {size: round(1e3 * cost.cpu / size, 2) for size, cost in found.items()},
+        "milliseconds_per_party": {
+            size: round(1e3 * cost.cpu / size, 2) for size, cost in found.items()
+        },
         "milliseconds_per_added_party": round(1e3 * _slope(found, second, third), 2),
         **_figures(found, repeats),
     }
@@ -142,7 +149,9 @@ def _figures(found: dict[int, Cost], repeats: int) -> dict[str, Any]:
     }
 
 
-def many_parties(folder: Path, parties: int, rows: int, rounds: int, repeats: int) -> dict[str, Any]:
+def many_parties(
+    folder: Path, parties: int, rows: int, rounds: int, repeats: int
+) -> dict[str, Any]:
     """As many parties with a file of a few rows each: what a run costs beside its training."""
     files = {f"party{number}": str(folder / f"many{number}.csv") for number in range(parties)}
     for seed, path in enumerate(files.values()):
@@ -163,12 +172,19 @@ def many_parties(folder: Path, parties: int, rows: int, rounds: int, repeats: in
 
 def main() -> int:
     parser = parser_for(__doc__)
-    parser.add_argument("--rows", type=count, default=5_000, help="rows of each of the 3 parties at x1")
-    parser.add_argument("--parties", type=count, default=3, help="the fewest parties; then 10 and 100 times as many")
+    parser.add_argument(
+        "--rows", type=count, default=5_000, help="rows of each of the 3 parties at x1"
+    )
+    parser.add_argument(
+        "--parties", type=count, default=3, help="the fewest parties; then 10 and 100 times as many"
+    )
     parser.add_argument("--many", type=count, default=300, help="parties with 100 rows each")
     parser.add_argument("--shared", type=count, default=30_000, help="rows that the parties share")
     parser.add_argument(
-        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+        "--repeats",
+        type=count,
+        default=5,
+        help="runs that the medians are of; fewer than 5 are for trying it out only",
     )
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -27,15 +27,24 @@ from homo_dp.runs.auto_rules import PublicFacts, choose, takes_curves
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder with adult/")
     parser.add_argument("--generated", type=int, default=0, help="how many generated tables")
     parser.add_argument("--csv", type=Path, nargs="*", default=[])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 1.0, 8.0])
     parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--parties", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=4, help="of noise, for the choice and again for the score")
-    parser.add_argument("--most-rows", type=int, default=20_000, help="rows that are used; noise goes by all of them")
+    parser.add_argument(
+        "--draws", type=int, default=4, help="of noise, for the choice and again for the score"
+    )
+    parser.add_argument(
+        "--most-rows",
+        type=int,
+        default=20_000,
+        help="rows that are used; noise goes by all of them",
+    )
     given = parser.parse_args()
     print(
         "| table | rows | columns | positive | epsilon | rho | AUC, rule | hand-tuned | log loss, rule | hand-tuned |"
@@ -47,22 +56,31 @@ def main() -> None:
             rule, best = compared(table, kappa, given.draws, rows)
             cells = [name, rows, table.width, f"{table.labels.mean():.3f}", f"{epsilon:g}"]
             cells += [f"{kappa / (table.width + 1):.3g}", f"{rule[0]:.4f}", f"{best[0]:.4f}"]
-            print("| " + " | ".join(map(str, [*cells, f"{rule[1]:.4f}", f"{best[1]:.4f}"])) + " |", flush=True)
+            print(
+                "| " + " | ".join(map(str, [*cells, f"{rule[1]:.4f}", f"{best[1]:.4f}"])) + " |",
+                flush=True,
+            )
 
 
-def compared(table: Table, kappa: float, draws: int, rows: int | None = None) -> tuple[Floats, Floats]:
+def compared(
+    table: Table, kappa: float, draws: int, rows: int | None = None
+) -> tuple[Floats, Floats]:
     """AUC and log loss by the rule, and of the settings that half of the draws found best, both on the other half.
 
     By hand both the columns as they are and with curves are tried; the rule takes what it takes.
     """
     curved = table.with_curves()
     tried = [
-        scored(each, settings, kappa, draws) for each in (table, curved) for settings in search(each.facts(kappa, rows))
+        scored(each, settings, kappa, draws)
+        for each in (table, curved)
+        for settings in search(each.facts(kappa, rows))
     ]
     area = max(tried, key=lambda scores: float(scores[:draws, 0].mean()))[draws:, 0].mean()
     loss = min(tried, key=lambda scores: float(scores[:draws, 1].mean()))[draws:, 1].mean()
     chosen = curved if takes_curves(curved.facts(kappa, rows)) else table
-    rule = scored(chosen, choose(chosen.facts(kappa, rows), "dp_fedsgd").settings, kappa, draws)[draws:].mean(0)
+    rule = scored(chosen, choose(chosen.facts(kappa, rows), "dp_fedsgd").settings, kappa, draws)[
+        draws:
+    ].mean(0)
     return rule, np.array([area, loss])
 
 
@@ -77,7 +95,14 @@ def scored(table: Table, settings: Settings, kappa: float, draws: int) -> Floats
 
 def search(facts: PublicFacts) -> list[dict[str, Any]]:
     """What a patient person would try."""
-    steps = ((16, 1.0, 0.5), (16, 2.0, 0.6), (16, 4.0, 0.6), (36, 2.0, 0.6), (36, 4.0, 0.6), (36, 4.0, 0.8))
+    steps = (
+        (16, 1.0, 0.5),
+        (16, 2.0, 0.6),
+        (16, 4.0, 0.6),
+        (36, 2.0, 0.6),
+        (36, 4.0, 0.6),
+        (36, 4.0, 0.8),
+    )
     moment = [
         {
             "train.solver": "second_moment",
@@ -90,7 +115,9 @@ def search(facts: PublicFacts) -> list[dict[str, Any]]:
             "train.server_optimizer": {"momentum": momentum},
             "train.averaging": {"tail": 0.4},
         }
-        for share, clip, (rounds, rate, momentum) in itertools.product((0.0, 0.06), (0.3, 0.5, 0.8, 1.2, 2.0), steps)
+        for share, clip, (rounds, rate, momentum) in itertools.product(
+            (0.0, 0.06), (0.3, 0.5, 0.8, 1.2, 2.0), steps
+        )
     ]
     plain = [
         {
@@ -104,7 +131,14 @@ def search(facts: PublicFacts) -> list[dict[str, Any]]:
         }
         for clip, (rounds, rate, momentum) in itertools.product(
             (0.25, 0.5, 1.0),
-            ((16, 0.3, 0.5), (16, 1.0, 0.5), (40, 2.0, 0.9), (80, 3.0, 0.9), (80, 8.0, 0.9), (160, 8.0, 0.9)),
+            (
+                (16, 0.3, 0.5),
+                (16, 1.0, 0.5),
+                (40, 2.0, 0.9),
+                (80, 3.0, 0.9),
+                (80, 8.0, 0.9),
+                (160, 8.0, 0.9),
+            ),
         )
     ]
     return moment + plain
@@ -117,7 +151,9 @@ def _tables(given: argparse.Namespace) -> Iterator[tuple[str, Table, int]]:
     if given.data is not None:
         yield _adult(given.data, given.most_rows)
     for number in range(given.generated):
-        table = generated(np.random.default_rng([11, number]), rows=given.most_rows, test_rows=10_000)
+        table = generated(
+            np.random.default_rng([11, number]), rows=given.most_rows, test_rows=10_000
+        )
         yield f"generated {number}", table, 100_000
 
 
@@ -126,7 +162,9 @@ def _from_csv(path: Path, most: int) -> tuple[str, Table, int]:
     rows, labels = values[:, :-1], values[:, -1]
     levels = ((rows == 0) | (rows == 1)).all(axis=0)
     categorical = round(float(rows[:, levels].sum(axis=1).mean()))
-    return path.stem, *_split(rows, labels, levels * categorical / max(1, levels.sum()), categorical, most)
+    return path.stem, *_split(
+        rows, labels, levels * categorical / max(1, levels.sum()), categorical, most
+    )
 
 
 def _adult(folder: Path, most: int) -> tuple[str, Table, int]:
@@ -143,11 +181,15 @@ def _adult(folder: Path, most: int) -> tuple[str, Table, int]:
     places = pd.get_dummies(frame[others].astype(str), dtype=float).to_numpy()
     rows = np.concatenate([np.stack(parts, axis=1), places], axis=1)
     counts = [frame[name].nunique() for name in others]
-    shares = np.concatenate([np.zeros(len(parts)), *(np.full(count, 1 / count) for count in counts)])
+    shares = np.concatenate(
+        [np.zeros(len(parts)), *(np.full(count, 1 / count) for count in counts)]
+    )
     return "adult", *_split(rows, frame["income"].to_numpy(float), shares, len(others), most)
 
 
-def _split(rows: Floats, labels: Floats, shares: Floats, categorical: int, most: int) -> tuple[Table, int]:
+def _split(
+    rows: Floats, labels: Floats, shares: Floats, categorical: int, most: int
+) -> tuple[Table, int]:
     """A quarter of the rows is held out."""
     order = np.random.default_rng(0).permutation(len(rows))
     rows = np.concatenate([rows[order], np.ones((len(rows), 1))], axis=1)

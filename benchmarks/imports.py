@@ -37,7 +37,9 @@ with quick_imports():
 def run(command: list[str], folder: str) -> dict[str, float]:
     """CPU and wall seconds and peak MiB of one process."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -80,7 +82,9 @@ BARS = {"imports_cpu": 1.6, "imports_mib": 300, "dry_run_cpu": 1.5, "lr_job_mib"
 
 def main() -> int:
     parser = parser_for(__doc__)
-    parser.add_argument("--repeats", type=count, default=5, help="processes that each figure is the smallest of")
+    parser.add_argument(
+        "--repeats", type=count, default=5, help="processes that each figure is the smallest of"
+    )
     given = parser.parse_args()
     line = measure(given.repeats)
     print(json.dumps(line), flush=True)

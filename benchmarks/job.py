@@ -43,7 +43,9 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
         import homo_dp.runs.user_simulation  # noqa: F401
     phases.leave()
     phases.watch("config", train, "load_from_arguments")
-    children: list[float] = []  # CPU seconds of the process that talks to MLflow, at the end and when it lets us go
+    children: list[
+        float
+    ] = []  # CPU seconds of the process that talks to MLflow, at the end and when it lets us go
 
     def look() -> None:
         children.append(_children_cpu())
@@ -56,7 +58,12 @@ def run_once(config: str, imported: bool) -> dict[str, Any]:
 
     around(train, "_train", prepare)
     code = train.main(["--config", config, "--quiet"])
-    return {"exit_code": code, "wall": phases.seconds(), "cpu": dict(phases.cpu), "mlflow_process": children}
+    return {
+        "exit_code": code,
+        "wall": phases.seconds(),
+        "cpu": dict(phases.cpu),
+        "mlflow_process": children,
+    }
 
 
 def _children_cpu() -> float:
@@ -67,13 +74,23 @@ def _children_cpu() -> float:
     return total
 
 
-def measure(rows: int, features: int, parties: int, rounds: int, repeats: int, imported: bool) -> dict[str, Any]:
+def measure(
+    rows: int, features: int, parties: int, rounds: int, repeats: int, imported: bool
+) -> dict[str, Any]:
     """Medians over fresh processes, after one that makes the store."""
     from samples import write_job
 
     with tempfile.TemporaryDirectory() as folder:
-        config = write_job(Path(folder), {f"party{n}": rows for n in range(parties)}, features, rounds)
-        command = [sys.executable, __file__, "--once", str(config), *(["--imported"] if imported else [])]
+        config = write_job(
+            Path(folder), {f"party{n}": rows for n in range(parties)}, features, rounds
+        )
+        command = [
+            sys.executable,
+            __file__,
+            "--once",
+            str(config),
+            *(["--imported"] if imported else []),
+        ]
         runs = [_spawn(command) for _ in range(repeats + 1)][1:]
     return _report(runs) | {
         "rows_per_party": rows,
@@ -96,15 +113,25 @@ def _report(runs: list[dict[str, Any]]) -> dict[str, Any]:
     phases = dict.fromkeys(phase for run in runs for phase in run["wall"])
     return {
         "benchmark": "job",
-        "not_training": _median([sum(s for p, s in run["wall"].items() if p not in outside) for run in runs]),
-        "not_training_cpu": _median([sum(s for p, s in run["cpu"].items() if p not in outside) for run in runs]),
+        "not_training": _median(
+            [sum(s for p, s in run["wall"].items() if p not in outside) for run in runs]
+        ),
+        "not_training_cpu": _median(
+            [sum(s for p, s in run["cpu"].items() if p not in outside) for run in runs]
+        ),
         "bar": BAR,
         "training": _median([run["wall"]["training"] for run in runs]),
         "imports": _median([run["wall"]["imports"] for run in runs]),
         "mlflow_process_cpu": _median([run["mlflow_process"][1] for run in runs]),
-        "mlflow_process_cpu_after_end": _median([run["mlflow_process"][1] - run["mlflow_process"][0] for run in runs]),
-        "phases": {phase: _median([run["wall"].get(phase, 0.0) for run in runs]) for phase in phases},
-        "phases_cpu": {phase: _median([run["cpu"].get(phase, 0.0) for run in runs]) for phase in phases},
+        "mlflow_process_cpu_after_end": _median(
+            [run["mlflow_process"][1] - run["mlflow_process"][0] for run in runs]
+        ),
+        "phases": {
+            phase: _median([run["wall"].get(phase, 0.0) for run in runs]) for phase in phases
+        },
+        "phases_cpu": {
+            phase: _median([run["cpu"].get(phase, 0.0) for run in runs]) for phase in phases
+        },
     }
 
 
@@ -119,7 +146,10 @@ def main() -> int:
     parser.add_argument("--parties", type=count, default=3, help="parties of the job")
     parser.add_argument("--rounds", type=count, default=10, help="rounds of the job")
     parser.add_argument(
-        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+        "--repeats",
+        type=count,
+        default=5,
+        help="runs that the medians are of; fewer than 5 are for trying it out only",
     )
     parser.add_argument("--imported", action="store_true", help="import before the clock starts")
     parser.add_argument("--once", metavar="CONFIG", help=argparse.SUPPRESS)
@@ -127,7 +157,9 @@ def main() -> int:
     if given.once:
         print(json.dumps(run_once(given.once, given.imported)))
         return 0
-    line = measure(given.rows, given.features, given.parties, given.rounds, given.repeats, given.imported)
+    line = measure(
+        given.rows, given.features, given.parties, given.rounds, given.repeats, given.imported
+    )
     print(json.dumps(line), flush=True)
     return 0 if line["not_training"] <= BAR or given.imported else 1
 

@@ -84,7 +84,12 @@ def measure(rows: int, repeats: int) -> dict[str, Any]:
                 command = [sys.executable, __file__, "--once", what, str(path)]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 runs.append(json.loads(done.stdout.splitlines()[-1]))
-    result: dict[str, Any] = {"benchmark": "ledger", "rows": rows, "repeats": repeats, "fill_cpu": round(filled, 3)}
+    result: dict[str, Any] = {
+        "benchmark": "ledger",
+        "rows": rows,
+        "repeats": repeats,
+        "fill_cpu": round(filled, 3),
+    }
     for what, runs in found.items():
         result[what] = round(min(run["cpu"] for run in runs), 4)
         result[f"{what}_wall"] = round(min(run["wall"] for run in runs), 4)
@@ -94,7 +99,9 @@ def measure(rows: int, repeats: int) -> dict[str, Any]:
 def main() -> int:
     parser = parser_for(__doc__)
     parser.add_argument("--rows", type=count, default=100_000, help="rows of the ledger")
-    parser.add_argument("--repeats", type=count, default=3, help="processes that each figure is the smallest of")
+    parser.add_argument(
+        "--repeats", type=count, default=3, help="processes that each figure is the smallest of"
+    )
     parser.add_argument("--once", nargs=2, metavar=("WHAT", "PATH"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.once:

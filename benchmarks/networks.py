@@ -70,21 +70,36 @@ def main() -> None:
     torch.set_num_threads(1)
     data = held_back(given.data, given.shrink, given.rows)
     rule = by_rule(data, given.rows, given.parties, given.epsilon, given.delta)
-    print("| model | setting | rounds | step in clip norms | clip norm | momentum | sample | accuracy | log loss |")
+    print(
+        "| model | setting | rounds | step in clip norms | clip norm | momentum | sample | accuracy | log loss |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for model in given.models:
         accuracy, loss = without_privacy(model, data)
-        print(f"| {model} | no privacy | - | - | - | 0.9 | 64 | {accuracy:.4f} | {loss:.3f} |", flush=True)
+        print(
+            f"| {model} | no privacy | - | - | - | 0.9 | 64 | {accuracy:.4f} | {loss:.3f} |",
+            flush=True,
+        )
         for name, setting in {"rule": rule, **by_hand(rule)}.items():
             if given.only and name not in given.only:
                 continue
             rate = min(1.0, setting.sample / given.rows)
-            noise = calibrated_noise(rate, setting.rounds, given.epsilon, given.delta) * math.sqrt(given.parties)
+            noise = calibrated_noise(rate, setting.rounds, given.epsilon, given.delta) * math.sqrt(
+                given.parties
+            )
             scores = [
-                trained(model, data, setting, noise / (rate * given.rows), given.used, n) for n in range(given.runs)
+                trained(model, data, setting, noise / (rate * given.rows), given.used, n)
+                for n in range(given.runs)
             ]
             accuracy, loss = (sum(score[part] for score in scores) / given.runs for part in (0, 1))
-            cells = [model, name, setting.rounds, f"{setting.step:.2g}", f"{setting.clip:.2g}", setting.momentum]
+            cells = [
+                model,
+                name,
+                setting.rounds,
+                f"{setting.step:.2g}",
+                f"{setting.clip:.2g}",
+                setting.momentum,
+            ]
             cells += [f"{setting.sample:.0f}", f"{accuracy:.4f}", f"{loss:.3f}"]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
@@ -93,7 +108,10 @@ def held_back(folder: Path, shrink: int, rows: int) -> Held:
     """The training images, pixels in [-1, 1], in two parts."""
     found = read_images(next((folder / "images").glob("train-images-idx3-ubyte*")))
     pixels = torch.tensor(found.pixels).float().reshape(-1, *found.shape) / 127.5 - 1
-    pixels, labels = nn.functional.avg_pool2d(pixels, shrink), torch.tensor(found.frame["y"].to_numpy()).long()
+    pixels, labels = (
+        nn.functional.avg_pool2d(pixels, shrink),
+        torch.tensor(found.frame["y"].to_numpy()).long(),
+    )
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(5))
     held = min(10_000, len(pixels) // 6)
     here, there = order[held:][:rows], order[:held]
@@ -103,12 +121,19 @@ def held_back(folder: Path, shrink: int, rows: int) -> Held:
 def by_rule(data: Held, rows: int, parties: int, epsilon: float, delta: float) -> Setting:
     """What train.auto chooses."""
     width, mu = data.images[0].numel(), 1.0 / noise_of_share(1.0, epsilon, delta)
-    facts = PublicFacts(rows, parties, None, width, 0, width, len(CLASSES), "multiclass", linear=False, mu=mu)
+    facts = PublicFacts(
+        rows, parties, None, width, 0, width, len(CLASSES), "multiclass", linear=False, mu=mu
+    )
     found = choose(facts, "dp_fedsgd").settings
     clip = found["privacy.max_grad_norm"]
-    step, momentum = found["train.learning_rate"] * clip, found["train.server_optimizer"]["momentum"]
+    step, momentum = (
+        found["train.learning_rate"] * clip,
+        found["train.server_optimizer"]["momentum"],
+    )
     sample = found["train.sample_rate"] * rows
-    return Setting(found["train.rounds"], step, clip, momentum, sample, found["train.averaging"]["tail"])
+    return Setting(
+        found["train.rounds"], step, clip, momentum, sample, found["train.averaging"]["tail"]
+    )
 
 
 def by_hand(rule: Setting) -> dict[str, Setting]:
@@ -134,9 +159,13 @@ def by_hand(rule: Setting) -> dict[str, Setting]:
     }
 
 
-def trained(model: str, data: Held, setting: Setting, noise: float, used: int, seed: int) -> tuple[float, float]:
+def trained(
+    model: str, data: Held, setting: Setting, noise: float, used: int, seed: int
+) -> tuple[float, float]:
     """Accuracy and log loss on the images held back; ``noise`` is that of a mean gradient, in clip norms."""
-    module = build_model(ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, seed).module
+    module = build_model(
+        ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, seed
+    ).module
     chain, _ = chain_of(module)
     if chain is None:
         raise ValueError(f"--models {model}: has no fast gradients; choose mlp or cnn")
@@ -150,7 +179,9 @@ def trained(model: str, data: Held, setting: Setting, noise: float, used: int, s
         rows = torch.randint(len(data.images), (used,), generator=generator)
         gradients.clipped_sum(data.images[rows], data.labels[rows], sums, accumulate=False)
         for weight, total, one, two, kept in zip(weights, sums, first, second, mean, strict=True):
-            blurred = total / used + noise * setting.clip * torch.randn(weight.shape, generator=generator)
+            blurred = total / used + noise * setting.clip * torch.randn(
+                weight.shape, generator=generator
+            )
             weight.data -= step_of(setting, number + 1, blurred, one, two).float()
             if number >= setting.rounds - last:
                 kept += weight.data / last
@@ -159,7 +190,9 @@ def trained(model: str, data: Held, setting: Setting, noise: float, used: int, s
     return scores(module, data)
 
 
-def step_of(setting: Setting, number: int, gradient: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def step_of(
+    setting: Setting, number: int, gradient: Tensor, first: Tensor, second: Tensor
+) -> Tensor:
     """What is taken off a weight; the moments are kept in place."""
     if setting.adam is None:
         return setting.step / setting.clip * first.mul_(setting.momentum).add_(gradient)
@@ -170,7 +203,9 @@ def step_of(setting: Setting, number: int, gradient: Tensor, first: Tensor, seco
 
 def without_privacy(model: str, data: Held) -> tuple[float, float]:
     """The same network by plain SGD, the rate falling to zero: 5 passes, or 1,500 steps where that is more."""
-    module = build_model(ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, 0).module
+    module = build_model(
+        ModelConfig.model_validate({"name": model}), data.images.shape[1:], CLASSES, 0
+    ).module
     steps, generator = max(1500, 5 * len(data.images) // 64), torch.Generator().manual_seed(0)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)

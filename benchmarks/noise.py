@@ -41,8 +41,12 @@ def timings(*works: Callable[[], object], repeats: int, inner: int) -> list[Timi
             wall, cpu = time.perf_counter(), time.thread_time()
             for _ in range(inner):
                 work()
-            seen.append(Timing((time.thread_time() - cpu) / inner, (time.perf_counter() - wall) / inner))
-    return [Timing(*(statistics.median(column) for column in zip(*seen, strict=True))) for seen in taken]
+            seen.append(
+                Timing((time.thread_time() - cpu) / inner, (time.perf_counter() - wall) / inner)
+            )
+    return [
+        Timing(*(statistics.median(column) for column in zip(*seen, strict=True))) for seen in taken
+    ]
 
 
 def normals(size: int) -> dict[str, float | str | None]:

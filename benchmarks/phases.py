@@ -47,7 +47,9 @@ class Phases:
         self._since = now
 
 
-def around(owner: Any, name: str, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
+def around(
+    owner: Any, name: str, before: Callable[[], object], after: Callable[[], object] = lambda: None
+) -> None:
     """Let something happen before and after every call of a function of a class or module."""
     work = getattr(owner, name)
 
@@ -79,7 +81,9 @@ def watch_run(phases: Phases) -> None:
     phases.watch("reading", simulation, "load_federation")
     phases.watch("calibration", DpSgd, "plan")
     phases.watch("setup", DpSgd, "before_fit")
-    phases.watch("ledger", Ledger, "__init__", "charge", "charged", "would_exceed", "extract", "spent")
+    phases.watch(
+        "ledger", Ledger, "__init__", "charge", "charged", "would_exceed", "extract", "spent"
+    )
     phases.watch("evaluation", simulation.Simulation, "_report")
     phases.watch("screen", train, "_show")
     phases.watch("files", outputs, "write_outputs")

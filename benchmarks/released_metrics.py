@@ -33,8 +33,12 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=0.5)
     parser.add_argument("--releases", type=int, default=300)
     options = parser.parse_args()
-    print(f"{options.rows} test rows, epsilon {options.epsilon:g}, delta {_DELTA:g}, {options.releases} releases")
-    print("positive  noise                        AUC    error  bars hold | accuracy  error  bars hold")
+    print(
+        f"{options.rows} test rows, epsilon {options.epsilon:g}, delta {_DELTA:g}, {options.releases} releases"
+    )
+    print(
+        "positive  noise                        AUC    error  bars hold | accuracy  error  bars hold"
+    )
     for positive in (0.5, 0.1):
         for name, parties in (("one table, or shared", 1), ("three parties, each its own", 3)):
             auc, acc = measured(options.rows, positive, options.epsilon, options.releases, parties)
@@ -49,7 +53,9 @@ def measured(
     asked, task = ReleasedMetrics("binary", 2), task_for([0, 1])
     generator = torch.Generator().manual_seed(1)
     labels = (torch.arange(rows) < positive * rows).long()
-    logits = _DISTANCE * (labels - 0.5) * math.sqrt(2) + math.sqrt(2) * torch.randn(rows, generator=generator)
+    logits = _DISTANCE * (labels - 0.5) * math.sqrt(2) + math.sqrt(2) * torch.randn(
+        rows, generator=generator
+    )
     parts = asked.parts(task, logits[:, None], labels)
     noise = noise_of_share(1.0, epsilon, _DELTA)
     sigma = noise * math.sqrt(parties)
@@ -64,7 +70,8 @@ def measured(
             away[name].append(found[name] - exact[name])
             held[name].append(abs(found[name] - exact[name]) <= bars[name])
     return tuple(
-        (exact[name], 2 * float(np.sqrt(np.square(away[name]).mean())), float(np.mean(held[name]))) for name in away
+        (exact[name], 2 * float(np.sqrt(np.square(away[name]).mean())), float(np.mean(held[name])))
+        for name in away
     )
 
 

@@ -89,11 +89,31 @@ FIGURES = (
         ("ours / plain torch", "ratio_plain", "<= 1.25"),
         ("best Opacus mode / ours", "speedup_best_opacus", ">= 1"),
     ),
-    *_steps("embedding", "Embedding bag and linear layer, step", ("ours / plain torch", "ratio_plain", "<= 2.5")),
+    *_steps(
+        "embedding",
+        "Embedding bag and linear layer, step",
+        ("ours / plain torch", "ratio_plain", "<= 2.5"),
+    ),
     *_steps("lstm", "LSTM step", ("ours / plain torch", "ratio_plain", "<= 3")),
-    *_steps("wide", "MLP of 10.7 M weights, two threads each, step", ("ours / plain torch", "ratio_plain", "<= 1.4")),
-    Figure("Secure normals / torch.randn, 1e5", "ratio", "<= 6", "x", {"benchmark": "noise", "size": 100_000}),
-    Figure("Secure normals / torch.randn, 1e6", "ratio", "<= 8", "x", {"benchmark": "noise", "size": 1_000_000}),
+    *_steps(
+        "wide",
+        "MLP of 10.7 M weights, two threads each, step",
+        ("ours / plain torch", "ratio_plain", "<= 1.4"),
+    ),
+    Figure(
+        "Secure normals / torch.randn, 1e5",
+        "ratio",
+        "<= 6",
+        "x",
+        {"benchmark": "noise", "size": 100_000},
+    ),
+    Figure(
+        "Secure normals / torch.randn, 1e6",
+        "ratio",
+        "<= 8",
+        "x",
+        {"benchmark": "noise", "size": 1_000_000},
+    ),
     Figure(
         "Discrete noise of a sum over parties / torch.randn, 1e5",
         "share_ratio",
@@ -108,7 +128,13 @@ FIGURES = (
         "x",
         {"benchmark": "masked_sum"},
     ),
-    Figure("CSV 30,000 x 100 to tensors / pandas.read_csv(pyarrow)", "ratio", "<= 1.5", "x", {"benchmark": "tables"}),
+    Figure(
+        "CSV 30,000 x 100 to tensors / pandas.read_csv(pyarrow)",
+        "ratio",
+        "<= 1.5",
+        "x",
+        {"benchmark": "tables"},
+    ),
     Figure(
         "train --help: CPU beyond Python and pydantic",
         "beyond",
@@ -116,27 +142,85 @@ FIGURES = (
         "s",
         {"benchmark": "startup", "command": "python -m homo_dp.train --help"},
     ),
-    Figure("Imports of train on the default data: CPU", "imports_cpu", "<= 1.6", "s", {"benchmark": "imports"}),
-    Figure("Imports of train: CPU / that of torch alone", "imports_ratio", "", "x", {"benchmark": "imports"}),
-    Figure("Imports of train: peak memory", "imports_mib", "<= 300", "MiB", {"benchmark": "imports"}),
+    Figure(
+        "Imports of train on the default data: CPU",
+        "imports_cpu",
+        "<= 1.6",
+        "s",
+        {"benchmark": "imports"},
+    ),
+    Figure(
+        "Imports of train: CPU / that of torch alone",
+        "imports_ratio",
+        "",
+        "x",
+        {"benchmark": "imports"},
+    ),
+    Figure(
+        "Imports of train: peak memory", "imports_mib", "<= 300", "MiB", {"benchmark": "imports"}
+    ),
     Figure("train --dry-run: CPU", "dry_run_cpu", "<= 1.5", "s", {"benchmark": "imports"}),
-    Figure("train --dry-run: CPU / that of torch alone", "dry_run_ratio", "", "x", {"benchmark": "imports"}),
-    Figure("LR job without MLflow: peak memory", "lr_job_mib", "<= 420", "MiB", {"benchmark": "imports"}),
+    Figure(
+        "train --dry-run: CPU / that of torch alone",
+        "dry_run_ratio",
+        "",
+        "x",
+        {"benchmark": "imports"},
+    ),
+    Figure(
+        "LR job without MLflow: peak memory",
+        "lr_job_mib",
+        "<= 420",
+        "MiB",
+        {"benchmark": "imports"},
+    ),
     Figure("Ledger of 100,000 rows: open", "open", "<= 0.1", "s", {"benchmark": "ledger"}),
     Figure("Ledger of 100,000 rows: show", "show", "<= 2", "s", {"benchmark": "ledger"}),
     Figure("Ledger of 100,000 rows: verify", "verify", "", "s", {"benchmark": "ledger"}),
-    Figure("Parquet 3 M x 9 to tensors / pandas, CPU", "cpu_ratio", "<= 1.2", "x", {"benchmark": "parquet"}),
-    Figure("Predictions of 3 M rows, by two threads", "seconds", "<= 1", "s", {"benchmark": "predictions"}),
+    Figure(
+        "Parquet 3 M x 9 to tensors / pandas, CPU",
+        "cpu_ratio",
+        "<= 1.2",
+        "x",
+        {"benchmark": "parquet"},
+    ),
+    Figure(
+        "Predictions of 3 M rows, by two threads",
+        "seconds",
+        "<= 1",
+        "s",
+        {"benchmark": "predictions"},
+    ),
     Figure("Predictions of 3 M rows: CPU", "cpu", "", "s", {"benchmark": "predictions"}),
-    Figure("Whole LR job: all that is not training", "not_training", "<= 2", "s", {"benchmark": "job"}),
+    Figure(
+        "Whole LR job: all that is not training", "not_training", "<= 2", "s", {"benchmark": "job"}
+    ),
     Figure("Whole LR job: training", "training", "", "s", {"benchmark": "job"}),
     Figure("Whole LR job: imports", "imports", "", "s", {"benchmark": "job"}),
     Figure("Rows x4, x16: time per row / that at x1", "ratio", "<= 1.3", "x", {"growing": "rows"}),
-    Figure("Rows: per added row, x4 to x16 / x1 to x4", "marginal_ratio", "<= 1.3", "x", {"growing": "rows"}),
-    Figure("Parties: per added party, 30 to 300 / 3 to 30", "party_ratio", "<= 1.3", "x", {"growing": "parties"}),
-    Figure("Parties: per added party", "milliseconds_per_added_party", "", "ms", {"growing": "parties"}),
-    Figure("300 parties x 100 rows x 10 rounds: CPU", "cpu", "<= 6", "s", {"benchmark": "many_parties"}),
-    Figure("300 parties x 100 rows x 10 rounds: wall", "wall", "", "s", {"benchmark": "many_parties"}),
+    Figure(
+        "Rows: per added row, x4 to x16 / x1 to x4",
+        "marginal_ratio",
+        "<= 1.3",
+        "x",
+        {"growing": "rows"},
+    ),
+    Figure(
+        "Parties: per added party, 30 to 300 / 3 to 30",
+        "party_ratio",
+        "<= 1.3",
+        "x",
+        {"growing": "parties"},
+    ),
+    Figure(
+        "Parties: per added party", "milliseconds_per_added_party", "", "ms", {"growing": "parties"}
+    ),
+    Figure(
+        "300 parties x 100 rows x 10 rounds: CPU", "cpu", "<= 6", "s", {"benchmark": "many_parties"}
+    ),
+    Figure(
+        "300 parties x 100 rows x 10 rounds: wall", "wall", "", "s", {"benchmark": "many_parties"}
+    ),
     Figure(
         "Users of a cohort together / one at a time, fixed clipping",
         "ratio",
@@ -199,7 +283,10 @@ def run(script: str) -> tuple[list[dict[str, Any]], float, str]:
     started = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, str(HERE / name), *arguments], capture_output=True, text=True, timeout=LONGEST
+            [sys.executable, str(HERE / name), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=LONGEST,
         )
         output, said = done.stdout, done.stderr if done.returncode else ""
     except subprocess.TimeoutExpired as late:
@@ -212,7 +299,10 @@ def run(script: str) -> tuple[list[dict[str, Any]], float, str]:
 def find(figure: Figure, lines: Sequence[Mapping[str, Any]]) -> float | None:
     """The value of a figure in the first line that it belongs to."""
     for line in lines:
-        if all(line.get(name) == value for name, value in figure.where.items()) and figure.key in line:
+        if (
+            all(line.get(name) == value for name, value in figure.where.items())
+            and figure.key in line
+        ):
             return float(line[figure.key])
     return None
 
@@ -228,15 +318,26 @@ def meets(value: float | None, bar: str) -> bool | None:
     if value is None:
         return False
     sign, limit = bar.split()
-    return {"<=": value <= float(limit), ">=": value >= float(limit), "<": value < float(limit)}[sign]
+    return {"<=": value <= float(limit), ">=": value >= float(limit), "<": value < float(limit)}[
+        sign
+    ]
 
 
 def machine() -> list[str]:
     """What the figures were measured on, without saying whose it is."""
     models = [
-        line.split(":")[1].strip() for line in _text("/proc/cpuinfo").splitlines() if line.startswith("model name")
+        line.split(":")[1].strip()
+        for line in _text("/proc/cpuinfo").splitlines()
+        if line.startswith("model name")
     ]
-    memory = next((int(line.split()[1]) for line in _text("/proc/meminfo").splitlines() if "MemTotal" in line), 0)
+    memory = next(
+        (
+            int(line.split()[1])
+            for line in _text("/proc/meminfo").splitlines()
+            if "MemTotal" in line
+        ),
+        0,
+    )
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     return [
         f"- processor: {models[0] if models else platform.machine()}, {len(os.sched_getaffinity(0))} cores, one used",
@@ -246,7 +347,9 @@ def machine() -> list[str]:
     ]
 
 
-def table(lines: Sequence[Mapping[str, Any]], figures: Sequence[Figure] = FIGURES) -> tuple[list[str], bool]:
+def table(
+    lines: Sequence[Mapping[str, Any]], figures: Sequence[Figure] = FIGURES
+) -> tuple[list[str], bool]:
     """The figures as a Markdown table, and whether all bars were met."""
     rows, passed = ["| what | measured | bar | met |", "|---|---|---|---|"], True
     for figure in figures:
@@ -280,7 +383,9 @@ def _text(path: str) -> str:
         return ""
 
 
-def report(about: list[str], rows: list[str], took: Mapping[str, float], lines: Sequence[Mapping[str, Any]]) -> str:
+def report(
+    about: list[str], rows: list[str], took: Mapping[str, float], lines: Sequence[Mapping[str, Any]]
+) -> str:
     """The whole of RESULTS.md."""
     durations = [f"- `{script}`: {seconds:.0f} s" for script, seconds in took.items()]
     raw = [json.dumps(line) for line in lines]
@@ -313,14 +418,21 @@ def report(about: list[str], rows: list[str], took: Mapping[str, float], lines: 
 def main() -> int:
     parser = parser_for(__doc__)
     names = sorted({script.split(".")[0] for script in SCRIPTS})
-    parser.add_argument("--only", nargs="+", choices=names, help="some benchmarks; RESULTS.md is then left as it is")
+    parser.add_argument(
+        "--only", nargs="+", choices=names, help="some benchmarks; RESULTS.md is then left as it is"
+    )
     given = parser.parse_args()
     chosen = [script for script in SCRIPTS if not given.only or script.split(".")[0] in given.only]
     about, lines, took = machine(), list[dict[str, Any]](), dict[str, float]()
     for script in chosen:
         found, took[script], said = run(script)
         lines += found
-        print(f"{script}: {took[script]:.0f} s", *(json.dumps(line) for line in found), sep="\n", flush=True)
+        print(
+            f"{script}: {took[script]:.0f} s",
+            *(json.dumps(line) for line in found),
+            sep="\n",
+            flush=True,
+        )
         if said:
             print(f"{script}: {said.strip()[-2000:]}", file=sys.stderr, flush=True)
     if given.only:

@@ -31,11 +31,15 @@ def write_job(folder: Path, rows: dict[str, int], features: int, rounds: int) ->
     for seed, (party, count) in enumerate(rows.items()):
         write_table(Path(files[party]), count, features, seed)
     path = folder / "job.yaml"
-    path.write_text(yaml.safe_dump(job_config(folder, {"files": files}, features, rounds)), encoding="utf-8")
+    path.write_text(
+        yaml.safe_dump(job_config(folder, {"files": files}, features, rounds)), encoding="utf-8"
+    )
     return path
 
 
-def job_config(folder: Path, data: dict[str, Any], features: int, rounds: int, batch: int = 256) -> dict[str, Any]:
+def job_config(
+    folder: Path, data: dict[str, Any], features: int, rounds: int, batch: int = 256
+) -> dict[str, Any]:
     """The config of DP-SGD on such tables with every output in one folder."""
     columns = {name: {"bounds": list(BOUNDS)} for name in names(features)}
     return {

@@ -49,13 +49,18 @@ def credit(seed: int = 12) -> tuple[pd.DataFrame, Bounds]:
     return frame, {f"amount_{i}": (0.0, 4 * median) for i, median in enumerate(medians)}
 
 
-GENERATED: dict[str, Callable[[], tuple[pd.DataFrame, Bounds]]] = {"sensors": sensors, "credit": credit}
+GENERATED: dict[str, Callable[[], tuple[pd.DataFrame, Bounds]]] = {
+    "sensors": sensors,
+    "credit": credit,
+}
 
 
 def settings_of(table: str, folder: Path) -> tuple[dict[str, Any], Bounds]:
     """The data settings of a table, and good public bounds of its columns."""
     if table not in GENERATED:
-        return {"data.embedded": table}, {column.name: (column.low, column.high) for column in _columns(table)}
+        return {"data.embedded": table}, {
+            column.name: (column.low, column.high) for column in _columns(table)
+        }
     frame, bounds = GENERATED[table]()
     path = folder / f"{table}.csv"
     frame.to_csv(path, index=False)
@@ -75,7 +80,9 @@ def stretched(bounds: Bounds, factor: float) -> dict[str, Any]:
     return made
 
 
-def accuracy(settings: dict[str, Any], columns: dict[str, Any], epsilon: float, seed: int, scaling: str) -> float:
+def accuracy(
+    settings: dict[str, Any], columns: dict[str, Any], epsilon: float, seed: int, scaling: str
+) -> float:
     """Test accuracy of one training."""
     with tempfile.TemporaryDirectory() as folder:
         asked = settings | {
@@ -87,7 +94,9 @@ def accuracy(settings: dict[str, Any], columns: dict[str, Any], epsilon: float, 
             "train.evaluate_every": 0,
             "tracking.enabled": False,
         }
-        simulation = Simulation(with_what_is_learnt(load_config(None, asked)), lambda row, numbers: None)
+        simulation = Simulation(
+            with_what_is_learnt(load_config(None, asked)), lambda row, numbers: None
+        )
         return float(simulation.run().rounds[-1]["test_acc"])
 
 
@@ -97,7 +106,9 @@ def _cell(found: list[float]) -> str:
 
 def main() -> None:
     """Measure and print one line a setting."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--tables", default="breast_cancer,digits,sensors,credit")
     given = parser.parse_args()
@@ -109,17 +120,26 @@ def main() -> None:
             settings, bounds = settings_of(table, Path(folder))
             seeds = range(max(2, given.seeds // 4) if table == "digits" else given.seeds)
             for epsilon in (1.0, 4.0):
-                good = [accuracy(settings, stretched(bounds, 1), epsilon, seed, "bounds") for seed in seeds]
+                good = [
+                    accuracy(settings, stretched(bounds, 1), epsilon, seed, "bounds")
+                    for seed in seeds
+                ]
                 for factor in (10, 100):
                     columns = stretched(bounds, factor)
                     wide = [accuracy(settings, columns, epsilon, seed, "bounds") for seed in seeds]
-                    private = [accuracy(settings, columns, epsilon, seed, "private") for seed in seeds]
+                    private = [
+                        accuracy(settings, columns, epsilon, seed, "private") for seed in seeds
+                    ]
                     lost = fmean(good) - fmean(wide)
                     back = (fmean(private) - fmean(wide)) / lost if lost > 0 else float("nan")
                     cells = [
-                        f"{fmean(each):.3f} ± {stdev(each) / len(each) ** 0.5:.3f}" for each in (good, wide, private)
+                        f"{fmean(each):.3f} ± {stdev(each) / len(each) ** 0.5:.3f}"
+                        for each in (good, wide, private)
                     ]
-                    print(f"| {table} | {epsilon:g} | {factor}x | {' | '.join(cells)} | {back:.0%} |", flush=True)
+                    print(
+                        f"| {table} | {epsilon:g} | {factor}x | {' | '.join(cells)} | {back:.0%} |",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -60,9 +60,13 @@ def main() -> None:
     parser.add_argument("--parties", type=int, nargs="+", default=[3, 10, 30, 100])
     parser.add_argument("--numbers", type=int, nargs="+", default=[100, 10_000, 100_000])
     parser.add_argument("--dropouts", type=float, nargs="+", default=[0.0, 0.1])
-    parser.add_argument("--wide", action="store_true", help="integers of 64 bits, as for very many rows")
+    parser.add_argument(
+        "--wide", action="store_true", help="integers of 64 bits, as for very many rows"
+    )
     parser.add_argument("--rounds", type=int, help="measure rounds between processes instead")
-    parser.add_argument("--against-randn", action="store_true", help="one JSON line: a party's sum / torch.randn")
+    parser.add_argument(
+        "--against-randn", action="store_true", help="one JSON line: a party's sum / torch.randn"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.against_randn:
@@ -80,7 +84,9 @@ def main() -> None:
             if share and not dropouts:
                 continue
             for numbers in given.numbers:
-                print(_row(parties, numbers, dropouts, 10**10 if given.wide else 100_000), flush=True)
+                print(
+                    _row(parties, numbers, dropouts, 10**10 if given.wide else 100_000), flush=True
+                )
 
 
 def _against_randn(parties: int, numbers: int) -> dict[str, object]:
@@ -99,7 +105,9 @@ def _against_randn(parties: int, numbers: int) -> dict[str, object]:
             side.masked(number, {"sum": steps})
             clock.append(time.thread_time())
             if number > 1:
-                for name, start, stop in zip(("randn", "noise", "masks"), clock, clock[1:], strict=False):
+                for name, start, stop in zip(
+                    ("randn", "noise", "masks"), clock, clock[1:], strict=False
+                ):
                     seconds[name].append(stop - start)
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     return {
@@ -147,7 +155,8 @@ def _row(parties: int, numbers: int, dropouts: int, rows: int) -> str:
     if sums.total is None:
         raise RuntimeError(sums.discarded)
     milliseconds = [
-        1000 * value for value in (noise / len(present), mask / len(present), opening / len(present), unmask)
+        1000 * value
+        for value in (noise / len(present), mask / len(present), opening / len(present), unmask)
     ]
     left = sum(tensor.numel() for tensor in sides[names[0]]._round_keys().values()) / _Masked.rounds
     figures = "{:8.2f} {:8.2f} {:8.2f}           | {:8.1f}".format(*milliseconds)
@@ -160,7 +169,9 @@ def _meet(sums: AggregatorSums, sides: dict[str, PartySums]) -> None:
     _answered(sums, sides, sums.meeting)
 
 
-def _answered(sums: AggregatorSums, sides: dict[str, PartySums], phase_of: Callable[[Ask], Waiting[None]]) -> float:
+def _answered(
+    sums: AggregatorSums, sides: dict[str, PartySums], phase_of: Callable[[Ask], Waiting[None]]
+) -> float:
     """Run a phase; the seconds that the parties took."""
     spent = 0.0
 
@@ -182,18 +193,28 @@ def _between_processes(kind: str, count: int, masked: bool) -> str:
     """Rounds of three parties by the aggregator's clock; a gradient of 150 rows takes about 1 ms of them."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         zygote = stack.enter_context(Zygote())
-        server = stack.enter_context(NatsServer(Path(folder) / "nats", PARTIES)) if kind == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(Path(folder) / "nats", PARTIES))
+            if kind == "nats"
+            else None
+        )
         cluster = stack.enter_context(Cluster(Path(folder), server, count, zygote))
         cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=masked)
         cluster.change(AGGREGATOR, "train", local_steps=1)
         for party in PARTIES:
             cluster.change(party, "data", rows={party: 150})
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
         cluster.start_all()
         cluster.wait(600)
         found = json.loads((Path(folder) / AGGREGATOR / "out" / "indicator.json").read_text())
     times = [row["seconds"] * 1000 for row in found["rounds"][5:]]
-    middle, fastest, load = statistics.median(times), statistics.quantiles(times, n=10)[0], os.getloadavg()[0]
+    middle, fastest, load = (
+        statistics.median(times),
+        statistics.quantiles(times, n=10)[0],
+        os.getloadavg()[0],
+    )
     how = "masked" if masked else "in the clear"
     return f"{kind:10s} {how:13s} median {middle:6.1f} ms, fastest tenth {fastest:6.1f} ms a round; load {load:.1f}"
 

@@ -33,14 +33,18 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["breast_cancer", "digits"])
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    print(f"test accuracy, mean +- spread of {given.runs} runs, epsilon {given.epsilon:g}, {given.rounds} rounds;")
+    print(
+        f"test accuracy, mean +- spread of {given.runs} runs, epsilon {given.epsilon:g}, {given.rounds} rounds;"
+    )
     print("difference to the pooled table, mean +- standard error")
     for data in given.data:
         pooled = [_accuracy(data, 1, None, given, seed) for seed in range(given.runs)]
         print(_line(data, "one pooled table", pooled, pooled), flush=True)
         for parties in given.parties:
             for name, colluders in _LINES.items():
-                found = [_accuracy(data, parties, colluders, given, seed) for seed in range(given.runs)]
+                found = [
+                    _accuracy(data, parties, colluders, given, seed) for seed in range(given.runs)
+                ]
                 print(_line(data, f"N={parties}: {name}", found, pooled), flush=True)
 
 
@@ -75,7 +79,10 @@ def _accuracy(data: str, parties: int, colluders: int | None, given: Any, seed: 
         run = Simulation(load_config(None, keys), lambda row, numbers: None)
         outcome = run.run()
         outcome.load_weights()
-        return round_metrics(outcome.model.module, outcome.model.task, run.test_tables)["test_acc"] or 0.0
+        return (
+            round_metrics(outcome.model.module, outcome.model.task, run.test_tables)["test_acc"]
+            or 0.0
+        )
 
 
 if __name__ == "__main__":

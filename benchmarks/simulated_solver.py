@@ -57,7 +57,9 @@ class Table:
     def with_curves(self) -> Table:
         """The table as ``data.curves`` has it: squares and roots of numbers (of more than two values) behind them."""
         values = [len(np.unique(self.rows[:, place])) for place in range(self.width)]
-        bent = [place for place in range(self.width) if not self.levels[place] and values[place] > 2]
+        bent = [
+            place for place in range(self.width) if not self.levels[place] and values[place] > 2
+        ]
 
         def wider(rows: Floats) -> Floats:
             numbers = rows[:, bent]
@@ -110,7 +112,9 @@ class Table:
         weights = np.zeros(rows.shape[1])
         for _ in range(40):
             chance = sigmoid(rows @ weights)
-            curve = (rows * np.maximum(chance * (1 - chance), 0.02)[:, None]).T @ rows / count + np.diag(penalty)
+            curve = (
+                rows * np.maximum(chance * (1 - chance), 0.02)[:, None]
+            ).T @ rows / count + np.diag(penalty)
             step = rows.T @ (chance - self.labels) / count + penalty * weights
             weights -= np.linalg.solve(curve + 1e-9 * np.eye(len(curve)), step)
         found = np.zeros(last + 1)
@@ -129,7 +133,11 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
         left = 1 - settings["train.moment_share"] - settings.get("train.column_share", 0.0)
     else:
         rows = rows * _factors(np.linalg.norm(rows, axis=1), settings["train.row_norm"])[:, None]
-    rounds, clip, rate = settings["train.rounds"], settings["privacy.max_grad_norm"], settings["train.learning_rate"]
+    rounds, clip, rate = (
+        settings["train.rounds"],
+        settings["privacy.max_grad_norm"],
+        settings["train.learning_rate"],
+    )
     sigma = clip * math.sqrt(rounds / left) / kappa  # of a mean gradient
     calibrating = settings.get("train.calibration_rounds", 0)
     rounds -= calibrating
@@ -138,12 +146,17 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
     if not by_moment:
         noise = rate / (1 - momentum) * sigma * math.sqrt(rounds)
         turn, back = _centred(
-            table, CentredRows.of(torch.tensor(table.shares), settings["train.row_norm"], kappa, noise)
+            table,
+            CentredRows.of(torch.tensor(table.shares), settings["train.row_norm"], kappa, noise),
         )
     turned = rows @ turn
     lengths = np.linalg.norm(turned, axis=1)
     averaging = settings["train.averaging"]
-    first = rounds - math.ceil(rounds * averaging["tail"]) + 1 if averaging.get("kind", "tail") == "tail" else rounds
+    first = (
+        rounds - math.ceil(rounds * averaging["tail"]) + 1
+        if averaging.get("kind", "tail") == "tail"
+        else rounds
+    )
     velocity, total = np.zeros(width), np.zeros(width)
     for number in range(1, rounds + 1):
         residuals = sigmoid(rows @ weights) - table.labels
@@ -160,7 +173,9 @@ def trained(table: Table, settings: Settings, kappa: float, rng: np.random.Gener
     return mean
 
 
-def _calibrated(table: Table, weights: Floats, found: Calibration, sigma: float, rng: np.random.Generator) -> Floats:
+def _calibrated(
+    table: Table, weights: Floats, found: Calibration, sigma: float, rng: np.random.Generator
+) -> Floats:
     """Weights after one round in coordinates of their scores."""
     turned = table.rows @ found.transform[:, :2].numpy()
     residuals = sigmoid(table.rows @ weights) - table.labels
@@ -202,7 +217,9 @@ def _coordinates(
     return found.transform.numpy(), found.scale, scaled, weights
 
 
-def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> tuple[Floats, float]:
+def _columns(
+    table: Table, norm: float, mu: float, rng: np.random.Generator
+) -> tuple[Floats, float]:
     """Scales of columns, and the log odds of the classes."""
     rows, count, width = table.rows, len(table.rows), table.rows.shape[1]
     whole, label = column_scales.WHOLE * norm, column_scales.LABEL * norm
@@ -220,7 +237,11 @@ def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> 
     found[-1, :-1] = -means * scales
     length = float((variances * scales**2).sum()) + 1.0
     least = max(2 * noise / label, 1e-3)
-    chance = min(1 - least, max(least, total[-1] / label)) if noise / label <= column_scales.MOST_NOISE else 0.5
+    chance = (
+        min(1 - least, max(least, total[-1] / label))
+        if noise / label <= column_scales.MOST_NOISE
+        else 0.5
+    )
     odds = math.log(chance / (1 - chance))
     seen = min(1.0, max(0.0, total[-1] / label))
     if noise > column_scales.OWN_AXES * seen * (1 - seen):
@@ -228,12 +249,19 @@ def _columns(table: Table, norm: float, mu: float, rng: np.random.Generator) -> 
     return found * (norm / (column_scales.ROOM * math.sqrt(length))), odds
 
 
-def _closer(table: Table, columns: Floats, norm: float, mu: float, rng: np.random.Generator) -> Floats:
+def _closer(
+    table: Table, columns: Floats, norm: float, mu: float, rng: np.random.Generator
+) -> Floats:
     """Columns after one more look at rows in these."""
     count, width = table.rows.shape
     if np.array_equal(columns, np.eye(width)):
         return columns
-    rows, length, before, levels = table.rows @ columns, columns[-1, -1], columns.diagonal()[:-1], table.levels
+    rows, length, before, levels = (
+        table.rows @ columns,
+        columns[-1, -1],
+        columns.diagonal()[:-1],
+        table.levels,
+    )
     whole = column_scales.WHOLE * norm
     parts = np.concatenate([rows, rows**2], axis=1)
     total = (parts * _factors(np.linalg.norm(parts, axis=1), whole)[:, None]).sum(0) / count
@@ -245,11 +273,15 @@ def _closer(table: Table, columns: Floats, norm: float, mu: float, rng: np.rando
     means = np.where(levels, 0.0, total[: width - 1] / length)
     variances = np.maximum(total[width : 2 * width - 1] / length**2 - means**2, 0.0)
     scales = np.maximum((variances + column_scales.FLOOR * noise / length**2) ** -0.5, 1.0)
-    scales = np.where(levels, 1.0, np.minimum(scales, np.maximum(column_scales.MOST_SCALE / before, 1.0)))
+    scales = np.where(
+        levels, 1.0, np.minimum(scales, np.maximum(column_scales.MOST_SCALE / before, 1.0))
+    )
     spread = np.where(levels, np.maximum(shares * (1 - shares), 0.0), variances * scales**2)
     step = np.diag(np.append(scales, 1.0))
     step[-1, :-1] = -means * scales
-    found: Floats = columns @ step * (norm / (column_scales.ROOM * math.sqrt(spread.sum() + 1.0) * length))
+    found: Floats = (
+        columns @ step * (norm / (column_scales.ROOM * math.sqrt(spread.sum() + 1.0) * length))
+    )
     return found
 
 

@@ -38,11 +38,15 @@ Open = Callable[[Sealer], Transport]
 def main() -> None:
     """Print both tables."""
     torch.set_num_threads(1)
-    print("| parameters | bytes of an update | seal, CPU ms | open, check, add, CPU ms |\n|---|---|---|---|")
+    print(
+        "| parameters | bytes of an update | seal, CPU ms | open, check, add, CPU ms |\n|---|---|---|---|"
+    )
     for size in PARAMETERS:
         held, seal, take = one_update(size)
         print(f"| {size:,} | {held:,} | {1000 * seal:.2f} | {1000 * take:.2f} |", flush=True)
-    print(f"\n| parties, {FEW:,} parameters | over | CPU s of the aggregator a round | seconds a round |")
+    print(
+        f"\n| parties, {FEW:,} parameters | over | CPU s of the aggregator a round | seconds a round |"
+    )
     print("|---|---|---|---|")
     for way, counts in PARTIES.items():
         for count in counts:
@@ -56,7 +60,9 @@ def one_update(size: int) -> tuple[int, float, float]:
     total, tensor = torch.zeros(size, dtype=torch.float64), torch.randn(size)
     seals, takes, held = [], [], 0
     for number in range(1, 6):
-        message = Message("run", number, "party", AGGREGATOR, "update", {"w": tensor}, {"releases": ["update"]})
+        message = Message(
+            "run", number, "party", AGGREGATOR, "update", {"w": tensor}, {"releases": ["update"]}
+        )
         start = time.process_time()
         sealed = b"".join(party["party"].seal(message).pieces)
         middle = time.process_time()
@@ -97,14 +103,26 @@ def one_round(way: str, count: int) -> tuple[float, float]:
         return spent, seconds
 
 
-def _answer(opened: Open, parties: dict[str, Sealer], ready: multiprocessing.synchronize.Event) -> None:
+def _answer(
+    opened: Open, parties: dict[str, Sealer], ready: multiprocessing.synchronize.Event
+) -> None:
     ends = {name: opened(sealer) for name, sealer in parties.items()}
     ready.set()
     for number in (1, 2):
         for name, end in ends.items():
             asked = end.receive(_PATIENCE)
             if asked is not None:
-                end.send(Message("run", number, name, AGGREGATOR, "update", asked.tensors, {"releases": ["update"]}))
+                end.send(
+                    Message(
+                        "run",
+                        number,
+                        name,
+                        AGGREGATOR,
+                        "update",
+                        asked.tensors,
+                        {"releases": ["update"]},
+                    )
+                )
                 end.done(asked)
     time.sleep(_PATIENCE)
 
@@ -115,7 +133,9 @@ def _transports(way: str, folder: Path, names: list[str]) -> Iterator[Open]:
         yield lambda sealer: DirectoryTransport(folder, "run", sealer)
         return
     with NatsServer(folder, names) as server:
-        yield lambda sealer: NatsTransport(server.config(sealer.name), "run", sealer, connect_timeout=_PATIENCE)
+        yield lambda sealer: NatsTransport(
+            server.config(sealer.name), "run", sealer, connect_timeout=_PATIENCE
+        )
 
 
 def _sealers(names: list[str]) -> tuple[dict[str, Sealer], Sealer]:

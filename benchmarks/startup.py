@@ -61,7 +61,10 @@ def cpu_seconds(command: list[str]) -> float:
 def heavy_imports(module: str, *arguments: str) -> list[str]:
     """Which of the heavy packages a command has imported when it is done."""
     done = subprocess.run(
-        [sys.executable, "-c", IMPORTS, module, *arguments], check=True, capture_output=True, text=True
+        [sys.executable, "-c", IMPORTS, module, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.splitlines()[-1].split()[1:]
 
@@ -73,7 +76,9 @@ def measure(module: str, arguments: list[str], repeats: int) -> dict[str, Any]:
     pairs = [(cpu_seconds(command), cpu_seconds(BASE)) for _ in range(repeats)]
     return {
         "benchmark": "startup",
-        "command": f"python -m {module} {arguments[0]}" if arguments[0] == "--help" else f"python -m {module}",
+        "command": f"python -m {module} {arguments[0]}"
+        if arguments[0] == "--help"
+        else f"python -m {module}",
         "beyond": round(statistics.median(ours - base for ours, base in pairs), 3),
         "cpu_seconds": round(statistics.median(ours for ours, _ in pairs), 3),
         "pydantic_cpu_seconds": round(statistics.median(base for _, base in pairs), 3),
@@ -90,8 +95,12 @@ def scoring(folder: Path) -> list[str]:
         "modelFileName": "model.safetensors",
     }
     outputs = ",".join(f"{name}={folder / file}" for name, file in names.items())
-    settings = f"train.rounds=1,tracking.enabled=false,privacy.ledger={folder / 'ledger.sqlite'},{outputs}"
-    subprocess.run([sys.executable, "-m", "homo_dp.train", "--quiet", "--params", settings], check=True)
+    settings = (
+        f"train.rounds=1,tracking.enabled=false,privacy.ledger={folder / 'ledger.sqlite'},{outputs}"
+    )
+    subprocess.run(
+        [sys.executable, "-m", "homo_dp.train", "--quiet", "--params", settings], check=True
+    )
     scored = f"modelFileName={folder / 'model.safetensors'},predictFileName={folder / 'scored.csv'}"
     return ["--quiet", "--params", f"{scored},indicatorFileName={folder / 'scored.json'}"]
 
@@ -99,7 +108,10 @@ def scoring(folder: Path) -> list[str]:
 def main() -> int:
     parser = parser_for(__doc__)
     parser.add_argument(
-        "--repeats", type=count, default=5, help="runs that the medians are of; fewer than 5 are for trying it out only"
+        "--repeats",
+        type=count,
+        default=5,
+        help="runs that the medians are of; fewer than 5 are for trying it out only",
     )
     parser.add_argument("--no-scoring", action="store_true", help="only --help")
     given = parser.parse_args()

@@ -74,7 +74,9 @@ def mnist_cnn() -> nn.Module:
     """The network of Opacus' own MNIST example."""
     first = [nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)]
     second = [nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1)]
-    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10))
+    return nn.Sequential(
+        *first, *second, nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10)
+    )
 
 
 class Sentences(nn.Module):
@@ -95,11 +97,15 @@ class Sentences(nn.Module):
 
 def wide_mlp() -> nn.Module:
     """10.7 million weights."""
-    return nn.Sequential(nn.Linear(784, 2900), nn.ReLU(), nn.Linear(2900, 2900), nn.ReLU(), nn.Linear(2900, 10))
+    return nn.Sequential(
+        nn.Linear(784, 2900), nn.ReLU(), nn.Linear(2900, 2900), nn.ReLU(), nn.Linear(2900, 10)
+    )
 
 
 TASKS = {
-    "lr": Task(lambda: nn.Linear(100, 1), (100,), binary_logistic, nn.BCEWithLogitsLoss, (1000, 40)),
+    "lr": Task(
+        lambda: nn.Linear(100, 1), (100,), binary_logistic, nn.BCEWithLogitsLoss, (1000, 40)
+    ),
     "mlp": Task(
         lambda: nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)),
         (784,),
@@ -130,7 +136,9 @@ def plain_steps(task: Task, features: Tensor, labels: Tensor) -> Callable[[int],
         for _ in range(steps):
             rows = torch.randint(0, ROWS, (BATCH,))
             optimizer.zero_grad()
-            criterion(module(features.index_select(0, rows)), labels.index_select(0, rows)).backward()
+            criterion(
+                module(features.index_select(0, rows)), labels.index_select(0, rows)
+            ).backward()
             optimizer.step()
 
     return run
@@ -159,7 +167,9 @@ def opacus_steps(
     made: Any = engine.make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=LEARNING_RATE),
-        data_loader=DataLoader(TensorDataset(features, _labels_for(mode, labels)), batch_size=BATCH),
+        data_loader=DataLoader(
+            TensorDataset(features, _labels_for(mode, labels)), batch_size=BATCH
+        ),
         criterion=criterion,
         noise_multiplier=NOISE_MULTIPLIER,
         max_grad_norm=CLIP_NORM,
@@ -174,7 +184,10 @@ def opacus_steps(
             batch, answers = next(batches)
             optimizer.zero_grad()
             outputs = private(batch)
-            loss(outputs.squeeze(1) if outputs.shape[1] == 1 and mode == "ghost" else outputs, answers).backward()
+            loss(
+                outputs.squeeze(1) if outputs.shape[1] == 1 and mode == "ghost" else outputs,
+                answers,
+            ).backward()
             optimizer.step()
 
     return run
@@ -193,9 +206,18 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
         {}
         if not task.steps[1]
         else {
-            "ours_loop": (opacus_steps(task, features, labels, "auto", PrivacyEngine()), task.steps[0]),
-            "opacus_hooks": (opacus_steps(task, features, labels, "hooks", opacus.PrivacyEngine()), task.steps[1]),
-            "opacus_ghost": (opacus_steps(task, features, labels, "ghost", opacus.PrivacyEngine()), task.steps[1]),
+            "ours_loop": (
+                opacus_steps(task, features, labels, "auto", PrivacyEngine()),
+                task.steps[0],
+            ),
+            "opacus_hooks": (
+                opacus_steps(task, features, labels, "hooks", opacus.PrivacyEngine()),
+                task.steps[1],
+            ),
+            "opacus_ghost": (
+                opacus_steps(task, features, labels, "ghost", opacus.PrivacyEngine()),
+                task.steps[1],
+            ),
         }
     )
     contenders |= others
@@ -225,7 +247,9 @@ def measure(model: str, repeats: int) -> dict[str, Any]:
 def _try_sizes(training: PrivateTraining) -> tuple[int, float]:
     """Take a step with every size of batch that is likely to come; how many, and the CPU seconds of all."""
     draw, started = training._draw, time.thread_time()
-    sizes = range(BATCH - 5 * 16, BATCH + 5 * 16 + 1, training._multiple)  # within five standard deviations
+    sizes = range(
+        BATCH - 5 * 16, BATCH + 5 * 16 + 1, training._multiple
+    )  # within five standard deviations
     for size in sizes:
         training._draw = functools.partial(torch.arange, size)  # type: ignore[method-assign]
         training.run(1)
@@ -248,7 +272,9 @@ def _report(
         "repeats": len(seconds["ours"]),
         "ratio_plain": _ratio(seconds["ours"], seconds["plain"]),
         "noise_cpu_ratio": round(noise / statistics.median(cpu["plain"]), 3),
-        "total_cpu_ratio": round((statistics.median(cpu["ours"]) + noise) / statistics.median(cpu["plain"]), 3),
+        "total_cpu_ratio": round(
+            (statistics.median(cpu["ours"]) + noise) / statistics.median(cpu["plain"]), 3
+        ),
         "ratio_plain_cpu": _ratio(cpu["ours"], cpu["plain"]),
         "ms": {name: round(statistics.median(values) * 1e3, 4) for name, values in seconds.items()},
     }
@@ -270,7 +296,11 @@ def peak(model: str, contender: str) -> int:
     """Highest resident memory in KiB of this process after the steps of one contender; imports are the same for all."""
     task = TASKS[model]
     features, labels = task.data()
-    run = plain_steps(task, features, labels) if contender == "plain" else our_training(task, features, labels).run
+    run = (
+        plain_steps(task, features, labels)
+        if contender == "plain"
+        else our_training(task, features, labels).run
+    )
     run(task.steps[0])
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
@@ -296,8 +326,12 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
 
 def main() -> None:
     parser = parser_for(__doc__)
-    parser.add_argument("--model", choices=sorted(TASKS), default="lr", help="what is trained; lr unless told")
-    parser.add_argument("--repeats", type=count, default=9, help="runs that the medians are of, 5 at least")
+    parser.add_argument(
+        "--model", choices=sorted(TASKS), default="lr", help="what is trained; lr unless told"
+    )
+    parser.add_argument(
+        "--repeats", type=count, default=9, help="runs that the medians are of, 5 at least"
+    )
     parser.add_argument("--peak", choices=["plain", "ours"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(TASKS[arguments.model].threads)

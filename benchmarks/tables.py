@@ -45,7 +45,9 @@ BAR, PARQUET_BAR, PREDICTIONS_BAR = 1.5, 1.2, 1.0
 
 def measure(rows: int, features: int, repeats: int) -> dict[str, Any]:
     """Read one file by all readers in turn, after each has read it once."""
-    encoding = Encoding(tuple(Numeric(name, *BOUNDS) for name in names(features)), Label("y", (0, 1)), id="id")
+    encoding = Encoding(
+        tuple(Numeric(name, *BOUNDS) for name in names(features)), Label("y", (0, 1)), id="id"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.csv"
         write_table(path, rows, features)
@@ -75,7 +77,9 @@ def measure(rows: int, features: int, repeats: int) -> dict[str, Any]:
 
 def measure_parquet(rows: int, features: int, repeats: int) -> dict[str, Any]:
     """Read one Parquet file by both in turn."""
-    encoding = Encoding(tuple(Numeric(name, *BOUNDS) for name in names(features)), Label("y", (0, 1)), id="id")
+    encoding = Encoding(
+        tuple(Numeric(name, *BOUNDS) for name in names(features)), Label("y", (0, 1)), id="id"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         _numbers(rows, features).to_parquet(path)
@@ -96,11 +100,15 @@ def measure_parquet(rows: int, features: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def measure_predictions(rows: int, features: int, repeats: int, with_pandas: bool) -> dict[str, Any]:
+def measure_predictions(
+    rows: int, features: int, repeats: int, with_pandas: bool
+) -> dict[str, Any]:
     """Write the predictions of as many rows, in chunks as inference does."""
     frame, outputs = _numbers(rows, features), torch.randn(rows)
     with tempfile.TemporaryDirectory() as folder:
-        works: dict[str, Callable[[], object]] = {"ours": lambda: _write(Path(folder) / "ours.csv", frame, outputs)}
+        works: dict[str, Callable[[], object]] = {
+            "ours": lambda: _write(Path(folder) / "ours.csv", frame, outputs)
+        }
         if with_pandas:
             works["pandas"] = lambda: frame.assign(pred=outputs.sigmoid().numpy()).to_csv(
                 Path(folder) / "pandas.csv", index=False
@@ -171,9 +179,16 @@ def main() -> int:
     parser.add_argument("--rows", type=count, default=30_000, help="rows of the table")
     parser.add_argument("--features", type=count, default=100, help="columns of the table")
     parser.add_argument(
-        "--repeats", type=count, default=9, help="runs that the medians are of; fewer than 5 are for trying it out only"
+        "--repeats",
+        type=count,
+        default=9,
+        help="runs that the medians are of; fewer than 5 are for trying it out only",
     )
-    parser.add_argument("--with-pandas", action="store_true", help="time DataFrame.to_csv of the predictions too: slow")
+    parser.add_argument(
+        "--with-pandas",
+        action="store_true",
+        help="time DataFrame.to_csv of the predictions too: slow",
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     pa.set_cpu_count(1)
@@ -185,7 +200,11 @@ def main() -> int:
     print(json.dumps(parquet), flush=True)
     predictions = measure_predictions(long, 9, min(3, given.repeats), with_pandas=given.with_pandas)
     print(json.dumps(predictions), flush=True)
-    met = line["ratio"] <= BAR and parquet["cpu_ratio"] <= PARQUET_BAR and predictions["seconds"] <= PREDICTIONS_BAR
+    met = (
+        line["ratio"] <= BAR
+        and parquet["cpu_ratio"] <= PARQUET_BAR
+        and predictions["seconds"] <= PREDICTIONS_BAR
+    )
     return 0 if met else 1
 
 

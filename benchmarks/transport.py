@@ -56,7 +56,9 @@ def main() -> int:
     parser = parser_for(__doc__)
     parser.add_argument("--rounds", type=count, default=100, help="rounds of the job")
     parser.add_argument("--only", choices=["rounds", "large", "idle"])
-    parser.add_argument("--pass", dest="role", nargs=3, metavar=("ROLE", "CONFIG", "NAME"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--pass", dest="role", nargs=3, metavar=("ROLE", "CONFIG", "NAME"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.role:
         return pass_large(*options.role)
@@ -65,7 +67,10 @@ def main() -> int:
     for name, part in parts.items():
         for line in part() if options.only in (None, name) else ():
             print(
-                json.dumps({"benchmark": f"transport.{name}", **line, "load": round(os.getloadavg()[0], 1)}), flush=True
+                json.dumps(
+                    {"benchmark": f"transport.{name}", **line, "load": round(os.getloadavg()[0], 1)}
+                ),
+                flush=True,
             )
             passed = passed and line.get("within_bar", True)
     return 0 if passed else 1
@@ -76,14 +81,20 @@ def rounds(count: int) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         seconds, fits = in_memory(Path(folder), count)
     compute = statistics.median(fits) * 1000
-    memory = {"transport": "memory", "rounds_per_second": 1 / statistics.median(seconds), "fit_ms": compute}
+    memory = {
+        "transport": "memory",
+        "rounds_per_second": 1 / statistics.median(seconds),
+        "fit_ms": compute,
+    }
     yield memory | {"round_ms": statistics.median(seconds) * 1000}
     with Zygote() as zygote:
         for kind, bar in BARS.items():
             with cluster_on(kind, zygote, count) as cluster:
                 cluster.start_all()
                 codes = cluster.wait(600)
-                found = json.loads((cluster.folder / AGGREGATOR / "out" / "indicator.json").read_text())
+                found = json.loads(
+                    (cluster.folder / AGGREGATOR / "out" / "indicator.json").read_text()
+                )
                 sizes = message_sizes(cluster)
             times = [row["seconds"] * 1000 for row in found["rounds"][5:]]
             beyond = statistics.median(times) - compute
@@ -106,7 +117,9 @@ def in_memory(folder: Path, count: int) -> tuple[list[float], list[float]]:
         {
             "data": {
                 "files": {name: str(DATA / f"breast_cancer_{name}_train.csv") for name in PARTIES},
-                "test_file": {name: str(DATA / f"breast_cancer_{name}_test.csv") for name in PARTIES},
+                "test_file": {
+                    name: str(DATA / f"breast_cancer_{name}_test.csv") for name in PARTIES
+                },
                 "columns_from": "breast_cancer",
             },
             "train": {"rounds": count, "local_steps": 2, "batch_size": 50},
@@ -136,7 +149,11 @@ def in_memory(folder: Path, count: int) -> tuple[list[float], list[float]]:
 def cluster_on(kind: str, zygote: Zygote | None, count: int) -> Iterator[Cluster]:
     """A cluster in a temporary folder, with a server where it needs one."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(Path(folder) / "nats", PARTIES)) if kind == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(Path(folder) / "nats", PARTIES))
+            if kind == "nats"
+            else None
+        )
         yield stack.enter_context(Cluster(Path(folder), server, count, zygote))
 
 
@@ -167,7 +184,9 @@ def large() -> Iterator[dict[str, Any]]:
                 start_pass("send", paths[AGGREGATOR], AGGREGATOR),
                 start_pass("receive", paths[PARTIES[0]], PARTIES[0]),
             ]
-            sent, received = (json.loads(process.communicate(timeout=300)[0]) for process in started)
+            sent, received = (
+                json.loads(process.communicate(timeout=300)[0]) for process in started
+            )
         yield {
             "transport": kind,
             "model_mb": LARGE * 4 / 1e6,
@@ -220,7 +239,10 @@ def idle(seconds: float = 20.0) -> Iterator[dict[str, Any]]:
             time.sleep(3)
             before = [cpu(cluster, name) for name in names]
             time.sleep(seconds)
-            used = [(cpu(cluster, name) - spent) / seconds * 100 for name, spent in zip(names, before, strict=True)]
+            used = [
+                (cpu(cluster, name) - spent) / seconds * 100
+                for name, spent in zip(names, before, strict=True)
+            ]
         found = dict(zip(("aggregator_percent", "party_percent"), used, strict=True))
         yield {"transport": kind, **found, "within_bar": max(used) < IDLE_BAR}
 

@@ -63,7 +63,9 @@ def made_users(users: int) -> Users:
     features = torch.empty(users * ROWS, FEATURES)
     labels = torch.empty(users * ROWS, dtype=torch.int64)
     rule = torch.randn(FEATURES, generator=seeded)
-    for piece, labelled in zip(torch.split(features, 100_000), torch.split(labels, 100_000), strict=True):
+    for piece, labelled in zip(
+        torch.split(features, 100_000), torch.split(labels, 100_000), strict=True
+    ):
         piece.normal_(generator=seeded)
         labelled.copy_(piece @ rule > 0)
     return Users(features, labels, torch.arange(0, users * ROWS + 1, ROWS))
@@ -72,13 +74,17 @@ def made_users(users: int) -> Users:
 class Run:
     """One training over users."""
 
-    def __init__(self, config: Config, users: Users, kind: type[CohortTraining], ledger: Ledger | None) -> None:
+    def __init__(
+        self, config: Config, users: Users, kind: type[CohortTraining], ledger: Ledger | None
+    ) -> None:
         model = build_model(config.model, (FEATURES,), (0, 1))
         facts = user_facts(config, len(users), FEATURES + 1)
         self.mechanism = user_mechanism(config, facts, secure_noise())
         self.training = kind(model.module, model.task.loss, users, config.train)
         weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
-        self.aggregator: Aggregator = build_aggregator(config, "benchmark", weights, self.mechanism, ledger)
+        self.aggregator: Aggregator = build_aggregator(
+            config, "benchmark", weights, self.mechanism, ledger
+        )
         self.charged = ledger is not None
         if ledger is not None:
             ledger.prepare(self.aggregator.planned_charges(1)[0], config.train.rounds)
@@ -86,12 +92,16 @@ class Run:
     def round(self) -> None:
         aggregator = self.aggregator
         aggregator.start_round()
-        total = self.training.run(self.mechanism, self.mechanism.draw(), aggregator.weights, aggregator.round)
+        total = self.training.run(
+            self.mechanism, self.mechanism.draw(), aggregator.weights, aggregator.round
+        )
         combined = self.mechanism.combine(total, aggregator.weights, aggregator.round)
         if self.charged:
             aggregator.apply(combined)
         else:
-            aggregator.publish(aggregator.server_optimizer.step(aggregator.weights, combined.weights))
+            aggregator.publish(
+                aggregator.server_optimizer.step(aggregator.weights, combined.weights)
+            )
 
 
 class Timing(NamedTuple):

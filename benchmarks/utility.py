@@ -53,7 +53,13 @@ HEART = {
     "thalach": [60, 210],
     "oldpeak": [-3, 7],
 }
-HEART_LEVELS = {"sex": [0, 1], "cp": [1, 2, 3, 4], "fbs": [0, 1], "restecg": [0, 1, 2], "exang": [0, 1]}
+HEART_LEVELS = {
+    "sex": [0, 1],
+    "cp": [1, 2, 3, 4],
+    "fbs": [0, 1],
+    "restecg": [0, 1, 2],
+    "exang": [0, 1],
+}
 ADULT = {
     "age": [17, 70],
     "fnlwgt": [0, 400_000],
@@ -144,7 +150,10 @@ def breast_cancer(parties: int = 3) -> dict[str, Any]:
 def images(folder: Path) -> dict[str, Any]:
     """IDX files in the layout of MNIST: three silos at random, and the test images that come with them."""
     kind = "images-idx3-ubyte"
-    paths = [next((folder / "images").glob(f"{part}-{kind}*"), folder / f"{part}-{kind}") for part in ("train", "t10k")]
+    paths = [
+        next((folder / "images").glob(f"{part}-{kind}*"), folder / f"{part}-{kind}")
+        for part in ("train", "t10k")
+    ]
     return {
         "data.files": {"images": str(paths[0])},
         "data.test_file": str(paths[1]),
@@ -167,7 +176,11 @@ def image_rows(folder: Path) -> Iterator[Row]:
         yield Row("images", epsilon, False, (), keys)
         yield Row("images", epsilon, True, (), keys)
     for rounds, rate, clip in IMAGES_BY_HAND:
-        by_hand = {"train.rounds": rounds, "train.learning_rate": rate, "privacy.max_grad_norm": clip}
+        by_hand = {
+            "train.rounds": rounds,
+            "train.learning_rate": rate,
+            "privacy.max_grad_norm": clip,
+        }
         over = {"train.auto": True, "train.solver": "second_moment", **by_hand}
         yield Row("images_by_hand", 3.0, False, (), keys | over)
 
@@ -179,7 +192,13 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
     if folder is not None and (folder / "heart_disease").is_dir():
         keys = heart(folder)
         # What is measured counts hospitals the same; without privacy nothing speaks against training on that.
-        yield Row("heart", None, False, (0.815,), keys | {"train.auto": True, "train.weighting": "uniform"})
+        yield Row(
+            "heart",
+            None,
+            False,
+            (0.815,),
+            keys | {"train.auto": True, "train.weighting": "uniform"},
+        )
         for epsilon, bar in ((5.0, 0.805), (1.0, 0.785), (0.1, 0.75)):
             yield Row("heart", epsilon, False, (bar,), keys)
         for epsilon, bar in ((1.0, 0.795), (0.1, 0.765)):
@@ -204,19 +223,31 @@ def rows_of(folder: Path | None) -> Iterator[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with heart_disease/, adult/, primihub/, or images/")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, help="folder with heart_disease/, adult/, primihub/, or images/"
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", nargs="+", help="tasks")
-    parser.add_argument("--epsilon", type=_epsilon, nargs="+", help="only these; none: without privacy")
+    parser.add_argument(
+        "--epsilon", type=_epsilon, nargs="+", help="only these; none: without privacy"
+    )
     parser.add_argument("--params", nargs="*", default=[], help="key=value put over every run")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    over = {key: yaml.safe_load(text) for key, text in (pair.split("=", 1) for pair in given.params)}
-    print("| task | parties | epsilon | masks | accuracy | AUC | log loss | calibration error | bar | rounds | CPU s |")
+    over = {
+        key: yaml.safe_load(text) for key, text in (pair.split("=", 1) for pair in given.params)
+    }
+    print(
+        "| task | parties | epsilon | masks | accuracy | AUC | log loss | calibration error | bar | rounds | CPU s |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for row in rows_of(given.data):
-        if (given.only and row.task not in given.only) or (given.epsilon and row.epsilon not in given.epsilon):
+        if (given.only and row.task not in given.only) or (
+            given.epsilon and row.epsilon not in given.epsilon
+        ):
             continue
         print(_line(row, [_run(row, seed, over) for seed in range(given.runs)]), flush=True)
 
@@ -227,7 +258,11 @@ def _epsilon(text: str) -> float | None:
 
 def _run(row: Row, seed: int, over: Mapping[str, Any]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        keys = {**row.keys, "privacy.ledger": str(Path(folder) / "ledger.sqlite"), "train.seed": seed}
+        keys = {
+            **row.keys,
+            "privacy.ledger": str(Path(folder) / "ledger.sqlite"),
+            "train.seed": seed,
+        }
         keys |= {"train.evaluate_every": 0, **over}
         if row.epsilon is None:
             keys["privacy.mechanism"] = "none"
@@ -242,9 +277,15 @@ def _run(row: Row, seed: int, over: Mapping[str, Any]) -> dict[str, float]:
         outcome.load_weights()
         spent = [party["epsilon_pld"] for party in outcome.statement["parties"].values()]
         if row.epsilon is not None and max(spent) > row.epsilon:
-            raise RuntimeError(f"{row.task}: epsilon {max(spent)} is above the target {row.epsilon}")
+            raise RuntimeError(
+                f"{row.task}: epsilon {max(spent)} is above the target {row.epsilon}"
+            )
         found = _scores(run, by_party=row.task == "heart")
-        return found | {"seconds": seconds, "rounds": float(len(outcome.rounds)), "parties": float(len(run.parties))}
+        return found | {
+            "seconds": seconds,
+            "rounds": float(len(outcome.rounds)),
+            "parties": float(len(run.parties)),
+        }
 
 
 def _scores(run: Simulation, by_party: bool) -> dict[str, float]:
@@ -255,12 +296,23 @@ def _scores(run: Simulation, by_party: bool) -> dict[str, float]:
         for table in run.test_tables
         if table.labels is not None
     ]
-    accuracies = [float((task.predictions(outputs) == labels).double().mean()) for outputs, labels in parts]
+    accuracies = [
+        float((task.predictions(outputs) == labels).double().mean()) for outputs, labels in parts
+    ]
     outputs, labels = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     whole = round_metrics(run.model.module, task, run.test_tables)
-    accuracy = statistics.mean(accuracies) if by_party else float((task.predictions(outputs) == labels).double().mean())
+    accuracy = (
+        statistics.mean(accuracies)
+        if by_party
+        else float((task.predictions(outputs) == labels).double().mean())
+    )
     area, loss = whole["test_auc"] or 0.0, whole["test_loss"] or 0.0
-    return {"acc": accuracy, "auc": area, "loss": loss, "error": _calibration(task, outputs, labels)}
+    return {
+        "acc": accuracy,
+        "auc": area,
+        "loss": loss,
+        "error": _calibration(task, outputs, labels),
+    }
 
 
 def _calibration(task: Any, outputs: torch.Tensor, labels: torch.Tensor) -> float:
@@ -272,7 +324,9 @@ def _calibration(task: Any, outputs: torch.Tensor, labels: torch.Tensor) -> floa
         chance, right = found.amax(1).double().numpy(), (found.argmax(1) == labels).double().numpy()
     order = np.argsort(chance)
     parts = np.array_split(order, BINS)
-    return float(np.mean([abs(chance[part].mean() - right[part].mean()) for part in parts if len(part)]))
+    return float(
+        np.mean([abs(chance[part].mean() - right[part].mean()) for part in parts if len(part)])
+    )
 
 
 def _line(row: Row, found: list[dict[str, float]]) -> str:
@@ -282,10 +336,17 @@ def _line(row: Row, found: list[dict[str, float]]) -> str:
 
     epsilon = "none" if row.epsilon is None else f"{row.epsilon:g}"
     bar = " / ".join(f"{value:g}" for value in row.bar) or "-"
-    masks = ("yes, no colluder" if row.keys.items() >= NO_COLLUDER.items() else "yes") if row.secure else "no"
+    masks = (
+        ("yes, no colluder" if row.keys.items() >= NO_COLLUDER.items() else "yes")
+        if row.secure
+        else "no"
+    )
     cells = [row.task, f"{found[0]['parties']:.0f}", epsilon, masks]
     cells += [both("acc"), both("auc"), both("loss"), both("error"), bar]
-    cells += [f"{found[0]['rounds']:.0f}", f"{statistics.mean(each['seconds'] for each in found):.1f}"]
+    cells += [
+        f"{found[0]['rounds']:.0f}",
+        f"{statistics.mean(each['seconds'] for each in found):.1f}",
+    ]
     return "| " + " | ".join(cells) + " |"
 
 

@@ -19,8 +19,12 @@ def main(folder: Path) -> None:
     frame = load_embedded("breast_cancer").frame
     for name, rows in zip(party_names(PARTIES), iid(len(frame), PARTIES, SEED), strict=True):
         train, test = hold_out(len(rows), TEST_FRACTION, SEED, name)
-        frame.iloc[rows[train]].to_csv(folder / f"breast_cancer_{name}_train.csv", index=False, lineterminator="\n")
-        frame.iloc[rows[test]].to_csv(folder / f"breast_cancer_{name}_test.csv", index=False, lineterminator="\n")
+        frame.iloc[rows[train]].to_csv(
+            folder / f"breast_cancer_{name}_train.csv", index=False, lineterminator="\n"
+        )
+        frame.iloc[rows[test]].to_csv(
+            folder / f"breast_cancer_{name}_test.csv", index=False, lineterminator="\n"
+        )
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         target = (here / found[2]).resolve()
         if not target.exists():
             log.warning("%s: link to %s, which is not there", page.file.src_path, found[2])
-        return found[0] if target.is_relative_to(docs) else f"{found[1]} (`{found[2].lstrip('./')}`)"
+        return (
+            found[0] if target.is_relative_to(docs) else f"{found[1]} (`{found[2].lstrip('./')}`)"
+        )
 
     return _LINK.sub(replaced, markdown)

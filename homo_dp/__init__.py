@@ -64,7 +64,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
-        raise AttributeError(f"module 'homo_dp' has no attribute {name!r}; it has {', '.join(sorted(_NAMES))}")
+        raise AttributeError(
+            f"module 'homo_dp' has no attribute {name!r}; it has {', '.join(sorted(_NAMES))}"
+        )
     module, _, attribute = _NAMES[name].partition(":")
     found: Any = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found

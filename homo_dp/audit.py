@@ -46,7 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(options.out)
     check_writable(folder / "audit.json", "--out")
     config = load_from_arguments(options).config
-    wanted = Wanted(options.runs, options.canaries, options.attack, options.observer, options.confidence, options.jobs)
+    wanted = Wanted(
+        options.runs,
+        options.canaries,
+        options.attack,
+        options.observer,
+        options.confidence,
+        options.jobs,
+    )
     with screen.progress(options.runs, "run") as progress:
         found = audited(config, wanted, folder / "scores.jsonl", progress.advance)
     outcome = found.outcome
@@ -63,18 +70,44 @@ def make_parser() -> Parser:
     from homo_dp.evidence.choose_attack import ATTACKS, OBSERVERS
 
     parser = Parser(prog="python -m homo_dp.audit", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--runs", type=int, default=400, metavar="N", help="runs, half with the canary (default 400)")
-    parser.add_argument("--canaries", type=int, metavar="M", help="one run with so many canaries instead of many runs")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=400,
+        metavar="N",
+        help="runs, half with the canary (default 400)",
+    )
+    parser.add_argument(
+        "--canaries",
+        type=int,
+        metavar="M",
+        help="one run with so many canaries instead of many runs",
+    )
     parser.add_argument("--attack", choices=ATTACKS, help="default: the strongest on the mechanism")
     parser.add_argument("--observer", choices=OBSERVERS, help="whose view is attacked with")
     parser.add_argument(
-        "--confidence", type=float, default=CONFIDENCE, metavar="P", help="of the bound (default %(default)s)"
+        "--confidence",
+        type=float,
+        default=CONFIDENCE,
+        metavar="P",
+        help="of the bound (default %(default)s)",
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
     parser.add_argument(
-        "--out", default="out/audit", metavar="DIR", help="result, plot and state (default %(default)s)"
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes (default: cores)",
     )
-    parser.add_argument("--mlflow-run", metavar="ID", help="log the outcome to this run (default: a run of its own)")
+    parser.add_argument(
+        "--out",
+        default="out/audit",
+        metavar="DIR",
+        help="result, plot and state (default %(default)s)",
+    )
+    parser.add_argument(
+        "--mlflow-run", metavar="ID", help="log the outcome to this run (default: a run of its own)"
+    )
     add_common_arguments(parser, dry_run=False)
     return parser
 
@@ -82,11 +115,17 @@ def make_parser() -> Parser:
 def _write(found: Audited, folder: Path) -> None:
     import json
 
-    write_whole(folder / "audit.json", (json.dumps(found.outcome.to_json(), indent=2) + "\n").encode(), "--out")
+    write_whole(
+        folder / "audit.json",
+        (json.dumps(found.outcome.to_json(), indent=2) + "\n").encode(),
+        "--out",
+    )
     write_whole(folder / "roc.png", found.roc(), "--out")
 
 
-def _log(outcome: Outcome, config: Config, folder: Path, run_id: str | None, screen: Screen) -> None:
+def _log(
+    outcome: Outcome, config: Config, folder: Path, run_id: str | None, screen: Screen
+) -> None:
     if not config.tracking.enabled:
         return
     from homo_dp.evidence.mlflow_log import log_audit
@@ -96,17 +135,32 @@ def _log(outcome: Outcome, config: Config, folder: Path, run_id: str | None, scr
 
 def _show(found: Audited, folder: Path, screen: Screen) -> None:
     outcome = found.outcome
-    names = ["claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "delta", "runs"]
+    names = [
+        "claimed_epsilon",
+        "lower_bound",
+        "ceiling",
+        "point_estimate",
+        "confidence",
+        "delta",
+        "runs",
+    ]
     values = outcome.to_json()
-    if outcome.ceiling_of_attack not in (None, outcome.ceiling):  # it looks at less than the observer sees
+    if outcome.ceiling_of_attack not in (
+        None,
+        outcome.ceiling,
+    ):  # it looks at less than the observer sees
         names.insert(3, "ceiling_of_attack")
     screen.table(
-        f"{outcome.attack}, observer {outcome.observer}", ("figure", "value"), [(name, values[name]) for name in names]
+        f"{outcome.attack}, observer {outcome.observer}",
+        ("figure", "value"),
+        [(name, values[name]) for name in names],
     )
     screen.line(found.verdict)
     more = "--runs" if outcome.estimator == "clopper_pearson" else "--canaries"
     if outcome.ceiling is not None and outcome.ceiling < 0.5 * outcome.claimed_epsilon:
-        screen.line(f"so few could not show half of the claim even by a perfect attack: give more {more}")
+        screen.line(
+            f"so few could not show half of the claim even by a perfect attack: give more {more}"
+        )
     screen.line(f"point estimate: assumes normal scores. Bound: {outcome.assumes}")
     screen.line(f"plot: {folder / 'roc.png'}")
 

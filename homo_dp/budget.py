@@ -88,11 +88,15 @@ def _plan(options: argparse.Namespace, screen: Screen) -> BudgetPlan:
     others = ("population", "cohort", "rounds") if by_rows else ("rows", "batch_size", "epochs")
     for name in others:
         if getattr(options, name) is not None:
-            raise InputError(f"{_flag(name)} does not go with {_flag(needed[0])}; give {_flags(needed)}")
+            raise InputError(
+                f"{_flag(name)} does not go with {_flag(needed[0])}; give {_flags(needed)}"
+            )
     total, drawn = (getattr(options, name) for name in needed[:2])
     if options.sampling == "everyone":
         if drawn not in (None, total):
-            screen.warn(f"{_flag(needed[1])}={drawn} is not used: with --sampling everyone all {total} take part")
+            screen.warn(
+                f"{_flag(needed[1])}={drawn} is not used: with --sampling everyone all {total} take part"
+            )
         drawn = total
     for name, value in zip(needed, (total, drawn, getattr(options, needed[2])), strict=True):
         if value is None:
@@ -101,20 +105,33 @@ def _plan(options: argparse.Namespace, screen: Screen) -> BudgetPlan:
     if options.relation is not None and options.sampling == "everyone":
         relation = options.relation
     elif options.relation not in (None, relation):
-        raise InputError(f"--relation={options.relation}: {options.sampling} sampling has {relation}; leave it out")
-    return BudgetPlan(total, drawn, options.epochs, options.rounds, options.sampling, relation, options.delta)
+        raise InputError(
+            f"--relation={options.relation}: {options.sampling} sampling has {relation}; leave it out"
+        )
+    return BudgetPlan(
+        total, drawn, options.epochs, options.rounds, options.sampling, relation, options.delta
+    )
 
 
 def _print_figures(screen: Screen, planned: BudgetPlan, figures: dict[str, Any]) -> None:
     one = "user" if planned.epochs is None else "row"
-    relation = {"add_or_remove_one": f"adding or removing one {one}", "replace_one": f"replacing one {one}"}
+    relation = {
+        "add_or_remove_one": f"adding or removing one {one}",
+        "replace_one": f"replacing one {one}",
+    }
     pld, rdp = figures["epsilon_pld"], f"{figures['epsilon_rdp'] or math.inf:.4g}"
     missing = (
-        "none is known for fixed-size samples" if planned.sampling == "fixed" else "none: delta is too small for it"
+        "none is known for fixed-size samples"
+        if planned.sampling == "fixed"
+        else "none: delta is too small for it"
     )
     lines = {
         **({"epsilon (PLD)": missing, "epsilon (RDP, quote this)": rdp} if pld is None else {}),
-        **({"epsilon (PLD, quote this)": f"{pld:.4g}", "epsilon (RDP, cross-check)": rdp} if pld is not None else {}),
+        **(
+            {"epsilon (PLD, quote this)": f"{pld:.4g}", "epsilon (RDP, cross-check)": rdp}
+            if pld is not None
+            else {}
+        ),
         "delta": f"{planned.delta:g}",
         "noise multiplier": f"{figures['noise_multiplier']:.4g}",
         "steps": f"{planned.steps}",
@@ -129,8 +146,12 @@ def _print_figures(screen: Screen, planned: BudgetPlan, figures: dict[str, Any])
 
 def _print_changes(screen: Screen, found: Sequence[Any], target: float | None) -> None:
     result = "epsilon" if target is None else "noise"
-    title = "What half and twice of each would do" + ("" if target is None else f", for epsilon {target:g}")
-    rows = [(row.knob, row.half, row.result_at_half, row.twice, row.result_at_twice) for row in found]
+    title = "What half and twice of each would do" + (
+        "" if target is None else f", for epsilon {target:g}"
+    )
+    rows = [
+        (row.knob, row.half, row.result_at_half, row.twice, row.result_at_twice) for row in found
+    ]
     screen.table(title, ("knob", "half", f"{result} at half", "twice", f"{result} at twice"), rows)
     for refusal in (refusal for row in found for refusal in row.refusals):
         screen.line(f"not allowed: {refusal}")
@@ -138,10 +159,16 @@ def _print_changes(screen: Screen, found: Sequence[Any], target: float | None) -
 
 def make_parser() -> Parser:
     """The command's options."""
-    parser = Parser(prog="python -m homo_dp.budget", description=__doc__, epilog=f"{PLAN_EXAMPLES}\n")
+    parser = Parser(
+        prog="python -m homo_dp.budget", description=__doc__, epilog=f"{PLAN_EXAMPLES}\n"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="plan | ledger")
-    _plan_arguments(commands.add_parser("plan", help="epsilon of a plan, or the noise for a target epsilon"))
-    add_ledger_commands(commands.add_parser("ledger", help="show, verify, export or check a ledger"))
+    _plan_arguments(
+        commands.add_parser("plan", help="epsilon of a plan, or the noise for a target epsilon")
+    )
+    add_ledger_commands(
+        commands.add_parser("ledger", help="show, verify, export or check a ledger")
+    )
     return parser
 
 
@@ -149,21 +176,42 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = PLAN_ABOUT, PLAN_EXAMPLES
     rows = parser.add_argument_group("rows")
     rows.add_argument("--rows", type=_whole, metavar="N", help="rows of the party's table")
-    rows.add_argument("--batch-size", type=_whole, metavar="B", help="rows drawn in a step (expected)")
-    rows.add_argument("--epochs", type=float, metavar="E", help="passes over the rows, all rounds together")
+    rows.add_argument(
+        "--batch-size", type=_whole, metavar="B", help="rows drawn in a step (expected)"
+    )
+    rows.add_argument(
+        "--epochs", type=float, metavar="E", help="passes over the rows, all rounds together"
+    )
     users = parser.add_argument_group("users instead of rows")
     users.add_argument("--population", type=_whole, metavar="N", help="users that may be drawn")
-    users.add_argument("--cohort", type=_whole, metavar="M", help="users drawn in a round (expected)")
+    users.add_argument(
+        "--cohort", type=_whole, metavar="M", help="users drawn in a round (expected)"
+    )
     users.add_argument("--rounds", type=_whole, metavar="T", help="rounds, all of them")
     noise = parser.add_argument_group("noise").add_mutually_exclusive_group(required=True)
-    noise.add_argument("--noise-multiplier", type=float, metavar="Z", help="noise over clipping norm: what is epsilon?")
-    noise.add_argument("--target-epsilon", type=float, metavar="EPS", help="epsilon to keep: what noise is needed?")
-    parser.add_argument("--delta", type=float, default=1e-5, help="below one over the rows or users (default 1e-5)")
-    parser.add_argument("--sampling", choices=("poisson", "fixed", "everyone"), default="poisson", help="see below")
-    parser.add_argument(
-        "--relation", choices=("add_or_remove_one", "replace_one"), help="who is a neighbour, for --sampling everyone"
+    noise.add_argument(
+        "--noise-multiplier",
+        type=float,
+        metavar="Z",
+        help="noise over clipping norm: what is epsilon?",
     )
-    parser.add_argument("--plot", metavar="FILE.png", help="draw epsilon against epochs for several noise levels")
+    noise.add_argument(
+        "--target-epsilon", type=float, metavar="EPS", help="epsilon to keep: what noise is needed?"
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-5, help="below one over the rows or users (default 1e-5)"
+    )
+    parser.add_argument(
+        "--sampling", choices=("poisson", "fixed", "everyone"), default="poisson", help="see below"
+    )
+    parser.add_argument(
+        "--relation",
+        choices=("add_or_remove_one", "replace_one"),
+        help="who is a neighbour, for --sampling everyone",
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE.png", help="draw epsilon against epochs for several noise levels"
+    )
     add_screen_arguments(parser)
 
 

@@ -40,8 +40,25 @@ what it costs:
   costs the epsilon of all cells together, which is shown at the end, not the epsilon of the cell that is chosen."""
 
 MOST_RUNS = 10_000
-SHOWN = ("test_acc", "test_auc", "test_loss", "epsilon", "epsilon_rdp", "noise_multiplier", "seconds")
-COLUMNS = ("test_acc", "test_auc", "test_loss", "train_acc", "epsilon", "epsilon_rdp", "delta", "noise_multiplier")
+SHOWN = (
+    "test_acc",
+    "test_auc",
+    "test_loss",
+    "epsilon",
+    "epsilon_rdp",
+    "noise_multiplier",
+    "seconds",
+)
+COLUMNS = (
+    "test_acc",
+    "test_auc",
+    "test_loss",
+    "train_acc",
+    "epsilon",
+    "epsilon_rdp",
+    "delta",
+    "noise_multiplier",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,18 +67,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     screen = screen_from_arguments(options)
     cells = _cells(options)
     check_writable(Path(options.out) / "compare.csv", "--out")
-    return compare(cells, Path(options.out), options.jobs, load_from_arguments(options).config, screen)
+    return compare(
+        cells, Path(options.out), options.jobs, load_from_arguments(options).config, screen
+    )
 
 
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.compare", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2", help="a key and its values; repeat")
     parser.add_argument(
-        "--repeats", type=int, default=1, metavar="N", help="runs of every cell, each with its own seed"
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2",
+        help="a key and its values; repeat",
     )
-    parser.add_argument("--out", default="out/compare", metavar="DIR", help="results and state (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        metavar="N",
+        help="runs of every cell, each with its own seed",
+    )
+    parser.add_argument(
+        "--out",
+        default="out/compare",
+        metavar="DIR",
+        help="results and state (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time"
+    )
     add_common_arguments(parser, dry_run=False)
     return parser
 
@@ -74,7 +110,9 @@ def compare(cells: Sequence[Cell], folder: Path, jobs: int, config: Config, scre
     results = {cell.id: result for cell in cells if (result := finished(cell, folder)) is not None}
     left = [cell for cell in cells if cell.id not in results]
     if results:
-        screen.line(f"{len(results)} of {len(cells)} runs are done already (in {folder}); delete it to start over")
+        screen.line(
+            f"{len(results)} of {len(cells)} runs are done already (in {folder}); delete it to start over"
+        )
     log = SweepLog(config, folder, cells)
     failed: list[dict[str, Any]] = []
     try:
@@ -106,10 +144,14 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
     from homo_dp.runs.sweep import cells_of, parse_vary
 
     if not options.vary:
-        raise ConfigError("--vary is missing: name a key and its values, such as privacy.noise_multiplier=0.5,1,2")
+        raise ConfigError(
+            "--vary is missing: name a key and its values, such as privacy.noise_multiplier=0.5,1,2"
+        )
     for name in ("repeats", "jobs"):
         if getattr(options, name) < 1:
-            raise ConfigError(f"--{name} {getattr(options, name)}: must be a whole number of at least 1")
+            raise ConfigError(
+                f"--{name} {getattr(options, name)}: must be a whole number of at least 1"
+            )
     vary = parse_vary(options.vary)
     runs = math.prod(len(values) for values in vary.values()) * options.repeats
     if runs > MOST_RUNS:
@@ -117,10 +159,17 @@ def _cells(options: argparse.Namespace) -> list[Cell]:
             f"--repeats {options.repeats}: makes {runs} runs, at most {MOST_RUNS} are compared at once; lower it, or "
             "give fewer values to --vary"
         )
-    return cells_of(vary, options.repeats, Path(options.out), lambda extra: load_from_arguments(options, extra).config)
+    return cells_of(
+        vary,
+        options.repeats,
+        Path(options.out),
+        lambda extra: load_from_arguments(options, extra).config,
+    )
 
 
-def _write(folder: Path, keys: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+def _write(
+    folder: Path, keys: Mapping[str, Any], done: Sequence[Mapping[str, Any]]
+) -> dict[str, Path]:
     """The CSV and a picture for each varied key."""
     if not done:
         return {}
@@ -129,7 +178,13 @@ def _write(folder: Path, keys: Mapping[str, Any], done: Sequence[Mapping[str, An
     writer.writerow([*keys, "repeat", *COLUMNS, "seconds", "run"])
     for result in done:
         values = [result["values"][key] for key in keys]
-        writer.writerow([*values, result["repeat"], *(result.get(name) for name in (*COLUMNS, "seconds", "run"))])
+        writer.writerow(
+            [
+                *values,
+                result["repeat"],
+                *(result.get(name) for name in (*COLUMNS, "seconds", "run")),
+            ]
+        )
     files = {"csv": folder / "compare.csv"}
     write_whole(files["csv"], text.getvalue().encode(), "--out")
     from homo_dp.tracking.report.sweep_plots import key_picture
@@ -153,7 +208,10 @@ def _show(
     for result in done:
         groups.setdefault(tuple(str(result["values"][key]) for key in keys), []).append(result)
     names = [name for name in SHOWN if any(result.get(name) is not None for result in done)]
-    rows = [[*cell, len(found), *(_mean(found, name) for name in names)] for cell, found in groups.items()]
+    rows = [
+        [*cell, len(found), *(_mean(found, name) for name in names)]
+        for cell, found in groups.items()
+    ]
     screen.table("cells (means over repeats)", [*keys, "runs", *names], rows)
     cost = price(done)
     for text in cost.words:

@@ -14,14 +14,27 @@ from importlib.util import find_spec
 from homo_dp import __version__
 from homo_dp.console.options import Parser, add_screen_arguments, run, screen_from_arguments
 
-NEEDED = ("torch", "opacus", "dp-accounting", "pandas", "scikit-learn", "mlflow", "safetensors", "cryptography")
+NEEDED = (
+    "torch",
+    "opacus",
+    "dp-accounting",
+    "pandas",
+    "scikit-learn",
+    "mlflow",
+    "safetensors",
+    "cryptography",
+)
 EXTRAS = {  # name in pyproject.toml: what it installs, and the module that is then there
     "nats": ("nats-py", "nats"),
     "flower": ("flwr", "flwr"),
     "notebooks": ("ipykernel", "ipykernel"),
     "sql": ("psycopg", "psycopg"),
 }
-PROGRAMS = {"nats-server": "a NATS server of one's own", "chromium": "make test-ui", "chromedriver": "make test-ui"}
+PROGRAMS = {
+    "nats-server": "a NATS server of one's own",
+    "chromium": "make test-ui",
+    "chromedriver": "make test-ui",
+}
 
 
 @dataclass(frozen=True)
@@ -57,12 +70,18 @@ def findings() -> list[Finding]:
     version = platform.python_version()
     found = [
         Finding("homo_dp", True, f"{__version__} in {os.path.dirname(os.path.abspath(__file__))}"),
-        Finding("python", sys.version_info >= (3, 11), f"{version} ({sys.executable}); 3.11 or newer is needed"),
+        Finding(
+            "python",
+            sys.version_info >= (3, 11),
+            f"{version} ({sys.executable}); 3.11 or newer is needed",
+        ),
     ]
     found += [_package(name) for name in NEEDED]
     for extra, (name, module) in EXTRAS.items():
         there = find_spec(module) is not None
-        says = _version(name) or "there" if there else f"pip install 'homo_dp[{extra}]' if you want it"
+        says = (
+            _version(name) or "there" if there else f"pip install 'homo_dp[{extra}]' if you want it"
+        )
         found.append(Finding(f"extra {extra}", True if there else None, says))
     found.append(_secure_mode())
     for name, use in PROGRAMS.items():
@@ -74,7 +93,9 @@ def findings() -> list[Finding]:
 
 def _package(name: str) -> Finding:
     version = _version(name)
-    return Finding(name, version is not None, version or f"run `{sys.executable} -m pip install homo_dp`")
+    return Finding(
+        name, version is not None, version or f"run `{sys.executable} -m pip install homo_dp`"
+    )
 
 
 def _version(name: str) -> str | None:
@@ -91,8 +112,16 @@ def _secure_mode() -> Finding:
 
         noise = secure_noise()
     except Exception as error:  # a broken installation may raise any error
-        return Finding("secure mode", False, f"does not work ({type(error).__name__}: {error}); install cryptography")
-    return Finding("secure mode", noise.secure and noise.private, "noise and sampling by a cryptographic generator")
+        return Finding(
+            "secure mode",
+            False,
+            f"does not work ({type(error).__name__}: {error}); install cryptography",
+        )
+    return Finding(
+        "secure mode",
+        noise.secure and noise.private,
+        "noise and sampling by a cryptographic generator",
+    )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     loaded = load_from_arguments(options)
-    loaded = load_from_arguments(options, _own_names(options, loaded.config) if loaded.process == "train" else ())
+    loaded = load_from_arguments(
+        options, _own_names(options, loaded.config) if loaded.process == "train" else ()
+    )
     screen.notes(loaded.notes)
     table = _looked_up(loaded.config, options.data)
     _check_paths(loaded.config, table)
@@ -58,8 +60,12 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.infer", description=__doc__, epilog=EXAMPLES)
     add_common_arguments(parser, dry_run=False)
-    parser.add_argument("--data", metavar="FILE", help="the table to score: CSV, .csv.gz, Parquet, .npz or IDX")
-    parser.add_argument("--trust-factory", action="store_true", help="run the code that a factory model names")
+    parser.add_argument(
+        "--data", metavar="FILE", help="the table to score: CSV, .csv.gz, Parquet, .npz or IDX"
+    )
+    parser.add_argument(
+        "--trust-factory", action="store_true", help="run the code that a factory model names"
+    )
     return parser
 
 
@@ -87,7 +93,9 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
     tables = _tables(config, path, encoding, how)
     first = next(tables, None)
     if first is None:
-        raise DataError(f"{path or config.data.test_file}: has no rows; give a table with at least one")
+        raise DataError(
+            f"{path or config.data.test_file}: has no rows; give a table with at least one"
+        )
     columns = [str(name) for name in _frame(first).columns]
     _say_what_is_extra(columns, model, config, screen)
     if (path or config.data.test_file) is None:
@@ -102,7 +110,9 @@ def score(config: Config, path: str | None, trust_factory: bool, screen: Screen)
         _say_no_indicators(config, model, screen)
         screen.summary({**told, "files": {"predictions": config.output.predictFileName}})
         return 0
-    metrics = evaluate(model.task, torch.cat(outputs), torch.cat(labels), "test_", _threshold(config, model))
+    metrics = evaluate(
+        model.task, torch.cat(outputs), torch.cat(labels), "test_", _threshold(config, model)
+    )
     _indicate(config, model, metrics, told, screen)
     return 0
 
@@ -118,7 +128,9 @@ def _predict(
     labels: list[Tensor] = []
     destination = config.output.predictFileName
     with (
-        PredictionWriter(destination, columns, model.task, threshold=_threshold(config, model)) as writer,
+        PredictionWriter(
+            destination, columns, model.task, threshold=_threshold(config, model)
+        ) as writer,
         screen.progress(None, "rows") as progress,
     ):
         for table in tables:
@@ -133,7 +145,9 @@ def _predict(
     return writer.rows, outputs, labels
 
 
-def _indicate(config: Config, model: SavedModel, metrics: dict[str, Any], told: dict[str, Any], screen: Screen) -> None:
+def _indicate(
+    config: Config, model: SavedModel, metrics: dict[str, Any], told: dict[str, Any], screen: Screen
+) -> None:
     """Write and show the indicators of a table with labels."""
     from homo_dp.tracking.indicators import build_indicators, local_only_names, write_indicators
 
@@ -146,13 +160,20 @@ def _indicate(config: Config, model: SavedModel, metrics: dict[str, Any], told: 
     shown = {k.removeprefix("test_"): v for k, v in metrics.items() if isinstance(v, float | int)}
     screen.table("metrics", list(shown), [list(shown.values())])
     screen.line(f"indicators: {config.output.indicatorFileName}")
-    files = {"predictions": config.output.predictFileName, "indicators": config.output.indicatorFileName}
-    numbers = {k: v for k, v in metrics.items() if not isinstance(v, list)}  # the curve is in the indicators
+    files = {
+        "predictions": config.output.predictFileName,
+        "indicators": config.output.indicatorFileName,
+    }
+    numbers = {
+        k: v for k, v in metrics.items() if not isinstance(v, list)
+    }  # the curve is in the indicators
     screen.summary({"rows": told["rows"], **numbers, **extra, "files": files})
 
 
 def _say_no_indicators(config: Config, model: SavedModel, screen: Screen) -> None:
-    older = config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
+    older = (
+        config.output.indicatorFileName if Path(config.output.indicatorFileName).exists() else None
+    )
     screen.line(
         f"no indicators: the table has no label column {model.card.label!r}"
         + (f"; {older} is of an earlier run" if older else "")
@@ -173,9 +194,14 @@ def _own_names(options: argparse.Namespace, config: Config) -> list[tuple[str, s
     from homo_dp.config.params import parse_pairs, parse_params
 
     params = parse_params(text for group in options.params for text in group).items
-    given = {key.removeprefix("output.") for key, _ in (*params, *parse_pairs((options.cfg or [""])[1:]).items)}
+    given = {
+        key.removeprefix("output.")
+        for key, _ in (*params, *parse_pairs((options.cfg or [""])[1:]).items)
+    }
     paths = {name: Path(getattr(config.output, name)) for name in OUTPUTS if name not in given}
-    return [(f"output.{name}", str(path.with_name(f"test_{path.name}"))) for name, path in paths.items()]
+    return [
+        (f"output.{name}", str(path.with_name(f"test_{path.name}"))) for name, path in paths.items()
+    ]
 
 
 def _check_paths(config: Config, table: str | None) -> None:
@@ -186,7 +212,9 @@ def _check_paths(config: Config, table: str | None) -> None:
             raise ConfigError(f"output.{name}={path}: is the table to score; give another path")
 
 
-def _say_what_is_extra(columns: Sequence[str], model: SavedModel, config: Config, screen: Screen) -> None:
+def _say_what_is_extra(
+    columns: Sequence[str], model: SavedModel, config: Config, screen: Screen
+) -> None:
     described = model.card.encoding.get("columns")
     if not described:
         return
@@ -201,11 +229,17 @@ def _say_what_strayed(warnings: Sequence[str], screen: Screen) -> None:
     for warning in warnings[:WARNED]:
         screen.warn(f"{warning}; the table may not mean what the model was trained on")
     if len(warnings) > WARNED:
-        screen.warn(f"the same of {len(warnings) - WARNED} more columns; --json shows the counts of all (strays)")
+        screen.warn(
+            f"the same of {len(warnings) - WARNED} more columns; --json shows the counts of all (strays)"
+        )
 
 
 def _threshold(config: Config, model: SavedModel) -> float:
-    return config.predict.threshold if "threshold" in config.predict.model_fields_set else model.card.threshold
+    return (
+        config.predict.threshold
+        if "threshold" in config.predict.model_fields_set
+        else model.card.threshold
+    )
 
 
 def _tables(config: Config, path: str | None, encoding: Encoding, how: Scored) -> Iterator[Table]:
@@ -222,7 +256,9 @@ def _tables(config: Config, path: str | None, encoding: Encoding, how: Scored) -
                     raise DataError(f"{error}; give the table to score with --data") from error
         return
     if source is None:
-        raise ConfigError("--data is missing: give the table to score, or data.test_file in --config")
+        raise ConfigError(
+            "--data is missing: give the table to score, or data.test_file in --config"
+        )
     paths: list[Any] = list(source.values()) if isinstance(source, dict) else [source]
     for each in paths:
         yield from iter_tables(each, encoding, config.predict.chunk_rows, how)

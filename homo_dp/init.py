@@ -73,9 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asks = sys.stdin is not None and sys.stdin.isatty() and not options.yes
     tables = _tables(options.table if options.table is not None else _ask_tables(asks))
     label = options.label or (_ask("label column", "", asks) or None if tables else None)
-    epsilon = options.epsilon if options.epsilon is not None else _number(_ask("epsilon", "4", asks))
+    epsilon = (
+        options.epsilon if options.epsilon is not None else _number(_ask("epsilon", "4", asks))
+    )
     if not 0 < epsilon < float("inf"):
-        raise ConfigError(f"--epsilon {epsilon:g}: must be a finite number above 0; 1 is strong, 8 is weak")
+        raise ConfigError(
+            f"--epsilon {epsilon:g}: must be a finite number above 0; 1 is strong, 8 is weak"
+        )
     written, guesses = write_project(folder, tables, label, epsilon)
     for line in (*guesses, *(f"wrote {path}" for path in written)):
         screen.line(line)
@@ -87,9 +91,13 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="homo-dp init", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("folder", metavar="DIR", help="the project's folder; must be new or empty")
-    parser.add_argument("--table", metavar="PARTY=FILE", action="append", help="a party's table; may be repeated")
+    parser.add_argument(
+        "--table", metavar="PARTY=FILE", action="append", help="a party's table; may be repeated"
+    )
     parser.add_argument("--label", metavar="COLUMN", help="the label column")
-    parser.add_argument("--epsilon", type=float, help="what the run may cost each party (default: 4)")
+    parser.add_argument(
+        "--epsilon", type=float, help="what the run may cost each party (default: 4)"
+    )
     parser.add_argument("--yes", action="store_true", help="ask nothing")
     add_screen_arguments(parser)
     return parser
@@ -131,8 +139,13 @@ def _drafted(tables: dict[str, str], label: str | None) -> tuple[str, str, tuple
 
     found = draft(next(iter(tables.values())), {"label": label})
     text = found.text.rstrip()
-    guesses = tuple(f"{line.partition('; --')[0]}; change it in config.yaml if it is wrong" for line in found.guesses)
-    files = "\n".join(f"    {yaml_line(party)}: {yaml_line(path)}" for party, path in tables.items())
+    guesses = tuple(
+        f"{line.partition('; --')[0]}; change it in config.yaml if it is wrong"
+        for line in found.guesses
+    )
+    files = "\n".join(
+        f"    {yaml_line(party)}: {yaml_line(path)}" for party, path in tables.items()
+    )
     head, _, rest = text.partition("data:\n")
     model = NUMBERS if "\n  target_bounds:" in text else CLASSES
     return f"{head}data:\n  files:\n{files}\n{rest}", model, guesses
@@ -145,7 +158,9 @@ def _tables(given: Sequence[str]) -> dict[str, str]:
     for item in given:
         party, equals, path = item.partition("=")
         if not (equals and party and path):
-            raise ConfigError(f"--table {item}: write it as PARTY=FILE, for example a=hospital_a.csv")
+            raise ConfigError(
+                f"--table {item}: write it as PARTY=FILE, for example a=hospital_a.csv"
+            )
         if not is_there(path):
             raise ConfigError(f"--table {masked(item)}: no such file; correct the path")
         tables[party] = path
@@ -154,7 +169,9 @@ def _tables(given: Sequence[str]) -> dict[str, str]:
 
 def _ask_tables(asks: bool) -> list[str]:
     found: list[str] = []
-    while asks and (answer := _ask(f"table {len(found) + 1} as PARTY=FILE (empty: no more)", "", asks)):
+    while asks and (
+        answer := _ask(f"table {len(found) + 1} as PARTY=FILE (empty: no more)", "", asks)
+    ):
         found.append(answer)
     return found
 

@@ -19,7 +19,11 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
     (
         "data scientist",
         (
-            ("init", "homo_dp.init", "write a commented project: config, README, folders of the parties"),
+            (
+                "init",
+                "homo_dp.init",
+                "write a commented project: config, README, folders of the parties",
+            ),
             ("train", "homo_dp.train", "train a federation in one process"),
             ("infer", "homo_dp.infer", "score a table with a trained model"),
             ("ui", "homo_dp.ui", "show the runs in MLflow's pages"),
@@ -37,7 +41,10 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...] = (
             ("keys", "homo_dp.keys", "make and show keys"),
         ),
     ),
-    ("aggregator operator", (("aggregator", "homo_dp.aggregator", "collect sums and publish the model"),)),
+    (
+        "aggregator operator",
+        (("aggregator", "homo_dp.aggregator", "collect sums and publish the model"),),
+    ),
     (
         "privacy officer",
         (
@@ -76,13 +83,26 @@ def commands() -> dict[str, str]:
 def usage() -> str:
     """The help: commands by person."""
     there = commands()
-    lines = ["usage: homo-dp COMMAND [options]", "", "Horizontal federated learning with differential privacy.", ""]
+    lines = [
+        "usage: homo-dp COMMAND [options]",
+        "",
+        "Horizontal federated learning with differential privacy.",
+        "",
+    ]
     for person, group in GROUPS:
         lines.append(f"{person}:")
         lines += [f"  {name:<12}{says}" for name, _, says in group if name in there]
     here = (Path(__file__).parents[1] / "docs" / "index.md").is_file()
-    docs = "docs/index.md" if here else f"docs/index.md of the source distribution, homo_dp-{__version__}.tar.gz"
-    lines += ["", "homo-dp COMMAND --help says more; homo-dp --version prints the version.", f"Docs: {docs}"]
+    docs = (
+        "docs/index.md"
+        if here
+        else f"docs/index.md of the source distribution, homo_dp-{__version__}.tar.gz"
+    )
+    lines += [
+        "",
+        "homo-dp COMMAND --help says more; homo-dp --version prints the version.",
+        f"Docs: {docs}",
+    ]
     return "\n".join(lines)
 
 
@@ -102,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         near = difflib.get_close_matches(name, there, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(there)}"
-        print(f"homo-dp: error: {name}: no such command; {hint}; see homo-dp --help", file=sys.stderr)
+        print(
+            f"homo-dp: error: {name}: no such command; {hint}; see homo-dp --help", file=sys.stderr
+        )
         return BAD_INPUT
     if name == "completion":
         return _complete(rest)
@@ -124,7 +146,10 @@ def _complete(rest: Sequence[str]) -> int:
     shell = rest[0] if rest else os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         known = ", ".join(SHELLS)
-        print(f"homo-dp completion: error: {shell or 'no shell'}: give one of {known}", file=sys.stderr)
+        print(
+            f"homo-dp completion: error: {shell or 'no shell'}: give one of {known}",
+            file=sys.stderr,
+        )
         return BAD_INPUT
     print(completion_script(shell, places(_parsers())), end="")
     return 0
@@ -133,7 +158,8 @@ def _complete(rest: Sequence[str]) -> int:
 def _parsers() -> dict[str, argparse.ArgumentParser | tuple[str, ...]]:
     """The parser of every command; for the one without, the words that it takes."""
     return {
-        name: importlib.import_module(module).make_parser() if module else SHELLS for name, module in commands().items()
+        name: importlib.import_module(module).make_parser() if module else SHELLS
+        for name, module in commands().items()
     }
 
 

@@ -63,10 +63,15 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.party", description=__doc__, epilog=EXAMPLES)
     parser.add_argument(
-        "word", nargs="?", choices=("approve", "refuse"), help="the operator's word on a plan that waits"
+        "word",
+        nargs="?",
+        choices=("approve", "refuse"),
+        help="the operator's word on a plan that waits",
     )
     parser.add_argument("run", nargs="?", metavar="RUN", help="the run that it is about")
-    parser.add_argument("--serve", action="store_true", help="stay up and take runs as they come (party.serve)")
+    parser.add_argument(
+        "--serve", action="store_true", help="stay up and take runs as they come (party.serve)"
+    )
     add_common_arguments(parser)
     add_log_argument(parser)
     return parser

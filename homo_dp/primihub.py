@@ -45,7 +45,13 @@ EXAMPLE_TASKS: dict[str, dict[str, Any]] = {
         "batch_size": 50,
         "max_iter": 100,
     },
-    "homo_lr": {"mode": "Plaintext", "learning_rate": "optimal", "alpha": 0.0001, "batch_size": 100, "max_iter": 200},
+    "homo_lr": {
+        "mode": "Plaintext",
+        "learning_rate": "optimal",
+        "alpha": 0.0001,
+        "batch_size": 100,
+        "max_iter": 200,
+    },
 }
 INFER_DATA = "test_homo_lr"
 MODES = {"DPSGD": "dp_sgd", "Plaintext": "none"}
@@ -72,8 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(_flags(arguments))
     job = _job(options)
     screen_from_arguments(options).notes(job.notes)
-    given = [part for key, value in job.settings.items() for part in ("--params", format_item(key, value))]
-    line = [*job.arguments, *given, *(part for text in options.params for part in ("--params", text))]
+    given = [
+        part
+        for key, value in job.settings.items()
+        for part in ("--params", format_item(key, value))
+    ]
+    line = [
+        *job.arguments,
+        *given,
+        *(part for text in options.params for part in ("--params", text)),
+    ]
     line += [name for name in ("--quiet", "--json") if getattr(options, name[2:])]
     if job.command == "infer":
         from homo_dp.infer import main as infer
@@ -81,26 +95,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return infer(line)
     from homo_dp.train import main as train
 
-    return train([*line, *(["--dry-run"] if options.dry_run else []), *(["--keep"] if options.keep else [])])
+    return train(
+        [*line, *(["--dry-run"] if options.dry_run else []), *(["--keep"] if options.keep else [])]
+    )
 
 
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.primihub", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--task_type", type=int, default=0, help="0: a task of federated learning; others are refused")
-    parser.add_argument("--task_lang", default="python", help="python; proto tasks (MPC) are refused")
-    parser.add_argument("--task_code", metavar="FILE.py", help="the task's Python file; it need not be here")
-    parser.add_argument("--task_config_file", metavar="TASK.json", help="a task file: process train or predict")
-    parser.add_argument("--params", action="append", default=[], help="name:TYPE:is_array:value,... or key=value,...")
+    parser.add_argument(
+        "--task_type",
+        type=int,
+        default=0,
+        help="0: a task of federated learning; others are refused",
+    )
+    parser.add_argument(
+        "--task_lang", default="python", help="python; proto tasks (MPC) are refused"
+    )
+    parser.add_argument(
+        "--task_code", metavar="FILE.py", help="the task's Python file; it need not be here"
+    )
+    parser.add_argument(
+        "--task_config_file", metavar="TASK.json", help="a task file: process train or predict"
+    )
+    parser.add_argument(
+        "--params",
+        action="append",
+        default=[],
+        help="name:TYPE:is_array:value,... or key=value,...",
+    )
     for name in NO_NODE:
         parser.add_argument(f"--{name}", help="read and not used: there is no node to talk to")
     ours = parser.add_argument_group("ours")
     ours.add_argument(
-        "--registry", action="append", default=[], metavar="FILE", help="a node config that names data sets"
+        "--registry",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a node config that names data sets",
     )
-    ours.add_argument("--config", action="append", default=[], metavar="FILE", help="a YAML config over the task")
-    ours.add_argument("--dry-run", action="store_true", help="say what would be released; releases and charges nothing")
-    ours.add_argument("--keep", action="store_true", help="write into a new folder (output.keep: true)")
+    ours.add_argument(
+        "--config", action="append", default=[], metavar="FILE", help="a YAML config over the task"
+    )
+    ours.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would be released; releases and charges nothing",
+    )
+    ours.add_argument(
+        "--keep", action="store_true", help="write into a new folder (output.keep: true)"
+    )
     add_screen_arguments(parser)
     return parser
 
@@ -112,7 +156,9 @@ def _flags(arguments: Sequence[str] | None) -> list[str]:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and not given[0].startswith("-") and Path(given[0]).name in ("primihub-cli", "cli"):
         del given[0]
-    return [f"-{flag}" if flag.startswith(("-task_", "-params", "-server")) else flag for flag in given]
+    return [
+        f"-{flag}" if flag.startswith(("-task_", "-params", "-server")) else flag for flag in given
+    ]
 
 
 def _job(options: argparse.Namespace) -> Job:
@@ -122,7 +168,9 @@ def _job(options: argparse.Namespace) -> Job:
             f"--task_type={options.task_type}: is {what}, not training; homo_dp does federated learning, 0"
         )
     if (options.task_code is None) == (options.task_config_file is None):
-        raise ConfigError("--task_code, --task_config_file: give one of them, a task's Python file or its JSON file")
+        raise ConfigError(
+            "--task_code, --task_config_file: give one of them, a task's Python file or its JSON file"
+        )
     job = Job()
     unused = [name for name in NO_NODE if getattr(options, name) is not None]
     job.notes += [f"--{name}: there is no PrimiHub node to talk to; ignored" for name in unused]
@@ -134,7 +182,12 @@ def _job(options: argparse.Namespace) -> Job:
         )
     else:
         given = "data." in " ".join(options.params)
-        _code(Path(options.task_code), job, has_data=bool(options.registry) or given, by_name=not given)
+        _code(
+            Path(options.task_code),
+            job,
+            has_data=bool(options.registry) or given,
+            by_name=not given,
+        )
     if options.registry:
         job.settings["data.registry"] = list(options.registry)
     job.arguments += [part for path in options.config for part in ("--config", path)]
@@ -143,17 +196,25 @@ def _job(options: argparse.Namespace) -> Job:
 
 def _config_file(path: str, job: Job) -> None:
     """A task file is a config of ours; PrimiHub's own tables are described where it names them."""
-    tree = Foreign(f"--task_config_file={path}", "check the task file", ConfigError).json(_read(path))
+    tree = Foreign(f"--task_config_file={path}", "check the task file", ConfigError).json(
+        _read(path)
+    )
     component = tree.get("component_params") if isinstance(tree, dict) else None
     if not isinstance(component, dict):
-        raise ConfigError(f"--task_config_file={path}: has no component_params; give a task of example/FL")
+        raise ConfigError(
+            f"--task_config_file={path}: has no component_params; give a task of example/FL"
+        )
     common = component.get("common_params") or {}
-    job.command = "infer" if isinstance(common, dict) and common.get("process") == "predict" else "train"
+    job.command = (
+        "infer" if isinstance(common, dict) and common.get("process") == "predict" else "train"
+    )
     job.arguments += ["--config", path]
     if job.command == "infer":
         return
     names = {
-        str(part.get("data_set")) for part in (component.get("role_params") or {}).values() if isinstance(part, dict)
+        str(part.get("data_set"))
+        for part in (component.get("role_params") or {}).values()
+        if isinstance(part, dict)
     }
     for start, recipe in DESCRIPTIONS.items():
         if any(name.startswith(f"{start}_hfl_") for name in names):
@@ -171,9 +232,14 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
     if stem.endswith("_infer"):
         job.command = "infer"
         if not has_data:
-            job.notes.append("data: no --registry and no table given; scores the bundled breast-cancer test rows")
+            job.notes.append(
+                "data: no --registry and no table given; scores the bundled breast-cancer test rows"
+            )
         elif by_name:
-            job.arguments += ["--data", (_infer_data(path) if path.is_file() else None) or INFER_DATA]
+            job.arguments += [
+                "--data",
+                (_infer_data(path) if path.is_file() else None) or INFER_DATA,
+            ]
         return
     if stem.endswith("paillier"):
         raise ConfigError(
@@ -182,11 +248,19 @@ def _code(path: Path, job: Job, *, has_data: bool, by_name: bool) -> None:
     settings, sets = _literals(path) if path.is_file() else (EXAMPLE_TASKS.get(stem), {})
     if settings is None:
         known = ", ".join(f"{name}.py" for name in EXAMPLE_TASKS)
-        raise ConfigError(f"--task_code={path}: no such file, and no example of PrimiHub's; known are {known}")
+        raise ConfigError(
+            f"--task_code={path}: no such file, and no example of PrimiHub's; known are {known}"
+        )
     mode = str(settings.get("mode", "Plaintext"))
     if mode not in MODES:
-        raise ConfigError(f"--task_code={path}: mode={mode} has no counterpart; translated are {', '.join(MODES)}")
-    job.settings |= {"model.name": "logistic_regression", "privacy.mechanism": MODES[mode], "train.local_steps": 1}
+        raise ConfigError(
+            f"--task_code={path}: mode={mode} has no counterpart; translated are {', '.join(MODES)}"
+        )
+    job.settings |= {
+        "model.name": "logistic_regression",
+        "privacy.mechanism": MODES[mode],
+        "train.local_steps": 1,
+    }
     for name, value in settings.items():
         _setting(name, value, job)
     if has_data:
@@ -210,7 +284,9 @@ def _setting(name: str, value: Any, job: Job) -> None:
         job.settings["train.schedule"] = "optimal"
     elif name not in OLD_NAMES:
         job.notes.append(f"{name}: has no counterpart; ignored")
-    elif not (OLD_NAMES[name].startswith("privacy.") and job.settings["privacy.mechanism"] == "none"):
+    elif not (
+        OLD_NAMES[name].startswith("privacy.") and job.settings["privacy.mechanism"] == "none"
+    ):
         job.settings[OLD_NAMES[name]] = value
 
 
@@ -220,13 +296,24 @@ def _literals(path: Path) -> tuple[dict[str, Any] | None, dict[str, str]]:
     config: dict[str, Any] | None = None
     sets: dict[str, str] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "config" for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "config" for t in node.targets
+        ):
             found = _literal(node.value)
             config = found if isinstance(found, dict) else config
         for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
-            said = {k.arg: _literal(k.value) for k in call.keywords} if isinstance(call, ast.Call) else {}
+            said = (
+                {k.arg: _literal(k.value) for k in call.keywords}
+                if isinstance(call, ast.Call)
+                else {}
+            )
             names = said.get("datasets")
-            if isinstance(said.get("role"), str) and isinstance(names, list) and names and isinstance(names[0], str):
+            if (
+                isinstance(said.get("role"), str)
+                and isinstance(names, list)
+                and names
+                and isinstance(names[0], str)
+            ):
                 sets[said["role"]] = names[0]
     return config, sets
 
@@ -235,13 +322,17 @@ def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(_read(str(path)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ConfigError(f"--task_code={path}: is not readable as Python; give the task's file") from None
+        raise ConfigError(
+            f"--task_code={path}: is not readable as Python; give the task's file"
+        ) from None
 
 
 def _infer_data(path: Path) -> str | None:
     """The data set that a file for scoring names: ``infer_data = ['test_homo_lr']``."""
     for node in _parsed(path).body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "infer_data" for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id == "infer_data" for t in node.targets
+        ):
             found = _literal(node.value)
             if isinstance(found, list) and found and isinstance(found[0], str):
                 return found[0]

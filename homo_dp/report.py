@@ -37,33 +37,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check is not None:
         return _check(options.check, options.key, screen)
     if options.source is None:
-        raise InputError("RUN_OR_DIR: is missing; give the output folder of a run, or --check REPORT")
+        raise InputError(
+            "RUN_OR_DIR: is missing; give the output folder of a run, or --check REPORT"
+        )
     check_writable(options.output, "-o")
     with _record(options.source, options.uri) as record:
         shown = record.published() if options.published else record
         if options.registry is not None:
             write_registry(shown, options.registry, screen)
-        return write_report(shown, options.output, options.ledger, options.plots, screen, options.key)
+        return write_report(
+            shown, options.output, options.ledger, options.plots, screen, options.key
+        )
 
 
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.report", description=__doc__, epilog=EXAMPLES)
     parser.add_argument(
-        "source", metavar="RUN_OR_DIR", nargs="?", help="output folder, indicators file, or id of an MLflow run"
+        "source",
+        metavar="RUN_OR_DIR",
+        nargs="?",
+        help="output folder, indicators file, or id of an MLflow run",
     )
-    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: report.html")
-    parser.add_argument("--published", action="store_true", help="leave out what must stay where the rows are")
     parser.add_argument(
-        "--ledger", metavar="FILE", help="the whole ledger (default: privacy.ledger of the run, if there)"
+        "-o", "--output", default="report.html", metavar="FILE", help="default: report.html"
     )
-    parser.add_argument("--registry", metavar="FILE.yaml", help="also write a draft record for OpenDP's registry")
-    parser.add_argument("--plots", metavar="DIR", help="also write the plots as PNG files into this folder")
     parser.add_argument(
-        "--key", metavar="FILE", help="sign with this private key; with --check, the public key to trust"
+        "--published", action="store_true", help="leave out what must stay where the rows are"
     )
-    parser.add_argument("--check", metavar="REPORT", help="check the signature of a report instead of writing one")
-    parser.add_argument("--uri", default="sqlite:///mlflow.db", help="MLflow store of the run (default: %(default)s)")
+    parser.add_argument(
+        "--ledger",
+        metavar="FILE",
+        help="the whole ledger (default: privacy.ledger of the run, if there)",
+    )
+    parser.add_argument(
+        "--registry", metavar="FILE.yaml", help="also write a draft record for OpenDP's registry"
+    )
+    parser.add_argument(
+        "--plots", metavar="DIR", help="also write the plots as PNG files into this folder"
+    )
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        help="sign with this private key; with --check, the public key to trust",
+    )
+    parser.add_argument(
+        "--check", metavar="REPORT", help="check the signature of a report instead of writing one"
+    )
+    parser.add_argument(
+        "--uri",
+        default="sqlite:///mlflow.db",
+        help="MLflow store of the run (default: %(default)s)",
+    )
     add_screen_arguments(parser)
     return parser
 
@@ -84,13 +109,20 @@ def write_registry(record: Record, output: str, screen: Screen) -> None:
     from homo_dp.evidence.opendp_registry import registry_yaml
 
     if not record.privacy.get("private"):
-        raise InputError(f"--registry {output}: the run is NOT PRIVATE, so there is no deployment to register")
+        raise InputError(
+            f"--registry {output}: the run is NOT PRIVATE, so there is no deployment to register"
+        )
     write_whole(output, registry_yaml(record.indicators), "--registry")
     screen.line(f"registry record: {output} (draft: fill in what it asks the curator for)")
 
 
 def write_report(
-    record: Record, output: str, ledger: str | None, plots: str | None, screen: Screen, key: str | None = None
+    record: Record,
+    output: str,
+    ledger: str | None,
+    plots: str | None,
+    screen: Screen,
+    key: str | None = None,
 ) -> int:
     """Verify, draw and write; 1 if something about the ledger is wrong."""
     from homo_dp.tracking.report.contents import Checks, report_page
@@ -119,7 +151,12 @@ def write_report(
 
 def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]:
     """Everything that can be checked about the ledger: the extract, its sum, and the ledger it came from."""
-    from homo_dp.tracking.report.ledger_extract import verify_against, verify_epsilon, verify_extract, verify_statement
+    from homo_dp.tracking.report.ledger_extract import (
+        verify_against,
+        verify_epsilon,
+        verify_extract,
+        verify_statement,
+    )
 
     summary = record.indicators.get("ledger") or {}
     if not record.ledger:
@@ -129,12 +166,16 @@ def findings(record: Record, ledger: str | None) -> tuple[tuple[bool, str], ...]
     found += verify_statement(record.privacy, record.ledger)
     if record.privacy.get("private"):
         interrupted = bool(record.indicators.get("interrupted"))
-        found += verify_epsilon(record.ledger, record.privacy.get("parties") or {}, interrupted=interrupted)
+        found += verify_epsilon(
+            record.ledger, record.privacy.get("parties") or {}, interrupted=interrupted
+        )
     whole = _whole_ledger(record, ledger)
     if whole is not None:
         found += verify_against(whole, record.ledger)
     else:
-        found.append((True, "the whole ledger is not at hand (--ledger): only this run's rows were checked"))
+        found.append(
+            (True, "the whole ledger is not at hand (--ledger): only this run's rows were checked")
+        )
     return tuple(found)
 
 
@@ -163,7 +204,9 @@ def _record(source: str, uri: str) -> Iterator[Record]:
         yield find_record(Path(source))
         return
     if not source.isalnum():
-        raise InputError(f"{source}: no such folder or file; give the output folder of a run, or an MLflow run id")
+        raise InputError(
+            f"{source}: no such folder or file; give the output folder of a run, or an MLflow run id"
+        )
     with fetched(source, uri) as record:
         yield record
 

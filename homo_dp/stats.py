@@ -62,8 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.stats", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--ask", metavar="QUESTION,...", help="the questions (default: statistics.ask, rows,classes)")
-    parser.add_argument("--columns", metavar="COLUMN,...", help="the columns asked about (default: all)")
+    parser.add_argument(
+        "--ask",
+        metavar="QUESTION,...",
+        help="the questions (default: statistics.ask, rows,classes)",
+    )
+    parser.add_argument(
+        "--columns", metavar="COLUMN,...", help="the columns asked about (default: all)"
+    )
     add_common_arguments(parser)
     return parser
 

@@ -58,7 +58,9 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="homo-dp status", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--page", metavar="FILE.html", help="write it as a page")
-    parser.add_argument("--serve", metavar="PORT", type=int, help="show it as a page on 127.0.0.1, until Ctrl-C")
+    parser.add_argument(
+        "--serve", metavar="PORT", type=int, help="show it as a page on 127.0.0.1, until Ctrl-C"
+    )
     add_common_arguments(parser, dry_run=False)
     return parser
 
@@ -68,7 +70,9 @@ def show(found: Status, screen: Screen) -> None:
     from homo_dp.runs.run_status import HEADER, rows
 
     if found["budget"]:
-        screen.table(f"budget of {found['name']}", ["", ""], [list(pair) for pair in found["budget"].items()])
+        screen.table(
+            f"budget of {found['name']}", ["", ""], [list(pair) for pair in found["budget"].items()]
+        )
     if found["runs"]:
         screen.table(f"runs of {found['name']}", HEADER, rows(found))
     else:
@@ -85,7 +89,14 @@ def page(found: Status) -> str:
 
     questions = {each["run"]: each["waits_for_approval"]["given_away"] for each in _waiting(found)}
     waiting = [
-        (run, [(name, value) for name, value in values.items() if name != "rows" or values.get(ROWS_TOLD) != "no"])
+        (
+            run,
+            [
+                (name, value)
+                for name, value in values.items()
+                if name != "rows" or values.get(ROWS_TOLD) != "no"
+            ],
+        )
         for run, values in questions.items()
     ]
     budget = list(found["budget"].items()) if found["budget"] else []
@@ -140,8 +151,14 @@ def handler(found: Callable[[], Status], word: str) -> type[BaseHTTPRequestHandl
             host, asked = (self.headers.get("Host") or "").rsplit(":", 1)[0], urlsplit(self.path)
             if host not in ("127.0.0.1", "localhost"):  # a name that was made to point here
                 self._answer(403, "text/plain", "ask for 127.0.0.1\n")
-            elif not hmac.compare_digest(parse_qs(asked.query).get("word", [""])[0].encode(), word.encode()):
-                self._answer(403, "text/plain", "ask with the word of the address that homo-dp status printed\n")
+            elif not hmac.compare_digest(
+                parse_qs(asked.query).get("word", [""])[0].encode(), word.encode()
+            ):
+                self._answer(
+                    403,
+                    "text/plain",
+                    "ask with the word of the address that homo-dp status printed\n",
+                )
             elif asked.path == "/":
                 self._answer(200, "text/html; charset=utf-8", page(found()))
             elif asked.path == "/status.json":

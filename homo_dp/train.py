@@ -61,7 +61,11 @@ def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.train", description=__doc__, epilog=EXAMPLES)
     add_common_arguments(parser)
-    parser.add_argument("--keep", action="store_true", help="write into a new folder, out/run-001/ (output.keep: true)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="write into a new folder, out/run-001/ (output.keep: true)",
+    )
     return parser
 
 
@@ -106,7 +110,9 @@ def _train(config: Config, screen: Screen, tracker: Tracker) -> int:
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms, tracker.draw)
     numbers = numbers_of(written.indicators)
     status = "KILLED" if outcome.interrupted else "FINISHED"
-    tracked = tracker.finish(status, written.files, {"statement": outcome.statement["statement"]}, numbers)
+    tracked = tracker.finish(
+        status, written.files, {"statement": outcome.statement["statement"]}, numbers
+    )
     _show(screen, outcome, written, tracked)
     if outcome.interrupted:
         done = f"{len(outcome.rounds)} of {simulation.mechanism.rounds} rounds"
@@ -121,12 +127,27 @@ def _show(screen: Screen, outcome: RunOutcome, written: Written, tracked: str | 
     statement, indicators = outcome.statement, written.indicators
     if not statement["private"]:
         screen.line("NOT PRIVATE: this run gives no differential-privacy guarantee")
-    columns = ["party", counted(outcome.config), "steps", "noise multiplier", "epsilon (PLD)", "epsilon (RDP)", "delta"]
+    columns = [
+        "party",
+        counted(outcome.config),
+        "steps",
+        "noise multiplier",
+        "epsilon (PLD)",
+        "epsilon (RDP)",
+        "delta",
+    ]
     keys = ["rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta"]
     rows = [[name, *(party[key] for key in keys)] for name, party in statement["parties"].items()]
     screen.table("privacy", columns, rows)
-    metrics = [name for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse") if f"test_{name}" in indicators]
-    cells = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in ("train", "test")]
+    metrics = [
+        name
+        for name in ("loss", "acc", "auc", "ks", "f1", "r2", "mse")
+        if f"test_{name}" in indicators
+    ]
+    cells = [
+        [part, *(indicators.get(f"{part}_{name}") for name in metrics)]
+        for part in ("train", "test")
+    ]
     screen.table("metrics", ["rows of", *metrics], cells)
     for text in _compared(indicators):
         screen.line(text)
@@ -147,16 +168,22 @@ def _compared(indicators: Mapping[str, Any]) -> list[str]:
     """What to compare the test figures with."""
     lines = []
     if indicators.get("test_majority") is not None:
-        lines.append(f"always answering the most frequent class: test accuracy {indicators['test_majority']:.4g}")
+        lines.append(
+            f"always answering the most frequent class: test accuracy {indicators['test_majority']:.4g}"
+        )
     fit = indicators.get("plain_fit") or {}
-    figures = [f"{name} {fit[key]:.4g}" for key, name in PLAIN_FIGURES.items() if fit.get(key) is not None]
+    figures = [
+        f"{name} {fit[key]:.4g}" for key, name in PLAIN_FIGURES.items() if fit.get(key) is not None
+    ]
     if figures:
         lines.append(f"{fit['what']}: test {', '.join(figures)}")
     return lines
 
 
 def _summary(outcome: RunOutcome, written: Written) -> dict[str, Any]:
-    numbers = {k: v for k, v in written.indicators.items() if isinstance(v, int | float | str | None)}
+    numbers = {
+        k: v for k, v in written.indicators.items() if isinstance(v, int | float | str | None)
+    }
     files = {name: str(path) for name, path in written.files.items()}
     return {**numbers, "privacy": outcome.statement, "files": files}
 

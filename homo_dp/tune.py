@@ -47,7 +47,12 @@ what it costs:
   is its mean), other trials stay in OUT/LOCAL, the winner with its epsilon is in OUT/winner. It needs
   metrics.release=noised (or public test rows), and ranges that change no cost. The ledger is charged the sum."""
 
-FIGURES = (("acc", 1.0), ("auc", 1.0), ("loss", -1.0), ("mse", -1.0))  # which decides, and whether more is better
+FIGURES = (
+    ("acc", 1.0),
+    ("auc", 1.0),
+    ("loss", -1.0),
+    ("mse", -1.0),
+)  # which decides, and whether more is better
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     screen = screen_from_arguments(options)
     if not 1 <= options.trials <= MOST_RUNS or options.jobs < 1:
-        raise ConfigError(f"--trials {options.trials} --jobs {options.jobs}: give 1 to {MOST_RUNS}, and at least 1 job")
+        raise ConfigError(
+            f"--trials {options.trials} --jobs {options.jobs}: give 1 to {MOST_RUNS}, and at least 1 job"
+        )
     folder = Path(options.out)
     if options.publish == "winner":
         return _publish_winner(options, folder, screen)
@@ -73,19 +80,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser() -> Parser:
     """The command's options."""
     parser = Parser(prog="python -m homo_dp.tune", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("--range", action="append", default=[], metavar="KEY=LOW:HIGH", help="a range; repeat")
-    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2", help="values to draw from; repeat")
-    parser.add_argument("--trials", type=int, default=8, metavar="N", help="settings to draw (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=None, metavar="N", help="of the draws (default: 0)")
-    parser.add_argument("--publish", choices=("all", "winner"), default="all", help="what others get (default: all)")
+    parser.add_argument(
+        "--range", action="append", default=[], metavar="KEY=LOW:HIGH", help="a range; repeat"
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2",
+        help="values to draw from; repeat",
+    )
+    parser.add_argument(
+        "--trials", type=int, default=8, metavar="N", help="settings to draw (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, metavar="N", help="of the draws (default: 0)"
+    )
+    parser.add_argument(
+        "--publish", choices=("all", "winner"), default="all", help="what others get (default: all)"
+    )
     parser.add_argument(
         "--number",
         choices=("geometric", "poisson"),
         default="geometric",
         help="how --publish winner draws the number of trials (default: %(default)s)",
     )
-    parser.add_argument("--out", default="out/tune", metavar="DIR", help="results and state (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time")
+    parser.add_argument(
+        "--out", default="out/tune", metavar="DIR", help="results and state (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at a time"
+    )
     add_common_arguments(parser, dry_run=False)
     return parser
 
@@ -133,10 +158,18 @@ def _publish_winner(options: argparse.Namespace, folder: Path, screen: Screen) -
     words = cost_words(search, cost)
     screen.line(f"winner by {name} {value:.4g}: --params {_params(cell)}")
     screen.line(f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g} by {words['cost_by']}")
-    screen.line(f"it is {words['why']}; {words['conditions']}. The ledger was charged the sum of all trials")
+    screen.line(
+        f"it is {words['why']}; {words['conditions']}. The ledger was charged the sum of all trials"
+    )
     for role, path in files.items():
         screen.line(f"{role}: {path}")
-    told = {"settings": dict(cell.values), name: value, "epsilon": cost.epsilon, "delta": cost.delta, **words}
+    told = {
+        "settings": dict(cell.values),
+        name: value,
+        "epsilon": cost.epsilon,
+        "delta": cost.delta,
+        **words,
+    }
     screen.summary({**told, "files": {role: str(path) for role, path in files.items()}})
     return 0
 
@@ -148,7 +181,12 @@ def check_choice(config: Config) -> None:
     >>> check_choice(load_config(None, {"data.embedded": "digits"}))
     """
     data = config.data
-    if not config.private or data.public_test or data.public or (data.embedded is not None and not data.test_file):
+    if (
+        not config.private
+        or data.public_test
+        or data.public
+        or (data.embedded is not None and not data.test_file)
+    ):
         return
     if config.metrics.release != "noised":
         raise ConfigError(
@@ -157,7 +195,9 @@ def check_choice(config: Config) -> None:
         )
 
 
-def draws(ranges: Sequence[str], vary: Sequence[str], trials: int, source: random.Random) -> list[dict[str, Any]]:
+def draws(
+    ranges: Sequence[str], vary: Sequence[str], trials: int, source: random.Random
+) -> list[dict[str, Any]]:
     """The settings of all trials: by a seed that anybody may know, or by the operating system's entropy.
 
     >>> draws(["train.rounds=5:50"], [], 2, random.Random(0))
@@ -168,7 +208,9 @@ def draws(ranges: Sequence[str], vary: Sequence[str], trials: int, source: rando
     spans = dict(_span(text) for text in ranges)
     choices = parse_vary(vary)
     if not spans and not choices:
-        raise ConfigError("--range is missing: name a key and its range, such as train.learning_rate=0.1:10")
+        raise ConfigError(
+            "--range is missing: name a key and its range, such as train.learning_rate=0.1:10"
+        )
     if both := sorted(set(spans) & set(choices)):
         raise ConfigError(f"--range {both[0]}: is in --vary too; keep it in one of them")
     found = []
@@ -184,8 +226,12 @@ def _span(text: str) -> tuple[str, tuple[float, float]]:
     key, _, ends = text.partition("=")
     low, mark, high = ends.partition(":")
     pair: tuple[Any, Any] = (parse_value(low), parse_value(high)) if mark else (None, None)
-    if not key.strip() or not all(isinstance(end, int | float) and not isinstance(end, bool) for end in pair):
-        raise ConfigError(f"--range {text}: must be key=low:high, such as train.learning_rate=0.1:10")
+    if not key.strip() or not all(
+        isinstance(end, int | float) and not isinstance(end, bool) for end in pair
+    ):
+        raise ConfigError(
+            f"--range {text}: must be key=low:high, such as train.learning_rate=0.1:10"
+        )
     if not pair[0] < pair[1]:
         raise ConfigError(f"--range {text}: low must be below high")
     return key, pair
@@ -193,7 +239,11 @@ def _span(text: str) -> tuple[str, tuple[float, float]]:
 
 def _number(generator: random.Random, low: float, high: float) -> float:
     logs = low > 0 and high >= 10 * low
-    found = math.exp(generator.uniform(math.log(low), math.log(high))) if logs else generator.uniform(low, high)
+    found = (
+        math.exp(generator.uniform(math.log(low), math.log(high)))
+        if logs
+        else generator.uniform(low, high)
+    )
     if isinstance(low, int) and isinstance(high, int):
         return min(high, max(low, round(found)))
     return float(f"{found:.4g}")
@@ -212,12 +262,16 @@ def _say_best(cells: Sequence[Cell], folder: Path, screen: Screen) -> None:
     from homo_dp.runs.sweep import finished
 
     done = [(cell, result) for cell in cells if (result := finished(cell, folder)) is not None]
-    prefix = "released_" if all(cell.config.metrics.release == "noised" for cell in cells) else "test_"
+    prefix = (
+        "released_" if all(cell.config.metrics.release == "noised" for cell in cells) else "test_"
+    )
     for name, sign in ((prefix + figure, sign) for figure, sign in FIGURES):
         known = [(cell, result) for cell, result in done if result.get(name) is not None]
         if known:
             cell, result = max(known, key=lambda each: sign * float(each[1][name]))
-            screen.line(f"best of {len(known)} trials by {name} {float(result[name]):.4g}: --params {_params(cell)}")
+            screen.line(
+                f"best of {len(known)} trials by {name} {float(result[name]):.4g}: --params {_params(cell)}"
+            )
             return
 
 

@@ -44,7 +44,9 @@ def sbom(constraints: str) -> str:
     components: list[dict[str, Any]] = []
     for name, version in sorted(pins(constraints).items(), key=lambda pin: pin[0].lower()):
         purl = f"pkg:pypi/{re.sub(r'[-_.]+', '-', name).lower()}@{version}"
-        components.append({"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl})
+        components.append(
+            {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        )
     about = {"type": "application", "bom-ref": "homo_dp", "name": "homo_dp", "version": __version__}
     document = {
         "bomFormat": "CycloneDX",
@@ -62,16 +64,35 @@ def audit() -> int:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
         install = [python, "-m", "pip", "install", "-qq", "pip-audit"]
-        command = [python, "-m", "pip_audit", "--requirement", str(CONSTRAINTS), "--no-deps", "--disable-pip"]
+        command = [
+            python,
+            "-m",
+            "pip_audit",
+            "--requirement",
+            str(CONSTRAINTS),
+            "--no-deps",
+            "--disable-pip",
+        ]
         options = ["--format", "json", "--progress-spinner", "off"]
         try:
             subprocess.run(install, stderr=subprocess.DEVNULL, check=True, timeout=MOST_SECONDS)
             done = subprocess.run(
-                [*command, *options], capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+                [*command, *options],
+                capture_output=True,
+                text=True,
+                timeout=MOST_SECONDS,
+                check=False,
             )
             found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
-            return _not_here(f"pip-audit cannot be installed here or has no answer ({type(error).__name__})")
+        except (
+            subprocess.CalledProcessError,
+            subprocess.TimeoutExpired,
+            ValueError,
+            KeyError,
+        ) as error:
+            return _not_here(
+                f"pip-audit cannot be installed here or has no answer ({type(error).__name__})"
+            )
     return verdict(found)
 
 
@@ -88,7 +109,9 @@ def verdict(found: list[dict[str, Any]]) -> int:
         return _not_here("pip-audit has no data about any of the packages")
     holes = [(each["name"], each["version"], hole) for each in audited for hole in each["vulns"]]
     for name, version, hole in holes:
-        print(f"{name} {version}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}")
+        print(
+            f"{name} {version}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}"
+        )
     known = f"{len(holes)} known holes" if holes else "no known holes"
     unknown = f"; no data about {len(skipped)}: {', '.join(skipped)}" if skipped else ""
     print(f"audited {len(audited)} packages, {known}{unknown}")

@@ -30,11 +30,14 @@ def mirrored(changed: list[str]) -> list[str]:
 
 def changed_files(base: str) -> list[str]:
     """Files that differ from where the branch left ``base``, and those that git does not know yet."""
-    since = subprocess.run(["git", "merge-base", base, "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    since = subprocess.run(
+        ["git", "merge-base", base, "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     names = ["git", "diff", "--name-only", since.stdout.strip() or "HEAD"]
     fresh = ["git", "ls-files", "--others", "--exclude-standard"]
     lines = [
-        subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout for ask in (names, fresh)
+        subprocess.run(ask, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+        for ask in (names, fresh)
     ]
     return [name for text in lines for name in text.splitlines()]
 

@@ -53,10 +53,21 @@ def main(folder: Path, recipes: Mapping[str, str]) -> int:
 def start(name: str, recipe: str, folder: Path) -> subprocess.Popen[str]:
     """One process, as an operator starts it."""
     module = "aggregator" if name == "aggregator" else "party"
-    command = [sys.executable, "-m", f"homo_dp.{module}", "--config", str(ROOT / "conf" / f"{recipe}.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        f"homo_dp.{module}",
+        "--config",
+        str(ROOT / "conf" / f"{recipe}.yaml"),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
 
 
@@ -75,7 +86,9 @@ def report(folder: Path) -> int:
         with Ledger(folder / "state" / name / "ledger.sqlite", read_only=True) as ledger:
             rows = ledger.verify().count
         epsilon, accuracy = indicators["privacy"]["epsilon"], indicators["test_acc"]
-        print(f"{name}: epsilon {epsilon:.3f}, {rows} releases on its ledger, test accuracy {accuracy:.3f} (local)")
+        print(
+            f"{name}: epsilon {epsilon:.3f}, {rows} releases on its ledger, test accuracy {accuracy:.3f} (local)"
+        )
     print("the aggregator has the model, and saw neither a row nor a metric of one")
     return 0
 

@@ -51,19 +51,34 @@ class FlowerFederation:
         database = self.folder / "superlink.db"
         options = ["--host", "127.0.0.1", "--port", str(self.port), "--database", str(database)]
         self._start(
-            "superlink", ["flower-superlink", "--disable-runtime-dependency-installation", *self._superlink, *options]
+            "superlink",
+            [
+                "flower-superlink",
+                "--disable-runtime-dependency-installation",
+                *self._superlink,
+                *options,
+            ],
         )
         wait_for_port(self.port)
 
     def start_node(self, name: str, config: str, options: Sequence[str] = ("--insecure",)) -> None:
         """The SuperNode beside a party, which names the party's config."""
         port = free_port()
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", *options]
+        command = [
+            "flower-supernode",
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--host",
+            "127.0.0.1",
+            *options,
+        ]
         self._start(name, [*command, "--port", str(port), "--node-config", f'party="{config}"'])
 
     def run(self, config: str, params: str = "") -> subprocess.Popen[bytes]:
         """`flwr run`, which streams what the ServerApp says until the run is over."""
-        return self._start("flwr", self.flwr("run", str(APP), "demo", "--stream", *self.run_config(config, params)))
+        return self._start(
+            "flwr", self.flwr("run", str(APP), "demo", "--stream", *self.run_config(config, params))
+        )
 
     def run_config(self, config: str, params: str = "") -> list[str]:
         """The options that tell the ServerApp its config."""
@@ -124,7 +139,11 @@ class FlowerFederation:
     def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as said:
             self.running[name] = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment(name), stdout=said, stderr=subprocess.STDOUT
+                command,
+                cwd=self.folder,
+                env=self.environment(name),
+                stdout=said,
+                stderr=subprocess.STDOUT,
             )
         return self.running[name]
 
@@ -137,14 +156,20 @@ def main(folder: Path, recipes: Mapping[str, str]) -> int:
         federation.start_superlink()
         for name in PARTIES:
             federation.start_node(name, str(ROOT / "conf" / f"{recipes[name]}.yaml"))
-        print(f"SuperLink on 127.0.0.1:{federation.port}, three SuperNodes; flwr run ...", flush=True)
-        code = federation.run(str(ROOT / "conf" / f"{recipes['aggregator']}.yaml")).wait(MOST_SECONDS)
+        print(
+            f"SuperLink on 127.0.0.1:{federation.port}, three SuperNodes; flwr run ...", flush=True
+        )
+        code = federation.run(str(ROOT / "conf" / f"{recipes['aggregator']}.yaml")).wait(
+            MOST_SECONDS
+        )
         print("\n".join(line for line in federation.said("flwr").splitlines() if line.strip()))
         wait_for_outputs(folder, PARTIES)
     finally:
         federation.stop()
     print(f"\nended after {time.monotonic() - started:.1f} s with {code}")
-    if code or not (folder / "out" / "aggregator" / "indicator.json").exists():  # flwr ends with 0 also if a run failed
+    if (
+        code or not (folder / "out" / "aggregator" / "indicator.json").exists()
+    ):  # flwr ends with 0 also if a run failed
         return code or 1
     return report(folder) or compare(folder, recipes)
 
@@ -155,22 +180,42 @@ def compare(folder: Path, recipes: Mapping[str, str]) -> int:
     rounds = [row["seconds"] for row in aggregator["rounds"]]
     middle, shortest, longest = sorted(rounds)[len(rounds) // 2], min(rounds), max(rounds)
     print(f"seconds a round on Flower: median {middle:.1f}, from {shortest:.1f} to {longest:.1f}")
-    files = ", ".join(f"{name}: data/breast_cancer_party_{number}_train.csv" for number, name in enumerate(PARTIES, 1))
-    tests = ", ".join(f"{name}: data/breast_cancer_party_{number}_test.csv" for number, name in enumerate(PARTIES, 1))
+    files = ", ".join(
+        f"{name}: data/breast_cancer_party_{number}_train.csv"
+        for number, name in enumerate(PARTIES, 1)
+    )
+    tests = ", ".join(
+        f"{name}: data/breast_cancer_party_{number}_test.csv"
+        for number, name in enumerate(PARTIES, 1)
+    )
     out = ",".join(
         f"{kind}FileName=out/memory/{kind}.{end}"
         for kind, end in (("predict", "csv"), ("indicator", "json"), ("model", "safetensors"))
     )
-    command = [sys.executable, "-m", "homo_dp.train", "--config", str(ROOT / "conf" / f"{recipes['aggregator']}.yaml")]
-    command += ["--quiet", "--params", f"transport.kind=memory,data.files={{{files}}},data.test_file={{{tests}}}"]
+    command = [
+        sys.executable,
+        "-m",
+        "homo_dp.train",
+        "--config",
+        str(ROOT / "conf" / f"{recipes['aggregator']}.yaml"),
+    ]
+    command += [
+        "--quiet",
+        "--params",
+        f"transport.kind=memory,data.files={{{files}}},data.test_file={{{tests}}}",
+    ]
     command += ["--params", f"federation.parties=[],privacy.ledger=out/memory/ledger.sqlite,{out}"]
     subprocess.run(command, cwd=folder, check=True)
     memory = json.loads((folder / "out" / "memory" / "indicator.json").read_text())
-    parties = [json.loads((folder / "out" / name / "indicator.json").read_text()) for name in PARTIES]
+    parties = [
+        json.loads((folder / "out" / name / "indicator.json").read_text()) for name in PARTIES
+    ]
     epsilons = {round(found["privacy"]["epsilon"], 4) for found in (*parties, memory)}
     accuracy = sum(found["test_acc"] for found in parties) / len(parties)
     print(f"epsilon on Flower and in memory: {sorted(epsilons)}")
-    print(f"test accuracy: {accuracy:.3f} on Flower (mean of the parties), {memory['test_acc']:.3f} in memory")
+    print(
+        f"test accuracy: {accuracy:.3f} on Flower (mean of the parties), {memory['test_acc']:.3f} in memory"
+    )
     return 0 if len(epsilons) == 1 else 1
 
 
@@ -212,4 +257,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="homo_dp-flower-") as place:
-        sys.exit(main(Path(place), {"aggregator": "federation", **{name: name for name in PARTIES}}))
+        sys.exit(
+            main(Path(place), {"aggregator": "federation", **{name: name for name in PARTIES}})
+        )

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from pipelines.demo_federation import PARTIES, main
 
-RECIPES = {"aggregator": "federation_secure", **{name: name.replace("_", "_secure_") for name in PARTIES}}
+RECIPES = {
+    "aggregator": "federation_secure",
+    **{name: name.replace("_", "_secure_") for name in PARTIES},
+}
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="homo_dp-demo-") as place:

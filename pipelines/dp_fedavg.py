@@ -16,7 +16,10 @@ from typing import Any
 RECIPE = Path(__file__).parents[1] / "conf" / "dp_fedavg.yaml"
 CASES: dict[str, dict[str, Any]] = {
     "noise at the aggregator": {},
-    "noise at parties, aggregator trusted": {"privacy.noise_at": "parties", "privacy.sampling": "fixed"},
+    "noise at parties, aggregator trusted": {
+        "privacy.noise_at": "parties",
+        "privacy.sampling": "fixed",
+    },
     "noise at parties, nobody trusted": {
         "privacy.noise_at": "parties",
         "privacy.sampling": "everyone",
@@ -33,14 +36,19 @@ def compare() -> None:
 
     print("accuracy %  epsilon (model reader)  epsilon (aggregator)")
     for name, keys in CASES.items():
-        with tempfile.TemporaryDirectory() as folder:  # generated users: their ledger need not outlive the training
+        with (
+            tempfile.TemporaryDirectory() as folder
+        ):  # generated users: their ledger need not outlive the training
             config = load_config(RECIPE, {"privacy.ledger": f"{folder}/ledger.sqlite", **keys})
             outcome = UserSimulation(config, lambda row, parties: None).run()
         observers = outcome.statement["observers"]
         aggregator = observers["aggregator"]["epsilon"]
         said = "none" if aggregator is None else f"{aggregator:.4g}"
         accuracy = 100 * outcome.rounds[-1]["test_acc"]
-        print(f"{accuracy:10.2f}  {observers['model_reader']['epsilon']:22.4g}  {said:>20}  {name}", flush=True)
+        print(
+            f"{accuracy:10.2f}  {observers['model_reader']['epsilon']:22.4g}  {said:>20}  {name}",
+            flush=True,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

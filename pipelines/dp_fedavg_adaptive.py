@@ -21,11 +21,18 @@ def starts() -> None:
     from homo_dp.runs.user_simulation import UserSimulation
 
     for start in STARTS:
-        with tempfile.TemporaryDirectory() as folder:  # generated users: their ledger need not outlive the training
-            keys = {"privacy.ledger": f"{folder}/ledger.sqlite", "privacy.adaptive.initial_clip_norm": start}
+        with (
+            tempfile.TemporaryDirectory() as folder
+        ):  # generated users: their ledger need not outlive the training
+            keys = {
+                "privacy.ledger": f"{folder}/ledger.sqlite",
+                "privacy.adaptive.initial_clip_norm": start,
+            }
             outcome = UserSimulation(load_config(RECIPE, keys), lambda row, parties: None).run()
         path = " ".join(f"{row['clip_norm']:8.4f}" for row in outcome.rounds[::10])
-        print(f"clip norm {path}   accuracy {100 * outcome.rounds[-1]['test_acc']:.2f} %", flush=True)
+        print(
+            f"clip norm {path}   accuracy {100 * outcome.rounds[-1]['test_acc']:.2f} %", flush=True
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

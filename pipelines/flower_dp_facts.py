@@ -19,11 +19,17 @@ def adaptive_clipping(inverted: bool = True) -> float:
     from flwr.supercore.differential_privacy import adaptive_clip_inputs_inplace
 
     strategy = DifferentialPrivacyServerSideAdaptiveClipping(
-        FedAvg(), noise_multiplier=0.1, num_sampled_clients=100, initial_clipping_norm=0.5, target_clipped_quantile=0.5
+        FedAvg(),
+        noise_multiplier=0.1,
+        num_sampled_clients=100,
+        initial_clipping_norm=0.5,
+        target_clipped_quantile=0.5,
     )
     for _ in range(50):
         updates = [[np.full(4, 0.5)] for _ in range(100)]  # of norm 1
-        bits = sum(adaptive_clip_inputs_inplace(update, strategy.clipping_norm) for update in updates)
+        bits = sum(
+            adaptive_clip_inputs_inplace(update, strategy.clipping_norm) for update in updates
+        )
         strategy._geometric_update((bits if inverted else 100 - bits) / 100)
     return float(strategy.clipping_norm)
 
@@ -40,7 +46,9 @@ def weighted_mean() -> tuple[float, float]:
     def mean(update: float) -> float:
         replies = []
         for number in range(10):
-            sent = [np.array([update if number == 0 else 1e-9])]  # Flower divides by the norm, so not 0
+            sent = [
+                np.array([update if number == 0 else 1e-9])
+            ]  # Flower divides by the norm, so not 0
             compute_clip_model_update(sent, [np.zeros(1)], 1.0)
             records = {"arrays": ArrayRecord({"w": Array(sent[0])})}
             examples = MetricRecord({"num-examples": 900 if number == 0 else 100 / 9})
@@ -56,7 +64,11 @@ def mask_seeds() -> bool:
     from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
     one, other = bytes(28) + (7).to_bytes(4, "little"), (7).to_bytes(4, "little") + bytes(28)
-    return bool((pseudo_rand_gen(one, 1 << 20, [(5,)])[0] == pseudo_rand_gen(other, 1 << 20, [(5,)])[0]).all())
+    return bool(
+        (
+            pseudo_rand_gen(one, 1 << 20, [(5,)])[0] == pseudo_rand_gen(other, 1 << 20, [(5,)])[0]
+        ).all()
+    )
 
 
 def noise_after_the_update() -> tuple[float, float]:
@@ -72,13 +84,20 @@ def noise_after_the_update() -> tuple[float, float]:
             self.made_for = self.clipping_norm
             return super()._add_noise_to_aggregated_arrays(aggregated)
 
-    strategy = Watched(FedAvg(), noise_multiplier=0.1, num_sampled_clients=10, initial_clipping_norm=0.5)
+    strategy = Watched(
+        FedAvg(), noise_multiplier=0.1, num_sampled_clients=10, initial_clipping_norm=0.5
+    )
     strategy.current_arrays = ArrayRecord({"w": Array(np.zeros(1))})
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # a message has to belong to some run
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
+        1  # a message has to belong to some run
+    )
     replies = []
     for node in range(1, 11):
         asked = Message(RecordDict(), dst_node_id=node, message_type="train")
-        sent = {"arrays": ArrayRecord({"w": Array(np.ones(1))}), "metrics": MetricRecord({"num-examples": 1})}
+        sent = {
+            "arrays": ArrayRecord({"w": Array(np.ones(1))}),
+            "metrics": MetricRecord({"num-examples": 1}),
+        }
         replies.append(Message(RecordDict(sent), reply_to=asked))
     strategy.aggregate_train(1, replies)
     return 0.5, float(strategy.made_for)
@@ -89,17 +108,34 @@ def accountants() -> dict[str, bool]:
     from flwr.serverapp import strategy
 
     names = [name for name in dir(strategy) if name.startswith("DifferentialPrivacy")]
-    return {name: "accountant" in inspect.signature(getattr(strategy, name)).parameters for name in names}
+    return {
+        name: "accountant" in inspect.signature(getattr(strategy, name)).parameters
+        for name in names
+    }
 
 
 def main() -> None:
     """Print the facts."""
-    flower, paper, (moved, assumed) = adaptive_clipping(), adaptive_clipping(inverted=False), weighted_mean()
-    print(f"adaptive clipping, updates of norm 1, target one half: the clip norm goes from 0.5 to {flower:.1e}")
+    flower, paper, (moved, assumed) = (
+        adaptive_clipping(),
+        adaptive_clipping(inverted=False),
+        weighted_mean(),
+    )
+    print(
+        f"adaptive clipping, updates of norm 1, target one half: the clip norm goes from 0.5 to {flower:.1e}"
+    )
     print(f"  with the bit of the paper: to {paper:.2f}")
-    print("  one round clipped with {:g}, its noise was made for {:.3g}".format(*noise_after_the_update()))
-    print(f"weighted averaging: one client moves the mean by {moved:g}, the noise is made for {assumed:g}")
-    print(f"SecAgg+ masks: two unlike 32-byte seeds, one mask: {mask_seeds()}; at most 2^32 masks exist")
+    print(
+        "  one round clipped with {:g}, its noise was made for {:.3g}".format(
+            *noise_after_the_update()
+        )
+    )
+    print(
+        f"weighted averaging: one client moves the mean by {moved:g}, the noise is made for {assumed:g}"
+    )
+    print(
+        f"SecAgg+ masks: two unlike 32-byte seeds, one mask: {mask_seeds()}; at most 2^32 masks exist"
+    )
     for name, can in accountants().items():
         print(f"accountant: {name}: {'optional, none by default' if can else 'none'}")
 

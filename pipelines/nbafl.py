@@ -45,7 +45,9 @@ def sweep(
     cells = []
     for epsilon in epsilons:
         for delta in deltas:
-            cells.append(_train({"nbafl.epsilon": epsilon, "nbafl.delta": delta, **(overrides or {})}))
+            cells.append(
+                _train({"nbafl.epsilon": epsilon, "nbafl.delta": delta, **(overrides or {})})
+            )
             show(cells[-1])
     return cells
 
@@ -54,7 +56,9 @@ def _train(overrides: Mapping[str, Any]) -> Cell:
     from homo_dp.config.load import load_config
     from homo_dp.runs.simulation import Simulation
 
-    with tempfile.TemporaryDirectory() as folder:  # bundled images: their ledger need not outlive the training
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # bundled images: their ledger need not outlive the training
         config = load_config(RECIPE, {"privacy.ledger": f"{folder}/ledger.sqlite", **overrides})
         outcome = Simulation(config, lambda row, parties: None).run()
     privacy, names = outcome.statement, set(Cell.__dataclass_fields__) - {"accuracy"}
@@ -70,25 +74,35 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
 
     epsilons = sorted({cell.nominal_epsilon for cell in cells})
     deltas = sorted({cell.nominal_delta for cell in cells})
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    figure, (left, right) = pyplot.subplots(
+        1, 2, figsize=(11, 4.2), sharey=True, layout="constrained"
+    )
     for cell in cells:
         row, column = deltas.index(cell.nominal_delta), epsilons.index(cell.nominal_epsilon)
         accuracy, color = 100 * cell.accuracy, f"C{row}"
-        bar = left.bar(column + 0.27 * (row - (len(deltas) - 1) / 2), accuracy, width=0.25, color=color)
+        bar = left.bar(
+            column + 0.27 * (row - (len(deltas) - 1) / 2), accuracy, width=0.25, color=color
+        )
         left.bar_label(bar, fmt="%.0f", fontsize=9)
-        right.scatter(cell.accounted_epsilon, accuracy, color=color, marker="os^Dv"[column % 5], s=60)
+        right.scatter(
+            cell.accounted_epsilon, accuracy, color=color, marker="os^Dv"[column % 5], s=60
+        )
     left.set(xlabel="nominal epsilon (the paper's)", ylabel="test accuracy, %", ylim=(0, 105))
     left.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
     right.set(xlabel="accounted epsilon, towards the aggregator", xscale="log")
     for row, delta in enumerate(deltas):
         right.scatter([], [], color=f"C{row}", marker="s", label=f"nominal delta {delta:g}")
     for column, epsilon in enumerate(epsilons):
-        right.scatter([], [], color="grey", marker="os^Dv"[column % 5], label=f"nominal epsilon {epsilon:g}")
+        right.scatter(
+            [], [], color="grey", marker="os^Dv"[column % 5], label=f"nominal epsilon {epsilon:g}"
+        )
     right.legend(loc="lower right")
     for axes in (left, right):
         axes.grid(alpha=0.3, axis="y")
         axes.set_axisbelow(True)
-    figure.suptitle("NbAFL on 8 x 8 digits: the same trainings by their nominal and by their accounted epsilon")
+    figure.suptitle(
+        "NbAFL on 8 x 8 digits: the same trainings by their nominal and by their accounted epsilon"
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -101,20 +115,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import homo_dp.train as train
 
         return train.main(["--config", str(RECIPE), *given])
-    parser = argparse.ArgumentParser(prog="pipelines/nbafl.py sweep", description="Sweep NbAFL's epsilon and delta.")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the table and the plot")
+    parser = argparse.ArgumentParser(
+        prog="pipelines/nbafl.py sweep", description="Sweep NbAFL's epsilon and delta."
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out"), help="folder for the table and the plot"
+    )
     folder = parser.parse_args(given[1:]).out
-    print("nominal epsilon  nominal delta  accuracy %  accounted epsilon  (model reader)", flush=True)
+    print(
+        "nominal epsilon  nominal delta  accuracy %  accounted epsilon  (model reader)", flush=True
+    )
     cells = sweep(show=lambda cell: print(_line(cell), flush=True))
     draw(cells, folder / "nbafl_sweep.png")
-    (folder / "nbafl_sweep.json").write_text(json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+    (folder / "nbafl_sweep.json").write_text(
+        json.dumps([asdict(cell) for cell in cells], indent=1) + "\n"
+    )
     print(f"plot: {folder / 'nbafl_sweep.png'}")
     return 0
 
 
 def _line(cell: Cell) -> str:
     numbers = f"{cell.nominal_epsilon:15g}  {cell.nominal_delta:13g}  {100 * cell.accuracy:10.2f}"
-    return f"{numbers}  {cell.accounted_epsilon:17,.0f}  {cell.accounted_epsilon_model_reader:14,.0f}"
+    return (
+        f"{numbers}  {cell.accounted_epsilon:17,.0f}  {cell.accounted_epsilon_model_reader:14,.0f}"
+    )
 
 
 if __name__ == "__main__":

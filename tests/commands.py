@@ -27,7 +27,9 @@ class Finished:
     def error_lines(self) -> list[str]:
         """The lines on stderr that say why it stopped."""
         return [
-            line for line in self.err.splitlines() if line.startswith(("error:", "refused:", "interrupted", "bug:"))
+            line
+            for line in self.err.splitlines()
+            if line.startswith(("error:", "refused:", "interrupted", "bug:"))
         ]
 
 
@@ -55,7 +57,9 @@ class CommandLine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.monkeypatch, self.capsys = monkeypatch, capsys
 
-    def run(self, main: Callable[[Sequence[str] | None], int | None], arguments: Sequence[str]) -> Finished:
+    def run(
+        self, main: Callable[[Sequence[str] | None], int | None], arguments: Sequence[str]
+    ) -> Finished:
         """One command to its end."""
         return run_command(main, arguments, self.monkeypatch, self.capsys)
 

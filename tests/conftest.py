@@ -25,7 +25,9 @@ from tests.processes.zygote import Zygote
 
 # The same examples every time: a check that fails must fail again when somebody looks at it.
 # No clock decides: a machine that is busy is slow with single examples, and with making them.
-settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")
 
 # A shell starts background jobs with Ctrl-C ignored, and what they start inherits that: some tests send it.
@@ -121,4 +123,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if name == "blows":
                 blows.update(value)
     if blows:
-        terminalreporter.write_line("blows: " + ", ".join(f"{count} x {blow}" for blow, count in sorted(blows.items())))
+        terminalreporter.write_line(
+            "blows: " + ", ".join(f"{count} x {blow}" for blow, count in sorted(blows.items()))
+        )

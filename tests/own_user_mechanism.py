@@ -20,7 +20,9 @@ class Louder(DpFedAvg):
 
     def noisy_sum(self, total: CohortSum) -> Tensor:
         sigma = self.numbers.sum_sigma(total.clip_norm)
-        return super().noisy_sum(total) + self.noise.normal(total.updates.shape, sigma, torch.float64)
+        return super().noisy_sum(total) + self.noise.normal(
+            total.updates.shape, sigma, torch.float64
+        )
 
 
 class LargeDelta(DpFedAvg):

@@ -7,7 +7,9 @@ from pathlib import Path
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 10_000
-_next = itertools.count(os.getpid() * 997)  # so that processes that test at the same time try others
+_next = itertools.count(
+    os.getpid() * 997
+)  # so that processes that test at the same time try others
 
 
 def free_port() -> int:

@@ -64,7 +64,10 @@ def facts_in(name: str, data: bytes) -> Iterator[Fact]:
 
 
 def found_in(
-    facts: Iterable[Fact], counts: Iterable[float], values: Iterable[float] = (), known: Iterable[str] = ()
+    facts: Iterable[Fact],
+    counts: Iterable[float],
+    values: Iterable[float] = (),
+    known: Iterable[str] = (),
 ) -> list[str]:
     """Where a count or a value stands among facts; ``known`` texts (paths, released sentences) are left out."""
     known, counts, digits = list(known), list(counts), [f"{value:.9g}"[:9] for value in values]
@@ -84,7 +87,12 @@ def found_in(
     return found
 
 
-OFTEN = (".pid", ".time", ".seconds", ".bytes")  # of a clock or the machine; sizes, which are compared by themselves
+OFTEN = (
+    ".pid",
+    ".time",
+    ".seconds",
+    ".bytes",
+)  # of a clock or the machine; sizes, which are compared by themselves
 
 ANSWERS = re.compile(r"\.questions\.|\.stat\.")
 
@@ -102,7 +110,11 @@ def spooled(folder: Path) -> Iterator[Fact]:
 
 def _settled(facts: Iterable[Fact]) -> Iterator[Fact]:
     """Without numbers that may be any: of clocks, and answers of statistics, which have noise."""
-    return ((path, value) for path, value in facts if not path.endswith(OFTEN) and not ANSWERS.search(path))
+    return (
+        (path, value)
+        for path, value in facts
+        if not path.endswith(OFTEN) and not ANSWERS.search(path)
+    )
 
 
 def value_in(tensor: NDArray[Any], value: float) -> bool:
@@ -117,13 +129,17 @@ def value_in_file(name: str, data: bytes, value: float) -> bool:
     """
     if any(struct.pack("<d", number) in data for number in (value, np.float32(value))):
         return True
-    return name.endswith(".safetensors") and any(value_in(tensor, value) for tensor in load(data).values())
+    return name.endswith(".safetensors") and any(
+        value_in(tensor, value) for tensor in load(data).values()
+    )
 
 
 def true_bins(predictions: Iterable[Path], bins: int) -> list[int]:
     """How many test rows have scores in each bin, by the predictions that parties keep for themselves."""
     scores = np.concatenate([pd.read_csv(path)["pred_prob"].to_numpy() for path in predictions])
-    counts: list[int] = np.histogram(scores, ReleasedMetrics("binary", 2, 0.5, bins).edges)[0].tolist()
+    counts: list[int] = np.histogram(scores, ReleasedMetrics("binary", 2, 0.5, bins).edges)[
+        0
+    ].tolist()
     return counts
 
 

@@ -50,7 +50,9 @@ def test_a_round_walks_as_the_page_says(tmp_path: Path, monkeypatch: pytest.Monk
     assert frames == re.findall(r"^\| (\w+) \| (homo_dp/\S+\.py) \|$", PAGE, re.MULTILINE)
     files = list(dict.fromkeys(path for _, path in frames))
     handled = len(frames) - [name for name, _ in frames].index("handle")
-    counts = [int(number) for number in re.findall(r"^\| f[^|]*\| \d+ \| (\d+) \|$", PAGE, re.MULTILINE)]
+    counts = [
+        int(number) for number in re.findall(r"^\| f[^|]*\| \d+ \| (\d+) \|$", PAGE, re.MULTILINE)
+    ]
     assert [len(frames), len(files), handled] == counts
     assert len(frames) <= 12
     assert len(files) <= 6
@@ -59,7 +61,11 @@ def test_a_round_walks_as_the_page_says(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_one_place_charges_and_one_loop_runs_rounds() -> None:
     sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "homo_dp").rglob("*.py")}
-    charging = [path.name for path, text in sources.items() if re.search(r"^ +(self\.)?ledger\.charge\(", text, re.M)]
+    charging = [
+        path.name
+        for path, text in sources.items()
+        if re.search(r"^ +(self\.)?ledger\.charge\(", text, re.M)
+    ]
     opening = [path.name for path, text in sources.items() if re.search(r"\.start_round\(", text)]
     assert charging == ["outbox.py"]
     assert opening == ["aggregator_session.py"]
@@ -80,7 +86,11 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 def test_no_two_modules_need_each_other() -> None:
-    paths = [path.relative_to(ROOT) for path in (ROOT / "homo_dp").rglob("*.py") if path.name != "__init__.py"]
+    paths = [
+        path.relative_to(ROOT)
+        for path in (ROOT / "homo_dp").rglob("*.py")
+        if path.name != "__init__.py"
+    ]
     modules = {".".join(path.with_suffix("").parts): ROOT / path for path in paths}
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules.items()}
     needs = {name: set(imported(tree)) & (modules.keys() - {name}) for name, tree in trees.items()}

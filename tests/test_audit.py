@@ -14,24 +14,45 @@ import homo_dp.train as train
 from tests.commands import CommandLine
 
 QUICK = [
-    *("privacy.mechanism=dp_fedsgd", "train.sample_rate=1.0", "train.rounds=2", "tracking.uri=sqlite:///mlflow.db"),
+    *(
+        "privacy.mechanism=dp_fedsgd",
+        "train.sample_rate=1.0",
+        "train.rounds=2",
+        "tracking.uri=sqlite:///mlflow.db",
+    ),
     *("train.batch_size=null", "train.local_epochs=null"),
 ]
-PUBLIC = {"claimed_epsilon", "lower_bound", "confidence", "ceiling", "point_estimate", "attack", "observer"}
+PUBLIC = {
+    "claimed_epsilon",
+    "lower_bound",
+    "confidence",
+    "ceiling",
+    "point_estimate",
+    "attack",
+    "observer",
+}
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
     monkeypatch.chdir(tmp_path)
     return CommandLine(monkeypatch, capsys)
 
 
-def test_an_audit_says_what_it_found_and_the_report_shows_it(shell: CommandLine, tmp_path: Path) -> None:
+def test_an_audit_says_what_it_found_and_the_report_shows_it(
+    shell: CommandLine, tmp_path: Path
+) -> None:
     done = shell.run(audit.main, ["--params", *QUICK, "--runs", "40", "--jobs", "1", "--json"])
     assert done.code == 0, done.err
     found = json.loads(done.out)
     assert set(found) >= PUBLIC
-    assert (found["attack"], found["observer"], found["mechanism"]) == ("canary_sum", "aggregator", "dp_fedsgd")
+    assert (found["attack"], found["observer"], found["mechanism"]) == (
+        "canary_sum",
+        "aggregator",
+        "dp_fedsgd",
+    )
     assert found["lower_bound"] <= found["claimed_epsilon"]
     assert json.loads((tmp_path / "out/audit/audit.json").read_text()) == found
     assert (tmp_path / "out/audit/roc.png").read_bytes().startswith(b"\x89PNG")
@@ -60,11 +81,19 @@ def test_a_report_without_an_audit_says_how_to_make_one(shell: CommandLine, tmp_
         (["--params", "privacy.mechanism=none"], "nothing to refute"),
         (["--runs", "10"], "runs=10 is below 40"),
         (["--confidence", "1.5"], "--confidence=1.5"),
-        (["--params", "privacy.mechanism=dp_sgd", "--attack", "canary_sum"], "canary_sum attacks dp_fedsgd"),
-        (["--params", "privacy.mechanism=dp_fedsgd", "--attack", "canary_upload"], "canary_upload attacks nbafl"),
+        (
+            ["--params", "privacy.mechanism=dp_sgd", "--attack", "canary_sum"],
+            "canary_sum attacks dp_fedsgd",
+        ),
+        (
+            ["--params", "privacy.mechanism=dp_fedsgd", "--attack", "canary_upload"],
+            "canary_upload attacks nbafl",
+        ),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(shell: CommandLine, arguments: list[str], said: str) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(
+    shell: CommandLine, arguments: list[str], said: str
+) -> None:
     done = shell.run(audit.main, ["--jobs", "1", *arguments])
     assert done.code == 2
     assert said in done.err

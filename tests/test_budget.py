@@ -8,14 +8,27 @@ import sys
 import pytest
 
 from homo_dp.privacy.accounting.events import to_json
-from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.privacy.sampling.samplers import (
+    EveryoneSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    Sampler,
+)
 from homo_dp.runs.budget_plan import BudgetPlan, changes
 from tests.commands import budget_command
 
 GOLDEN = ["plan", "--rows", "60000", "--batch-size", "256", "--epochs", "60", "--delta", "1e-5"]
 
 
-KEYS = ["epsilon_pld", "epsilon_rdp", "noise_multiplier", "steps", "sample_rate", "delta", "neighbouring_relation"]
+KEYS = [
+    "epsilon_pld",
+    "epsilon_rdp",
+    "noise_multiplier",
+    "steps",
+    "sample_rate",
+    "delta",
+    "neighbouring_relation",
+]
 
 
 def test_golden_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +43,9 @@ def test_golden_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fixed_size_has_no_pld(capsys: pytest.CaptureFixture[str]) -> None:
-    assert budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed", "--json") == 0
+    assert (
+        budget_command(*GOLDEN, "--noise-multiplier", "1.1", "--sampling", "fixed", "--json") == 0
+    )
     printed = json.loads(capsys.readouterr().out)
     assert printed["epsilon_pld"] is None
     assert printed["epsilon_rdp"] == pytest.approx(24.08, abs=5e-3)
@@ -66,7 +81,18 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_users(capsys: pytest.CaptureFixture[str]) -> None:
-    users = ["plan", "--population", "900", "--rounds", "20", "--noise-multiplier", "8", "--delta", "1e-4", "--json"]
+    users = [
+        "plan",
+        "--population",
+        "900",
+        "--rounds",
+        "20",
+        "--noise-multiplier",
+        "8",
+        "--delta",
+        "1e-4",
+        "--json",
+    ]
     figures = {}
     for name, options in {
         "everyone": ["--sampling", "everyone"],
@@ -82,8 +108,16 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--cohort=90 is not used" in err
     assert figures["everyone"]["sample_rate"] == 1.0
     assert figures["everyone"]["steps"] == 20
-    assert figures["poisson"]["epsilon_pld"] < figures["everyone"]["epsilon_pld"] < figures["replaced"]["epsilon_pld"]
-    assert figures["replaced"]["neighbouring_relation"] == figures["fixed"]["neighbouring_relation"] == "replace_one"
+    assert (
+        figures["poisson"]["epsilon_pld"]
+        < figures["everyone"]["epsilon_pld"]
+        < figures["replaced"]["epsilon_pld"]
+    )
+    assert (
+        figures["replaced"]["neighbouring_relation"]
+        == figures["fixed"]["neighbouring_relation"]
+        == "replace_one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +130,9 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (BudgetPlan(900, 900, rounds=20, sampling="everyone", delta=1e-4), EveryoneSampler(900)),
         (
-            BudgetPlan(900, 900, rounds=20, sampling="everyone", relation="replace_one", delta=1e-4),
+            BudgetPlan(
+                900, 900, rounds=20, sampling="everyone", relation="replace_one", delta=1e-4
+            ),
             EveryoneSampler(900, "replace_one"),
         ),
     ],
@@ -108,7 +144,10 @@ def test_what_is_planned_is_what_the_samplers_charge(plan: BudgetPlan, sampler: 
 
 
 def test_more_noise_and_fewer_steps_cost_less() -> None:
-    found = {change.knob: change for change in changes(BudgetPlan(10_000, 100, epochs=5, delta=1e-6), 1.0)}
+    found = {
+        change.knob: change
+        for change in changes(BudgetPlan(10_000, 100, epochs=5, delta=1e-6), 1.0)
+    }
     assert set(found) == {"noise multiplier", "batch size", "epochs", "rows", "delta"}
     for knob in ("noise multiplier", "rows", "delta"):
         assert (found[knob].result_at_half or math.inf) > (found[knob].result_at_twice or math.inf)
@@ -151,8 +190,14 @@ NOISE = ["--noise-multiplier", "1"]
         (["plan", *NOISE], "--population is missing"),
         ([*USERS, *NOISE, "--rounds", "-5"], "rounds=-5 must be >= 1"),
         ([*USERS, *NOISE, "--sampling", "often"], "invalid choice: 'often'"),
-        (["ledger", "show", "no/such/ledger.sqlite"], "ledger=no/such/ledger.sqlite: there is no such file"),
-        (["ledger", "verify", "no/such/ledger.sqlite"], "ledger=no/such/ledger.sqlite: there is no such file"),
+        (
+            ["ledger", "show", "no/such/ledger.sqlite"],
+            "ledger=no/such/ledger.sqlite: there is no such file",
+        ),
+        (
+            ["ledger", "verify", "no/such/ledger.sqlite"],
+            "ledger=no/such/ledger.sqlite: there is no such file",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -167,10 +212,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 def test_as_a_process() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "homo_dp.budget", *ROWS, "--noise-multiplier", "-1"], capture_output=True, text=True
+        [sys.executable, "-m", "homo_dp.budget", *ROWS, "--noise-multiplier", "-1"],
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 2
-    assert run.stderr == "error: noise_multiplier=-1 must be > 0; without noise there is no privacy\n"
+    assert (
+        run.stderr == "error: noise_multiplier=-1 must be > 0; without noise there is no privacy\n"
+    )
 
 
 def test_help_teaches_and_is_light() -> None:
@@ -182,7 +231,9 @@ def test_help_teaches_and_is_light() -> None:
         "print([m for m in ('torch', 'dp_accounting', 'numpy', 'scipy', 'matplotlib', 'rich') if m in sys.modules])"
     )
     for arguments in (["--help"], ["plan", "--help"], ["ledger", "show", "--help"]):
-        run = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
         assert run.stdout.splitlines()[-1] == "[]"
         assert "examples:" in run.stdout
         assert "exit codes:" in run.stdout

@@ -23,7 +23,11 @@ ROUNDS, BLOWS = 75, 16  # on an idle machine 25 rounds were over after two blows
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("transport", ["directory", "nats"])
 def test_a_federation_comes_through(
-    tmp_path: Path, zygote: Zygote, record_property: Callable[[str, object], None], transport: str, seed: int
+    tmp_path: Path,
+    zygote: Zygote,
+    record_property: Callable[[str, object], None],
+    transport: str,
+    seed: int,
 ) -> None:
     chaos = Chaos(seed if transport == "directory" else 100 + seed, BLOWS)
     if transport == "directory":
@@ -31,7 +35,10 @@ def test_a_federation_comes_through(
             chaos.survive(cluster)
             check_survivors(cluster)
     else:
-        with NatsServer(tmp_path / "nats", PARTIES) as server, Cluster(tmp_path, server, ROUNDS, zygote) as cluster:
+        with (
+            NatsServer(tmp_path / "nats", PARTIES) as server,
+            Cluster(tmp_path, server, ROUNDS, zygote) as cluster,
+        ):
             chaos.survive(cluster)
             check_survivors(cluster)
     assert sum(chaos.dealt.values()) >= BLOWS // 4
@@ -41,7 +48,8 @@ def test_a_federation_comes_through(
 def test_five_runs_at_once_share_one_queue_and_one_ledger_a_party(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", PARTIES) as server, Zygote() as zygote:
         clusters = [
-            Cluster(tmp_path / f"run-{number}", server, 6, zygote, run=f"run-{number}") for number in range(1, 6)
+            Cluster(tmp_path / f"run-{number}", server, 6, zygote, run=f"run-{number}")
+            for number in range(1, 6)
         ]
         for cluster in clusters:
             for name in PARTIES:
@@ -57,4 +65,8 @@ def test_five_runs_at_once_share_one_queue_and_one_ledger_a_party(tmp_path: Path
         check_survivors(cluster)
     for name in PARTIES:
         with Ledger(tmp_path / f"{name}.sqlite", read_only=True) as ledger:
-            assert ledger.verify().count == sum(len(ledger.rows(cluster.run, name)) for cluster in clusters) == 30
+            assert (
+                ledger.verify().count
+                == sum(len(ledger.rows(cluster.run, name)) for cluster in clusters)
+                == 30
+            )

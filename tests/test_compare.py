@@ -17,14 +17,19 @@ COMMON = ("train.rounds=2", "privacy.noise_multiplier=2", "tracking.uri=sqlite:/
 
 
 class Shell(CommandLine):
-    def compare(self, *arguments: str, params: tuple[str, ...] = ("tracking.enabled=false",)) -> Finished:
+    def compare(
+        self, *arguments: str, params: tuple[str, ...] = ("tracking.enabled=false",)
+    ) -> Finished:
         items = ["--params", *COMMON, *params]
         return self.run(compare.main, [*arguments, *items])
 
 
 @pytest.fixture
 def shell(
-    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Shell:
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
@@ -57,7 +62,12 @@ def test_a_sweep_runs_goes_on_and_is_paid_for(shell: Shell) -> None:
     assert charged == {row["run"] for row in rows}
 
     again = shell.compare(
-        "--vary", "privacy.max_grad_norm=0.5,1,2", "--repeats", "2", "--json", params=("tracking.run_name=sweep",)
+        "--vary",
+        "privacy.max_grad_norm=0.5,1,2",
+        "--repeats",
+        "2",
+        "--json",
+        params=("tracking.run_name=sweep",),
     )
     assert again.code == 0
     assert "4 of 6 runs are done already" in again.err
@@ -67,8 +77,12 @@ def test_a_sweep_runs_goes_on_and_is_paid_for(shell: Shell) -> None:
     assert summary["epsilon_of_all"] > max(float(row["epsilon"]) for row in rows)
     check_history(summary["mlflow_run"])
 
-    other = shell.compare("--vary", "privacy.max_grad_norm=1", "--json", params=("train.learning_rate=1",))
-    assert json.loads(other.out)["mlflow_run"] != summary["mlflow_run"]  # the same key of another recipe
+    other = shell.compare(
+        "--vary", "privacy.max_grad_norm=1", "--json", params=("train.learning_rate=1",)
+    )
+    assert (
+        json.loads(other.out)["mlflow_run"] != summary["mlflow_run"]
+    )  # the same key of another recipe
 
 
 def check_history(run_id: str) -> None:
@@ -83,7 +97,9 @@ def check_history(run_id: str) -> None:
     assert {run.data.params["privacy.max_grad_norm"] for run in children} == {"0.5", "1", "2"}
     assert all({"epsilon", "accuracy"} <= set(run.data.metrics) for run in children)
     assert {run.data.params["train.rounds"] for run in children} == {"2"}
-    assert {run.data.tags["unit"] + run.data.tags["data.name"] for run in children} == {"recordbreast_cancer"}
+    assert {run.data.tags["unit"] + run.data.tags["data.name"] for run in children} == {
+        "recordbreast_cancer"
+    }
     parent = client.get_run(run_id)
     assert parent.info.status == "FINISHED"
     assert parent.data.tags["cells"] == "6"
@@ -105,7 +121,11 @@ def test_cells_over_budget_are_refused_and_the_others_kept(shell: Shell) -> None
 
 
 def test_bad_options_are_one_line(shell: Shell) -> None:
-    for arguments in ((), ("--vary", "train.rounds=x"), ("--vary", "train.rounds=1", "--repeats", "0")):
+    for arguments in (
+        (),
+        ("--vary", "train.rounds=x"),
+        ("--vary", "train.rounds=1", "--repeats", "0"),
+    ):
         done = shell.compare(*arguments)
         assert done.code == 2
         assert len(done.error_lines) == 1

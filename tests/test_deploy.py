@@ -32,7 +32,9 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 def pod(path: Path) -> dict[str, Any]:
     (spec,) = [
-        found["spec"]["template"]["spec"] for found in documents(path) if found["kind"] in ("StatefulSet", "Job")
+        found["spec"]["template"]["spec"]
+        for found in documents(path)
+        if found["kind"] in ("StatefulSet", "Job")
     ]
     assert isinstance(spec, dict)
     return spec
@@ -44,7 +46,9 @@ def stages(text: str) -> dict[str, str]:
     return {parts[at + 1]: parts[at] + parts[at + 2] for at in range(0, len(parts), 3)}
 
 
-@pytest.mark.parametrize("path", sorted((DEPLOY / "conf").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((DEPLOY / "conf").glob("*.yaml")), ids=lambda path: path.name
+)
 def test_the_configs_are_ours(path: Path) -> None:
     config = load_config(path)
     assert config.transport.kind == "nats"
@@ -63,15 +67,22 @@ def test_the_configs_write_where_unit_image_volumes_and_pods_let_them(side: str)
         written += [str(config.party.folder), config.privacy.ledger, output.predictFileName]
     else:
         written += [config.federation.state_dir]
-        assert "%i" not in service["StateDirectory"]  # heads of ledgers are remembered over all runs
-        (claim,) = [each for each in documents(DEPLOY / "kubernetes" / "aggregator.yaml") if "Claim" in each["kind"]]
+        assert (
+            "%i" not in service["StateDirectory"]
+        )  # heads of ledgers are remembered over all runs
+        (claim,) = [
+            each
+            for each in documents(DEPLOY / "kubernetes" / "aggregator.yaml")
+            if "Claim" in each["kind"]
+        ]
         assert claim["metadata"]["name"] != config.federation.run
     assert all(str(path).startswith(f"{state}/") for path in written)
     assert service["WorkingDirectory"].replace("%i", instance) == state
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"][side]
     assert f"{side}-state:/var/lib/homo_dp" in compose["volumes"]
     mounts = {
-        each["mountPath"] for each in pod(DEPLOY / "kubernetes" / f"{side}.yaml")["containers"][0]["volumeMounts"]
+        each["mountPath"]
+        for each in pod(DEPLOY / "kubernetes" / f"{side}.yaml")["containers"][0]["volumeMounts"]
     }
     assert "/var/lib/homo_dp" in mounts
     assert 'VOLUME ["/var/lib/homo_dp"]' in (ROOT / "Dockerfile").read_text()
@@ -82,7 +93,9 @@ def test_a_list_of_revoked_keys_is_there_and_reaches_running_pods() -> None:
     for path in MANIFESTS:
         named = load_config(DEPLOY / "conf" / path.name).transport.revoked_keys
         spec = pod(path)
-        (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "revoked"]
+        (mount,) = [
+            each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "revoked"
+        ]
         assert str(Path(str(named)).parent) == mount["mountPath"]
         assert "subPath" not in mount  # such a mount is never renewed
         assert {"name": "revoked", "configMap": {"name": "homo-dp-revoked"}} in spec["volumes"]
@@ -98,7 +111,11 @@ def test_both_images_run_without_rights_and_start_a_command_of_ours() -> None:
         assert entry is not None
         assert entry[1] == name
         assert name in commands()
-    copied = [line.split()[1] for line in found["build"].splitlines() if line.startswith("COPY") and "--" not in line]
+    copied = [
+        line.split()[1]
+        for line in found["build"].splitlines()
+        if line.startswith("COPY") and "--" not in line
+    ]
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert all(f"!{each}" in ignored and (ROOT / each).exists() for each in copied)
 
@@ -110,18 +127,32 @@ def test_compose_gives_no_service_a_right_or_a_disk_it_does_not_need() -> None:
         assert service["cap_drop"] == ["ALL"], name
         assert service["user"] == "10001:10001", name
         assert service["security_opt"] == ["no-new-privileges:true"], name
-        named = [volume.split(":")[0] for volume in service["volumes"] if not volume.startswith("$")]
+        named = [
+            volume.split(":")[0] for volume in service["volumes"] if not volume.startswith("$")
+        ]
         assert set(named) <= set(found["volumes"]), name
-        assert all(volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("$")), name
+        assert all(
+            volume.endswith(":ro") for volume in service["volumes"] if volume.startswith("$")
+        ), name
     targets = stages((ROOT / "Dockerfile").read_text())
-    assert all(service["build"]["target"] in targets for service in found["services"].values() if "build" in service)
+    assert all(
+        service["build"]["target"] in targets
+        for service in found["services"].values()
+        if "build" in service
+    )
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_units_run_as_a_user_of_their_own_behind_walls(path: Path) -> None:
     service = unit(path)
     assert service["User"] not in ("", "root")
-    for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "RestrictSUIDSGID"):
+    for key in (
+        "NoNewPrivileges",
+        "ProtectHome",
+        "PrivateTmp",
+        "PrivateDevices",
+        "RestrictSUIDSGID",
+    ):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict"
     assert service["CapabilityBoundingSet"] == ""
@@ -136,7 +167,10 @@ def test_a_supernode_reaches_the_socket_of_its_party_and_no_file_of_it() -> None
     assert service["User"] != party["User"]
     assert 'socket="' in service["ExecStart"]
     assert "/var/lib/homo_dp" in service["InaccessiblePaths"]
-    assert "FLWR_TELEMETRY_ENABLED=0" in (DEPLOY / "systemd" / "homo-dp-supernode@.service").read_text()
+    assert (
+        "FLWR_TELEMETRY_ENABLED=0"
+        in (DEPLOY / "systemd" / "homo-dp-supernode@.service").read_text()
+    )
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -158,6 +192,10 @@ def test_pods_run_without_rights_and_their_configs_are_ours(path: Path, tmp_path
 
 
 def test_one_process_spends_one_ledger() -> None:
-    (found,) = [each for each in documents(DEPLOY / "kubernetes" / "party.yaml") if each["kind"] == "StatefulSet"]
+    (found,) = [
+        each
+        for each in documents(DEPLOY / "kubernetes" / "party.yaml")
+        if each["kind"] == "StatefulSet"
+    ]
     assert found["spec"]["replicas"] == 1
     assert found["spec"]["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOncePod"]

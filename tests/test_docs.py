@@ -45,13 +45,24 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def pages() -> dict[str, str]:
     """All pages but the one that lists what was renamed."""
-    found = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
-    return {path.name: path.read_text(encoding="utf-8") for path in found if path.name != "architecture.md"}
+    found = [
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+    ]
+    return {
+        path.name: path.read_text(encoding="utf-8")
+        for path in found
+        if path.name != "architecture.md"
+    }
 
 
 def test_files_that_pages_name_are_there() -> None:
     named = [
-        (name, path) for name, text in pages().items() for path in re.findall(r"\b(?:homo_dp|tests)/[\w/]+\.py\b", text)
+        (name, path)
+        for name, text in pages().items()
+        for path in re.findall(r"\b(?:homo_dp|tests)/[\w/]+\.py\b", text)
     ]
     assert len(named) > 20
     assert [(name, path) for name, path in named if not (ROOT / path).is_file()] == []
@@ -68,7 +79,11 @@ def is_there(dotted: str) -> bool:
 
 
 def test_objects_that_pages_name_are_there() -> None:
-    dotted = {found for text in pages().values() for found in re.findall(r"`(homo_dp\.[a-z_]+\.[\w.]*\w)`", text)}
+    dotted = {
+        found
+        for text in pages().values()
+        for found in re.findall(r"`(homo_dp\.[a-z_]+\.[\w.]*\w)`", text)
+    }
     assert len(dotted) > 5
     assert [name for name in sorted(dotted) if not is_there(name)] == []
 

@@ -7,7 +7,9 @@ import pytest
 from homo_dp import doctor
 
 
-def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert doctor.main([]) == 0
     assert "secure mode" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "NEEDED", ("no-such-package",))

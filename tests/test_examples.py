@@ -32,7 +32,9 @@ def test_a_notebook_runs_and_holds_its_outputs(path: Path, tmp_path: Path) -> No
     assert len(shown) >= 2, f"{path.name} has no outputs: run pipelines/run_examples.py"
     assert len(json.dumps(notebook)) < 300_000
     kernel = AsyncKernelManager(kernel_spec_manager=ThisPython(), kernel_name="python3")
-    NotebookClient(notebook, km=kernel, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, km=kernel, timeout=240, resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     assert not list(tmp_path.iterdir()), "a notebook left files behind"
 
 

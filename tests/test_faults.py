@@ -81,7 +81,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path, zygote: Zygote) -> I
         with Cluster(tmp_path, rounds=ROUNDS, zygote=zygote) as made:
             yield made
         return
-    with NatsServer(tmp_path / "nats", PARTIES) as server, Cluster(tmp_path, server, ROUNDS, zygote) as made:
+    with (
+        NatsServer(tmp_path / "nats", PARTIES) as server,
+        Cluster(tmp_path, server, ROUNDS, zygote) as made,
+    ):
         yield made
 
 
@@ -109,10 +112,27 @@ def test_everybody_killed_at_random_times(cluster: Cluster) -> None:
     check_survivors(cluster)
 
 
-def test_an_aggregator_that_adds_the_noise_charges_what_it_publishes_once(tmp_path: Path, zygote: Zygote) -> None:
-    points = ["aggregator.before_charge", "ledger.before_commit", "ledger.after_commit", "ledger.charged"]
-    points += ["aggregator.before_save:2", "aggregator_state.before_rename:2", "aggregator.before_charge:2"]
-    user = {"mechanism": "dp_fedavg", "unit": "user", "population": 3, "delta": 0.1, "sampling": "everyone"}
+def test_an_aggregator_that_adds_the_noise_charges_what_it_publishes_once(
+    tmp_path: Path, zygote: Zygote
+) -> None:
+    points = [
+        "aggregator.before_charge",
+        "ledger.before_commit",
+        "ledger.after_commit",
+        "ledger.charged",
+    ]
+    points += [
+        "aggregator.before_save:2",
+        "aggregator_state.before_rename:2",
+        "aggregator.before_charge:2",
+    ]
+    user = {
+        "mechanism": "dp_fedavg",
+        "unit": "user",
+        "population": 3,
+        "delta": 0.1,
+        "sampling": "everyone",
+    }
     with Cluster(tmp_path, rounds=ROUNDS, zygote=zygote) as cluster:
         ledger = tmp_path / "ledger.sqlite"
         asked = user | {"noise_at": "server", "noise_multiplier": 6.0, "trust_aggregator": True}
@@ -125,6 +145,11 @@ def test_an_aggregator_that_adds_the_noise_charges_what_it_publishes_once(tmp_pa
     with Ledger(ledger, read_only=True) as kept:
         kept.verify()
         assert [row.round for row in kept.rows()] == list(range(1, ROUNDS + 1))
-    final = {load_model(tmp_path / name / "out" / "model.safetensors").module for name in (AGGREGATOR, *PARTIES)}
-    weights = [torch.cat([tensor.flatten() for tensor in module.state_dict().values()]) for module in final]
+    final = {
+        load_model(tmp_path / name / "out" / "model.safetensors").module
+        for name in (AGGREGATOR, *PARTIES)
+    }
+    weights = [
+        torch.cat([tensor.flatten() for tensor in module.state_dict().values()]) for module in final
+    ]
     assert all(weight.equal(weights[0]) for weight in weights)

@@ -7,8 +7,12 @@ from homo_dp.flower_dp import calculate_c, calculate_sigma_d, calculate_sigma_u
 
 def test_the_noise_grows_and_shrinks_as_theorem_1_says() -> None:
     assert calculate_sigma_u(1.0) == pytest.approx(2 * calculate_sigma_u(2.0))
-    assert calculate_sigma_u(1.0, num_exposures=6) == pytest.approx(2 * calculate_sigma_u(1.0, num_exposures=3))
-    assert calculate_sigma_u(1.0, l2_norm_clip=3.0) == pytest.approx(2 * calculate_sigma_u(1.0, l2_norm_clip=1.5))
+    assert calculate_sigma_u(1.0, num_exposures=6) == pytest.approx(
+        2 * calculate_sigma_u(1.0, num_exposures=3)
+    )
+    assert calculate_sigma_u(1.0, l2_norm_clip=3.0) == pytest.approx(
+        2 * calculate_sigma_u(1.0, l2_norm_clip=1.5)
+    )
     assert calculate_c(1e-6) > calculate_c(1e-3)
 
 

@@ -16,7 +16,9 @@ COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
 
 def rows(count: int = 60) -> list[dict[str, str]]:
     colours = ("red", "blue")
-    return [{"id": str(n), "x": str(n % 10), "c": colours[n % 2], "y": str(n % 2)} for n in range(count)]
+    return [
+        {"id": str(n), "x": str(n % 10), "c": colours[n % 2], "y": str(n % 2)} for n in range(count)
+    ]
 
 
 def write(path: str, table: list[dict[str, str]], columns: list[str]) -> None:
@@ -33,16 +35,29 @@ def read(path: str) -> list[dict[str, str]]:
 
 class Shell(CommandLine):
     def infer(self, *arguments: str) -> Finished:
-        command = ["--params", "modelFileName=m,predictFileName=p.csv,indicatorFileName=i.json", *arguments]
+        command = [
+            "--params",
+            "modelFileName=m,predictFileName=p.csv,indicatorFileName=i.json",
+            *arguments,
+        ]
         return self.run(infer.main, command)
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
     """A folder with a table and a model that was trained on it."""
     monkeypatch.chdir(tmp_path)
     write("a.csv", rows(), ["id", "x", "c", "y"])
-    params = ["--params", "data.files.a=a.csv", COLUMNS, "train.rounds=2", "modelFileName=m", "tracking.enabled=false"]
+    params = [
+        "--params",
+        "data.files.a=a.csv",
+        COLUMNS,
+        "train.rounds=2",
+        "modelFileName=m",
+        "tracking.enabled=false",
+    ]
     assert run_command(train.main, params, monkeypatch, capsys).code == 0
     return Shell(monkeypatch, capsys)
 
@@ -106,7 +121,9 @@ def test_with_labels_indicators_are_written(shell: Shell) -> None:
     assert indicators["privacy"]["private"] is True
     summary = json.loads(shell.infer("--data", "a.csv", "--json").out)
     assert summary["test_acc"] == indicators["test_acc"]
-    assert not [key for key, value in summary.items() if isinstance(value, list)]  # a curve has as many points as rows
+    assert not [
+        key for key, value in summary.items() if isinstance(value, list)
+    ]  # a curve has as many points as rows
 
 
 def test_the_threshold_decides_pred_y(shell: Shell) -> None:
@@ -154,7 +171,9 @@ def test_parquet_gz_and_missing_tables(shell: Shell) -> None:
 
 
 def test_files_of_training_and_the_scored_table_are_never_overwritten(shell: Shell) -> None:
-    before = {path: Path(path).read_bytes() for path in ("out/indicator.json", "out/predict.csv", "a.csv")}
+    before = {
+        path: Path(path).read_bytes() for path in ("out/indicator.json", "out/predict.csv", "a.csv")
+    }
     Path("r.yaml").write_text("output: {indicatorFileName: out/indicator.json}\n")
     for more in ([], ["--config", "r.yaml"]):
         command = ["--params", "modelFileName=m", "--data", "a.csv", *more]
@@ -170,12 +189,17 @@ def test_files_of_training_and_the_scored_table_are_never_overwritten(shell: She
 
 def test_columns_that_the_model_does_not_use_are_named(shell: Shell) -> None:
     write("b.csv", [row | {"extra": "7"} for row in rows()], ["extra", "id", "x", "c", "y"])
-    assert "not used by the model, copied to the predictions: extra" in shell.infer("--data", "b.csv").out
+    assert (
+        "not used by the model, copied to the predictions: extra"
+        in shell.infer("--data", "b.csv").out
+    )
     assert read("p.csv")[0]["extra"] == "7"
     assert "not used" not in shell.infer("--data", "a.csv").out
 
 
-def test_many_columns_that_stray_are_three_lines_and_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_columns_that_stray_are_three_lines_and_a_count(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     infer._say_what_strayed([f"column {name}: clipped" for name in "abcde"], Screen())
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4

@@ -13,14 +13,28 @@ from homo_dp.core.errors import ConfigError
 from tests.commands import TABLE
 
 
-def test_init_writes_a_project_whose_config_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_a_project_whose_config_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert init.main(["bundled", "--yes", "--epsilon", "2", "--quiet"]) == 0
     bundled = load_config("bundled/config.yaml")
     assert bundled.privacy.target_epsilon == 2
     assert bundled.train.auto is True
-    assert "name" not in bundled.model.model_fields_set  # so that the rules may take curves of numbers
-    arguments = ["own", "--yes", "--table", f"a={TABLE}", "--table", f"b={TABLE}", "--label", "y", "--quiet"]
+    assert (
+        "name" not in bundled.model.model_fields_set
+    )  # so that the rules may take curves of numbers
+    arguments = [
+        "own",
+        "--yes",
+        "--table",
+        f"a={TABLE}",
+        "--table",
+        f"b={TABLE}",
+        "--label",
+        "y",
+        "--quiet",
+    ]
     assert init.main(arguments) == 0
     config = load_config("own/config.yaml")
     assert set(config.data.files) == {"a", "b"}
@@ -36,7 +50,10 @@ def test_init_says_what_it_guessed_and_quotes_what_it_writes(
     Path("a: b.csv").write_text("id,age,outcome\n1,40,no\n2,50,yes\n")
     assert init.main(["my trial", "--yes", "--table", "no=a: b.csv"]) == 0
     printed = capsys.readouterr().out
-    assert "guessed label=outcome: its name, and it has two values; change it in config.yaml if it is wrong" in printed
+    assert (
+        "guessed label=outcome: its name, and it has two values; change it in config.yaml if it is wrong"
+        in printed
+    )
     config = load_config("my trial/config.yaml")
     assert config.data.files == {"no": "a: b.csv"}
     assert config.data.label == "outcome"
@@ -46,7 +63,9 @@ def test_init_says_what_it_guessed_and_quotes_what_it_writes(
 def test_init_drafts_a_table_of_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with sqlite3.connect("clinic.db") as opened:
-        opened.executescript("create table p (age int, y int); insert into p values (40, 0), (60, 1);")
+        opened.executescript(
+            "create table p (age int, y int); insert into p values (40, 0), (60, 1);"
+        )
     assert init.main(["new", "--yes", "--quiet", "--table", "a=sqlite:///clinic.db#p"]) == 0
     assert load_config("new/config.yaml").data.files == {"a": "sqlite:///clinic.db#p"}
 
@@ -62,7 +81,9 @@ def test_questions_are_asked_on_a_terminal(tmp_path: Path, monkeypatch: pytest.M
     assert (config.data.label, config.privacy.target_epsilon) == ("outcome", 2)
 
 
-def test_init_refuses_what_is_there_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_refuses_what_is_there_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/kept.txt").write_text("kept")

@@ -12,7 +12,9 @@ from homo_dp.keys import main
 from homo_dp.transport.keys import parse_public_line, read_key_pair
 
 
-def test_the_command_renews_accepts_and_revokes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_renews_accepts_and_revokes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def said(*arguments: str) -> str:
         assert main(arguments) == 0
         return capsys.readouterr().out.strip()
@@ -24,16 +26,27 @@ def test_the_command_renews_accepts_and_revokes(tmp_path: Path, capsys: pytest.C
     renewal = said("renew", f"{folder}/bank_a.key", "--quiet")
     line = said("accept", str(tmp_path / "bank_a.pub"), renewal, "--quiet")
     assert line == read_key_pair(tmp_path / "bank" / "bank_a.key").public.line != first
-    assert sorted(os.listdir(folder)) == ["bank_a.key", "bank_a.key.old-1", "bank_a.pub", "bank_a.pub.old-1"]
+    assert sorted(os.listdir(folder)) == [
+        "bank_a.key",
+        "bank_a.key.old-1",
+        "bank_a.pub",
+        "bank_a.pub.old-1",
+    ]
     assert stat.S_IMODE((tmp_path / "bank" / "bank_a.key.old-1").stat().st_mode) == 0o600
     for key in (first, f"{folder}/bank_a.pub"):
-        assert said("revoke", key, "--list", str(tmp_path / "revoked"), "--why", "lost") == str(tmp_path / "revoked")
+        assert said("revoke", key, "--list", str(tmp_path / "revoked"), "--why", "lost") == str(
+            tmp_path / "revoked"
+        )
     assert (tmp_path / "revoked").read_text().count("# lost\n") == 2
 
 
 def keys(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "homo_dp.keys", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "homo_dp.keys", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -19,7 +19,8 @@ def test_help_groups_the_commands_by_person(capsys: pytest.CaptureFixture[str]) 
     assert main.main(["--help"]) == 0
     shown = capsys.readouterr().out
     places = [
-        shown.index(word) for word in ("data scientist:", "train ", "party operator:", "budget ", "aggregator op")
+        shown.index(word)
+        for word in ("data scientist:", "train ", "party operator:", "budget ", "aggregator op")
     ]
     assert places == sorted(places)
 
@@ -34,9 +35,14 @@ def test_a_subcommand_is_the_command(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_a_command_is_called_what_the_user_typed(tmp_path: Path) -> None:
-    python, script = [sys.executable, "-m", "homo_dp.keys"], [sys.executable, "-m", "homo_dp.main", "keys"]
+    python, script = (
+        [sys.executable, "-m", "homo_dp.keys"],
+        [sys.executable, "-m", "homo_dp.main", "keys"],
+    )
     for typed, name in ((python, "python -m homo_dp.keys"), (script, "homo-dp keys")):
-        shown = subprocess.run([*typed, "new", "--help"], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            [*typed, "new", "--help"], capture_output=True, text=True, check=True
+        ).stdout
         assert shown.startswith(f"usage: {name} new ")
         done = subprocess.run([*typed, "nwe"], capture_output=True, text=True, cwd=tmp_path)
         assert done.stderr.startswith(f"{name}: error: ")
@@ -54,7 +60,9 @@ def test_no_help_of_the_script_speaks_of_modules(
     assert "python -m homo_dp" not in shown
 
 
-def test_an_unknown_command_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_one_line_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main.main(["trian"]) == 2
     shown = capsys.readouterr().err
     assert "did you mean train?" in shown
@@ -70,7 +78,10 @@ def test_completion_names_every_command(shell: str, capsys: pytest.CaptureFixtur
 
 def test_bash_completes_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     main.main(["completion", "bash"])
-    code = capsys.readouterr().out + '\nCOMP_WORDS=(homo-dp inf) COMP_CWORD=1; _homo_dp; echo "${COMPREPLY[*]}"'
+    code = (
+        capsys.readouterr().out
+        + '\nCOMP_WORDS=(homo-dp inf) COMP_CWORD=1; _homo_dp; echo "${COMPREPLY[*]}"'
+    )
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["infer"]
 

@@ -38,7 +38,10 @@ class Shell(CommandLine):
         return self.run(train.main, ["--params", *usual, *arguments])
 
     def infer(self, *arguments: str) -> Finished:
-        usual = ["--params", "modelFileName=out/model.safetensors,predictFileName=p.csv,indicatorFileName=i.json"]
+        usual = [
+            "--params",
+            "modelFileName=out/model.safetensors,predictFileName=p.csv,indicatorFileName=i.json",
+        ]
         return self.run(infer.main, [*usual, *arguments])
 
 
@@ -58,7 +61,9 @@ def table(path: str, rows: int, seed: int, kind: str) -> None:
             a, b = draw.normal(size=2)
             total = a + b
             grade = names[int(total > -0.7) + int(total > 0.7)]
-            label = {"grade": grade, "sign": "Yes" if total > 0 else "No", "sum": f"{total:.4f}"}[kind]
+            label = {"grade": grade, "sign": "Yes" if total > 0 else "No", "sum": f"{total:.4f}"}[
+                kind
+            ]
             writer.writerow([number, f"{a:.4f}", f"{b:.4f}", label])
 
 
@@ -87,7 +92,9 @@ def same_when_scored_again(shell: Shell, *arguments: str) -> list[dict[str, str]
     scored, after = rows_of("p.csv"), read("i.json")
     assert len(scored) == len(trained)
     for row, old in zip(scored, trained, strict=True):
-        assert row["pred_y"] == old["pred_y"] or float(row["pred_y"]) == pytest.approx(float(old["pred_y"]), abs=1e-4)
+        assert row["pred_y"] == old["pred_y"] or float(row["pred_y"]) == pytest.approx(
+            float(old["pred_y"]), abs=1e-4
+        )
         for name in (name for name in row if name.startswith(("prob_", "pred_prob"))):
             assert float(row[name]) == pytest.approx(float(old[name]), abs=1e-5)
     assert after.get("test_confusion_matrix") == before.get("test_confusion_matrix")
@@ -104,7 +111,16 @@ def test_several_classes(shell: Shell, model: str) -> None:
     assert done.code == 0, done.err
     indicators = read("out/indicator.json")
     for part in ("train", "test"):
-        for name in ("loss", "acc", "auc", "f1", "precision", "recall", "f1_weighted", "precision_weighted"):
+        for name in (
+            "loss",
+            "acc",
+            "auc",
+            "f1",
+            "precision",
+            "recall",
+            "f1_weighted",
+            "precision_weighted",
+        ):
             assert 0 <= indicators[f"{part}_{name}"] < 5, name
         assert list(indicators[f"{part}_per_class"]) == ["low", "middle", "high"]
     confusion = indicators["test_confusion_matrix"]
@@ -115,7 +131,9 @@ def test_several_classes(shell: Shell, model: str) -> None:
     for row in scored:
         chances = {name: float(row[f"prob_{name}"]) for name in ("low", "middle", "high")}
         assert math.isclose(sum(chances.values()), 1, abs_tol=1e-5)
-        assert (row["pred_y"], float(row["pred_prob"])) == max(chances.items(), key=lambda pair: pair[1])
+        assert (row["pred_y"], float(row["pred_prob"])) == max(
+            chances.items(), key=lambda pair: pair[1]
+        )
 
 
 def test_classes_that_are_words(shell: Shell) -> None:
@@ -125,7 +143,9 @@ def test_classes_that_are_words(shell: Shell) -> None:
     assert all((float(row["pred_prob"]) >= 0.5) == (row["pred_y"] == "Yes") for row in scored)
 
 
-@pytest.mark.parametrize("model", ["model.name=linear_regression", "model.name=mlp,model.task=regression"])
+@pytest.mark.parametrize(
+    "model", ["model.name=linear_regression", "model.name=mlp,model.task=regression"]
+)
 def test_numbers(shell: Shell, model: str) -> None:
     gentle = "privacy.noise_multiplier=0.3,train.learning_rate=0.05,train.rounds=10"
     done = shell.train(two_parties("sum"), "data.target_bounds=[-5, 5]", model, gentle)
@@ -160,7 +180,14 @@ def test_a_factory_model_is_fixed_trained_saved_and_needs_trust(shell: Shell) ->
     assert not Path("out").exists()
     done = shell.train(*arguments, "model.fix=true")
     assert done.code == 0, done.err
-    names = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}  # no running statistics: a GroupNorm
+    names = {
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+        "3.weight",
+        "3.bias",
+    }  # no running statistics: a GroupNorm
     assert set(load_file("out/model.safetensors")) == names
     refused = shell.infer("--data", "t.csv")
     assert (refused.code, len(refused.error_lines)) == (2, 1)
@@ -178,7 +205,9 @@ def test_a_model_that_is_not_fast_is_trained_and_the_reason_said_once(
         "def make(input_shape, outputs):\n"
         "    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.PReLU(), nn.Linear(4, outputs))\n"
     )
-    done = shell.train(two_parties("sign"), "data.classes=[No, Yes]", "model.factory=my_slow_model:make")
+    done = shell.train(
+        two_parties("sign"), "data.classes=[No, Yes]", "model.factory=my_slow_model:make"
+    )
     assert done.code == 0, done.err
     assert caplog.text.count("grad_sample_mode=hooks") == 1
     assert "1: PReLU has no fast gradient" in caplog.text
@@ -201,10 +230,18 @@ def idx(path: str, array: np.ndarray) -> None:
         file.write(header + array.tobytes())
 
 
-@pytest.mark.parametrize("model", ["model.name=cnn,model.channels=[4],model.layers=[]", "model.name=mlp"])
+@pytest.mark.parametrize(
+    "model", ["model.name=cnn,model.channels=[4],model.layers=[]", "model.name=mlp"]
+)
 def test_images_of_one_npz_by_its_party_array(shell: Shell, model: str) -> None:
     x, y = images(300, 1)
-    np.savez("all.npz", x=x, y=y, party=np.array(["north", "south", "west"] * 100), user=np.arange(300) % 50)
+    np.savez(
+        "all.npz",
+        x=x,
+        y=y,
+        party=np.array(["north", "south", "west"] * 100),
+        user=np.arange(300) % 50,
+    )
     done = shell.train("data.files=all.npz,data.party_column=party", model, "train.learning_rate=1")
     assert done.code == 0, done.err
     assert set(read("out/indicator.json")["privacy"]["parties"]) == {"north", "south", "west"}
@@ -222,7 +259,9 @@ def test_images_of_idx_files(shell: Shell) -> None:
         idx(f"{party}-images-idx3-ubyte{ending}", x)
         idx(f"{party}-labels-idx1-ubyte{ending}", y)
     files = "data.files.a=a-images-idx3-ubyte,data.files.b=b-images-idx3-ubyte.gz,data.test_file=t-images-idx3-ubyte.gz"
-    done = shell.train(files, "model.name=cnn,model.channels=[4],model.layers=[],train.learning_rate=1")
+    done = shell.train(
+        files, "model.name=cnn,model.channels=[4],model.layers=[],train.learning_rate=1"
+    )
     assert done.code == 0, done.err
     scored = same_when_scored_again(shell, "--data", "t-images-idx3-ubyte.gz")
     assert list(scored[0]) == ["id", "y", "pred_prob", "pred_y"]
@@ -239,7 +278,9 @@ def simulate(recipe: str | None, **overrides: Any) -> Simulation:
 def accuracy(simulation: Simulation) -> float:
     outcome = simulation.run()
     outcome.load_weights()
-    found = round_metrics(outcome.model.module, outcome.model.task, simulation.test_tables)["test_acc"]
+    found = round_metrics(outcome.model.module, outcome.model.task, simulation.test_tables)[
+        "test_acc"
+    ]
     return found or 0.0
 
 
@@ -270,7 +311,13 @@ def test_a_physical_batch_changes_neither_weights_nor_epsilon(model: str) -> Non
             "privacy.delta": 1e-4,
         }
         shape = {"model.channels": [4], "model.layers": []} if model == "cnn" else {}
-        keys |= {"data.embedded": "digits", "model.name": model, **shape, "train.rounds": 2, "train.batch_size": 100}
+        keys |= {
+            "data.embedded": "digits",
+            "model.name": model,
+            **shape,
+            "train.rounds": 2,
+            "train.batch_size": 100,
+        }
         outcome = simulate(None, **{**keys, "train.physical_batch_size": size}).run()
         return outcome.weights, outcome.statement["parties"]["party_1"]["epsilon_pld"]
 
@@ -290,10 +337,14 @@ def test_a_device_that_is_not_there_is_one_line(shell: Shell) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("mechanism", ["dp_sgd", "none"])
 def test_training_on_cuda(mechanism: str) -> None:
-    simulation = simulate(None, **{"train.rounds": 5, "train.device": "cuda", "privacy.mechanism": mechanism})
+    simulation = simulate(
+        None, **{"train.rounds": 5, "train.device": "cuda", "privacy.mechanism": mechanism}
+    )
     fits = [party.fit for party in simulation.parties.values()]
     assert {fit.features.device.type for fit in fits} == {"cuda"}
-    assert {parameter.device.type for fit in fits for parameter in fit.model.parameters()} == {"cuda"}
+    assert {parameter.device.type for fit in fits for parameter in fit.model.parameters()} == {
+        "cuda"
+    }
     assert accuracy(simulation) > 0.75
 
 
@@ -314,7 +365,9 @@ def test_recipes_on_digits(recipe: str, overrides: dict[str, Any], least: float)
 
 @pytest.mark.parametrize("name", ["homo_lr", "homo_softmax", "homo_nn", "homo_cnn"])
 def test_pipelines_train_their_recipe(name: str, shell: Shell) -> None:
-    spec = importlib.util.spec_from_file_location(f"pipeline_{name}", ROOT / "pipelines" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"pipeline_{name}", ROOT / "pipelines" / f"{name}.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     pipeline = importlib.util.module_from_spec(spec)
@@ -347,16 +400,24 @@ def test_a_primihub_task_file_trains(shell: Shell) -> None:
         "print_metrics": True,
     }
     roles = {"server": "Alice", "client": ["Bob", "Charlie"]}
-    parts = {name: {"data_set": f"{name}_train", "model_path": f"{name}.pkl"} for name in roles["client"]}
+    parts = {
+        name: {"data_set": f"{name}_train", "model_path": f"{name}.pkl"} for name in roles["client"]
+    }
     task = {"component_params": {"roles": roles, "common_params": common, "role_params": parts}}
     Path("task.json").write_text(json.dumps(task))
-    Path("columns.yaml").write_text("data: {columns: {a: {bounds: [-3, 3]}, b: {bounds: [-3, 3]}}}\n")
+    Path("columns.yaml").write_text(
+        "data: {columns: {a: {bounds: [-3, 3]}, b: {bounds: [-3, 3]}}}\n"
+    )
     table("bob.csv", 150, 1, "grade")
     table("charlie.csv", 150, 2, "grade")
     asked = run_command(train.main, ["--config", "task.json"], shell.monkeypatch, shell.capsys)
     assert (asked.code, len(asked.error_lines)) == (2, 1)
     assert "--params data.files.Bob=FILE,data.files.Charlie=FILE" in asked.err
-    files = ["data.files.Bob=bob.csv,data.files.Charlie=charlie.csv", GRADES, "tracking.enabled=false"]
+    files = [
+        "data.files.Bob=bob.csv,data.files.Charlie=charlie.csv",
+        GRADES,
+        "tracking.enabled=false",
+    ]
     arguments = ["--config", "task.json", "--config", "columns.yaml", "--params", *files]
     done = run_command(train.main, arguments, shell.monkeypatch, shell.capsys)
     assert done.code == 0, done.err

@@ -38,15 +38,41 @@ from tests.sentinels import Fact, facts_in, facts_of, found_in, spooled, value_i
 VALUE = 0.7135791357913579  # of a feature, in rows of each party
 DECLARED = 250
 TABLES = {"a": 211, "b": 223}
-TRUSTED = ("bits", "replies", "clip_norm")  # of users, where the config trusts the aggregator with the noise
+TRUSTED = (
+    "bits",
+    "replies",
+    "clip_norm",
+)  # of users, where the config trusts the aggregator with the noise
 OTHERS = {"a": 31, "b": 224}  # one row more, and many fewer
 CONF = Path(__file__).parents[1] / "conf"
 FROM_CONF = (
-    *("auto", "dp_fedavg", "dp_fedavg_adaptive", "dp_fedavg_secure", "homo_cnn_dpsgd", "homo_lr_dpsgd"),
-    *("homo_lr_plain", "homo_lr_secure", "homo_nn_dpsgd", "homo_softmax_dpsgd", "nbafl", "primihub_homo_lr"),
+    *(
+        "auto",
+        "dp_fedavg",
+        "dp_fedavg_adaptive",
+        "dp_fedavg_secure",
+        "homo_cnn_dpsgd",
+        "homo_lr_dpsgd",
+    ),
+    *(
+        "homo_lr_plain",
+        "homo_lr_secure",
+        "homo_nn_dpsgd",
+        "homo_softmax_dpsgd",
+        "nbafl",
+        "primihub_homo_lr",
+    ),
 )
-BETWEEN_PROCESSES = ("federation", "federation_secure", "party_")  # as clusters, with the same mechanisms
-OVERLAYS = ("primihub_binclass", "primihub_multiclass", "primihub_regression")  # descriptions of columns alone
+BETWEEN_PROCESSES = (
+    "federation",
+    "federation_secure",
+    "party_",
+)  # as clusters, with the same mechanisms
+OVERLAYS = (
+    "primihub_binclass",
+    "primihub_multiclass",
+    "primihub_regression",
+)  # descriptions of columns alone
 MORE: dict[str, dict[str, Any]] = {
     "metrics": {"metrics": {"release": "noised", "every": 1}},
     "metrics of parties": {"metrics": {"release": "noised", "per_party": True}},
@@ -56,11 +82,16 @@ MORE: dict[str, dict[str, Any]] = {
         "train": {"local_steps": None},
         "metrics": {"release": "noised"},
     },
-    "regression": {"model": {"name": "linear_regression"}, "data": {"target_bounds": [0, 1], "classes": None}},
+    "regression": {
+        "model": {"name": "linear_regression"},
+        "data": {"target_bounds": [0, 1], "classes": None},
+    },
     "statistics": {
         "privacy": {"mechanism": "statistics"},
         "train": {"local_steps": None},
-        "statistics": {"ask": "rows,classes,means,variances,histograms,second_moments,missing,quantiles"},
+        "statistics": {
+            "ask": "rows,classes,means,variances,histograms,second_moments,missing,quantiles"
+        },
     },
 }
 RECIPES = (*FROM_CONF, *MORE)
@@ -77,7 +108,11 @@ def _table(kind: str, rows: int, seed: int) -> pd.DataFrame:
     width, high = (64, 16.0) if kind == "digits" else (4, 1.0)
     frame = pd.DataFrame({f"x{i}": rng.uniform(0, high, rows) for i in range(width)})
     frame.loc[frame.index % 7 == 3, "x1"] = VALUE
-    frame["y"] = rng.integers(0, 10, rows) if kind == "digits" else (rng.uniform(size=rows) < 0.31).astype(int)
+    frame["y"] = (
+        rng.integers(0, 10, rows)
+        if kind == "digits"
+        else (rng.uniform(size=rows) < 0.31).astype(int)
+    )
     if kind == "users":
         frame["u"] = [f"u{seed}-{row // 5}" for row in range(rows)]
     return frame
@@ -85,16 +120,26 @@ def _table(kind: str, rows: int, seed: int) -> pd.DataFrame:
 
 def _data(kind: str, rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
     """Tables with sentinels, and what is publicly said of them."""
-    frames = {name: _table(kind, count, number) for number, (name, count) in enumerate(rows.items())}
+    frames = {
+        name: _table(kind, count, number) for number, (name, count) in enumerate(rows.items())
+    }
     high = 16 if kind == "digits" else 1
     columns = {f"x{i}": {"bounds": [0, high]} for i in range(64 if kind == "digits" else 4)}
-    data: dict[str, Any] = {"columns": columns, "label": "y", "test_fraction": 0.2, "classes": [0, 1]}
+    data: dict[str, Any] = {
+        "columns": columns,
+        "label": "y",
+        "test_fraction": 0.2,
+        "classes": [0, 1],
+    }
     if kind == "users":
         pd.concat(frames.values()).to_csv(folder / "all.csv", index=False)
         return data | {"files": str(folder / "all.csv"), "user_column": "u"}
     for name, frame in frames.items():
         frame.to_csv(folder / f"{name}.csv", index=False)
-    data |= {"files": {name: str(folder / f"{name}.csv") for name in frames}, "rows": dict.fromkeys(frames, DECLARED)}
+    data |= {
+        "files": {name: str(folder / f"{name}.csv") for name in frames},
+        "rows": dict.fromkeys(frames, DECLARED),
+    }
     images = {"classes": list(range(10)), "image": {"shape": [1, 8, 8]}}
     return data | (images if kind == "digits" else {})
 
@@ -102,7 +147,10 @@ def _data(kind: str, rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
 def _config(recipe: str, rows: Mapping[str, int], folder: Path) -> Config:
     """A recipe as it stands in ``conf/``, with two rounds, tables with sentinels and a store on another machine."""
     folder.mkdir(parents=True, exist_ok=True)
-    tree: dict[str, Any] = {"train": {"local_steps": 2, "batch_size": 50}, "privacy": {"target_epsilon": 4.0}}
+    tree: dict[str, Any] = {
+        "train": {"local_steps": 2, "batch_size": 50},
+        "privacy": {"target_epsilon": 4.0},
+    }
     if recipe in FROM_CONF:
         tree = parse_yaml((CONF / f"{recipe}.yaml").read_text())
     more = MORE.get(recipe, {})
@@ -114,8 +162,12 @@ def _config(recipe: str, rows: Mapping[str, int], folder: Path) -> Config:
     for section in ("train", "privacy", "model", "metrics", "statistics"):
         tree[section] = {**tree.get(section, {}), **more.get(section, {})}
     if tree["train"] or recipe != "auto":
-        tree["train"] = {name: value for name, value in tree["train"].items() if value is not None} | {"rounds": 2}
-    tree["data"] = {name: value for name, value in (data | more.get("data", {})).items() if value is not None}
+        tree["train"] = {
+            name: value for name, value in tree["train"].items() if value is not None
+        } | {"rounds": 2}
+    tree["data"] = {
+        name: value for name, value in (data | more.get("data", {})).items() if value is not None
+    }
     tree["privacy"]["ledger"] = str(folder / "ledger.sqlite")
     tree["tracking"] = {"uri": "http://127.0.0.1:9", "plots": False}
     names = {"predict": "predict.csv", "indicator": "indicator.json", "model": "model.safetensors"}
@@ -139,7 +191,9 @@ class Left:
         for message in self.messages:
             if message.recipient == AGGREGATOR:
                 tensors = [tensor.numpy() for tensor in message.tensors.values()]
-                found += [f"tensor of {message.kind}" for tensor in tensors if value_in(tensor, VALUE)]
+                found += [
+                    f"tensor of {message.kind}" for tensor in tensors if value_in(tensor, VALUE)
+                ]
                 facts = facts_of(dict(message.info), f"message.{message.kind}")
                 found += found_in(facts, self.counts, [VALUE], known)
         found += found_in((("log", line) for line in self.lines), self.counts, [VALUE], known)
@@ -156,7 +210,9 @@ def _counts(config: Config) -> list[int]:
         found += [len(data.train), len(data.train) + (0 if data.test is None else len(data.test))]
         if not labels.is_floating_point():
             found += [int((labels == each).sum()) for each in (0, 1)]
-    return sorted({*found, *([] if federation.users is None else [federation.users])} - set(range(61)))
+    return sorted(
+        {*found, *([] if federation.users is None else [federation.users])} - set(range(61))
+    )
 
 
 def _run(config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Left:
@@ -172,7 +228,9 @@ def _run(config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     caplog.clear()
     with monkeypatch.context() as patched:
         patched.setattr(MemoryHub, "post", keep)
-        patched.setattr(RunLog, "_start", lambda log, folder: None)  # nothing is sent: it stays where it is kept
+        patched.setattr(
+            RunLog, "_start", lambda log, folder: None
+        )  # nothing is sent: it stays where it is kept
         with caplog.at_level(logging.DEBUG, "homo_dp"):
             screen = Screen(quiet=True, as_json=False)
             try:
@@ -197,7 +255,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
 
 @pytest.fixture
 def left_of(
-    runs: dict[str, Left], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    runs: dict[str, Left],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> Callable[[str], Left]:
     def look(recipe: str) -> Left:
         if recipe not in runs:
@@ -211,7 +272,11 @@ def left_of(
 def test_no_sentinel_leaves_a_party(left_of: Callable[[str], Left], recipe: str) -> None:
     left = left_of(recipe)
     assert any(message.recipient == AGGREGATOR for message in left.messages)
-    assert {path.split(".")[1] for path, _ in left.told if path.startswith("mlflow.")} >= {"run", "params", "end"}
+    assert {path.split(".")[1] for path, _ in left.told if path.startswith("mlflow.")} >= {
+        "run",
+        "params",
+        "end",
+    }
     assert left.counts
     assert left.leaks() == []
 
@@ -220,9 +285,23 @@ def _skeleton(message: Message) -> tuple[Any, ...]:
     """All of a message that is not the noisy numbers themselves."""
     head = message.info.get("ledger_head")
     count = head.get("count") if isinstance(head, dict) else None
-    info = {key: value for key, value in message.info.items() if key not in ("ledger_head", "plan", *TRUSTED)}
-    shapes = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in message.tensors.items()}
-    return message.kind, message.round, message.sender, message.recipient, str(info), count, str(sorted(shapes.items()))
+    info = {
+        key: value
+        for key, value in message.info.items()
+        if key not in ("ledger_head", "plan", *TRUSTED)
+    }
+    shapes = {
+        name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in message.tensors.items()
+    }
+    return (
+        message.kind,
+        message.round,
+        message.sender,
+        message.recipient,
+        str(info),
+        count,
+        str(sorted(shapes.items())),
+    )
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -234,7 +313,9 @@ def test_tables_that_differ_by_rows_give_the_same_messages(
     recipe: str,
 ) -> None:
     other = _run(_config(recipe, OTHERS, tmp_path / "other"), monkeypatch, caplog)
-    assert [_skeleton(message) for message in other.messages] == [_skeleton(each) for each in left_of(recipe).messages]
+    assert [_skeleton(message) for message in other.messages] == [
+        _skeleton(each) for each in left_of(recipe).messages
+    ]
 
 
 PLANTED = "homo_lr_dpsgd"
@@ -246,13 +327,25 @@ def _look(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 @pytest.mark.parametrize(
     "leak",
-    ["a count in a message", "a value in a tensor", "a line of the log", "a metric", "a tag", "a parameter", "a file"],
+    [
+        "a count in a message",
+        "a value in a tensor",
+        "a line of the log",
+        "a metric",
+        "a tag",
+        "a parameter",
+        "a file",
+    ],
 )
 def test_a_planted_leak_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, leak: str
 ) -> None:
     """The look itself can fail: each way out, with one number too many."""
-    publish, finish, log_round = PartyMessages.publish, MlflowTracker.finish, MlflowTracker.log_round
+    publish, finish, log_round = (
+        PartyMessages.publish,
+        MlflowTracker.finish,
+        MlflowTracker.log_round,
+    )
 
     def message(self: PartyMessages, answer: Message, releases: Any) -> None:
         tensors = dict(answer.tensors)
@@ -264,7 +357,9 @@ def test_a_planted_leak_is_found(
             logging.getLogger("homo_dp.federation").info("fitted %d rows", 211)
         publish(self, replace(answer, tensors=tensors), releases)
 
-    def end(self: MlflowTracker, status: str, files: Any, tags: Any, metrics: Any = None) -> str | None:
+    def end(
+        self: MlflowTracker, status: str, files: Any, tags: Any, metrics: Any = None
+    ) -> str | None:
         folder = Path(self._log.unsent).parent
         if leak == "a tag":
             tags = {**tags, "note": "of 211 rows"}
@@ -276,11 +371,17 @@ def test_a_planted_leak_is_found(
         return finish(self, status, files, tags, metrics)
 
     def told(self: MlflowTracker, number: int, metrics: Any, parties: Any) -> None:
-        log_round(self, number, {**metrics, "rows": 211.0} if leak == "a metric" else metrics, parties)
+        log_round(
+            self, number, {**metrics, "rows": 211.0} if leak == "a metric" else metrics, parties
+        )
 
     join = PartyMessages.join
-    if leak == "a count in a message":  # where one may stand that is declared: all others are refused when it is built
-        monkeypatch.setattr(PartyMessages, "join", lambda self, number, rows: join(self, number, 211))
+    if (
+        leak == "a count in a message"
+    ):  # where one may stand that is declared: all others are refused when it is built
+        monkeypatch.setattr(
+            PartyMessages, "join", lambda self, number, rows: join(self, number, 211)
+        )
     monkeypatch.setattr(PartyMessages, "publish", message)
     monkeypatch.setattr(MlflowTracker, "finish", end)
     monkeypatch.setattr(MlflowTracker, "log_round", told)
@@ -298,10 +399,16 @@ def test_a_planted_leak_is_found(
 
 
 def test_a_planted_dependence_of_messages_on_rows_is_found(
-    left_of: Callable[[str], Left], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    left_of: Callable[[str], Left],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A party that refuses where it has few rows gives itself away by that alone."""
-    expected, publish = [_skeleton(each) for each in left_of(PLANTED).messages], PartyMessages.publish
+    expected, publish = (
+        [_skeleton(each) for each in left_of(PLANTED).messages],
+        PartyMessages.publish,
+    )
 
     def message(self: PartyMessages, answer: Message, releases: Any) -> None:
         if self.name == "a":
@@ -345,7 +452,19 @@ def test_an_error_that_quotes_rows_stays_with_the_party(
 
 def test_the_look_finds_a_count_that_leaves() -> None:
     """The check itself can fail: a message that carries a count is found, and nothing else is."""
-    told = facts_of({"rows": 211, "released_rows": 223.0, "text": "at 223.5, aa223bb, 1.223", "hash": "+223/" * 8})
+    told = facts_of(
+        {
+            "rows": 211,
+            "released_rows": 223.0,
+            "text": "at 223.5, aa223bb, 1.223",
+            "hash": "+223/" * 8,
+        }
+    )
     assert found_in(told, [211, 223]) == [".rows: 211"]
-    for leak in ({"rows": 223.0}, {"said": "party_1 (223 rows)"}, {"facts": '{"n": 223}'}, {"n": {"223": 1}}):
+    for leak in (
+        {"rows": 223.0},
+        {"said": "party_1 (223 rows)"},
+        {"facts": '{"n": 223}'},
+        {"n": {"223": 1}},
+    ):
         assert len(found_in(facts_of(leak), [211, 223])) == 1, leak

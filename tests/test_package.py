@@ -19,7 +19,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheel and sdist, built from a copy of what git knows, so that no stray file of the checkout gets in."""
     folder = tmp_path_factory.mktemp("package")
     source, dist = folder / "source", folder / "dist"
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
     for name in (each.decode() for each in names if each):
         if name.startswith(("homo_dp/", "conf/", "data/")) or "/" not in name:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,10 @@ def test_the_wheel_carries_types_recipes_and_licence(built: Path) -> None:
         names = opened.namelist()
         text = next(opened.read(name).decode() for name in names if name.endswith("/METADATA"))
     assert "homo_dp/py.typed" in names
-    here = {str(path.relative_to(ROOT)) for path in ROOT.glob("homo_dp/tracking/report/templates/*.html")}
+    here = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.glob("homo_dp/tracking/report/templates/*.html")
+    }
     assert here
     assert here <= set(names)
     assert any(name.endswith("share/homo_dp/conf/homo_lr_dpsgd.yaml") for name in names)
@@ -60,15 +65,31 @@ def test_the_installed_command_trains_outside_of_the_checkout(built: Path, tmp_p
     """In a new environment that sees the packages of this one, but has its own homo_dp."""
     (wheel,) = built.glob("*.whl")
     place = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, capture_output=True
+    )
     packages = next((place / "lib").glob("python*")) / "site-packages"
     seen = [path for path in sys.path if path.endswith("site-packages") and Path(path).is_dir()]
     (packages / "seen.pth").write_text("\n".join(seen) + "\n")
     python = str(place / "bin" / "python")
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--ignore-installed", str(wheel)]
+    install = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--ignore-installed",
+        str(wheel),
+    ]
     done = subprocess.run(install, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     where = subprocess.run(
         [python, "-c", "import homo_dp; print(homo_dp.__file__)"],
         cwd=tmp_path,
@@ -78,11 +99,22 @@ def test_the_installed_command_trains_outside_of_the_checkout(built: Path, tmp_p
     )
     assert Path(where.stdout.strip()).is_relative_to(place), where.stderr
     params = "train.rounds=2,tracking.enabled=false"
-    command = [str(place / "bin" / "homo-dp"), "train", "--config", "homo_lr_dpsgd", "--params", params]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean)
+    command = [
+        str(place / "bin" / "homo-dp"),
+        "train",
+        "--config",
+        "homo_lr_dpsgd",
+        "--params",
+        params,
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "out" / "model.safetensors").is_file()
     command = [str(place / "bin" / "homo-dp"), "report", "out", "-o", "report.html"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=clean
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Privacy report" in (tmp_path / "report.html").read_text(encoding="utf-8")

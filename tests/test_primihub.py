@@ -42,16 +42,35 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "test_homo_lr": "guest",
     }
     entries["binclass_hfl_train_client2"] = "guest"
-    lines = [f"  - {{description: {name}, model: csv, source: {file}.csv}}" for name, file in entries.items()]
+    lines = [
+        f"  - {{description: {name}, model: csv, source: {file}.csv}}"
+        for name, file in entries.items()
+    ]
     (tmp_path / "node1.yaml").write_text("\n".join(["version: 1.0", "datasets:", *lines]))
     return tmp_path
 
 
 def task(process: str = "train") -> dict[str, object]:
     """PrimiHub's example/FL/logistic_regression, as it is there."""
-    common = {"model": "HFL_logistic_regression", "process": process, "task_name": "HFL_logistic_regression_binclass"}
-    training = {"method": "DPSGD", "delta": 1e-3, "l2_norm_clip": 1.0, "noise_multiplier": 2.0, "secure_mode": True}
-    training |= {"learning_rate": "optimal", "alpha": 0.0001, "batch_size": 100, "global_epoch": 10, "local_epoch": 1}
+    common = {
+        "model": "HFL_logistic_regression",
+        "process": process,
+        "task_name": "HFL_logistic_regression_binclass",
+    }
+    training = {
+        "method": "DPSGD",
+        "delta": 1e-3,
+        "l2_norm_clip": 1.0,
+        "noise_multiplier": 2.0,
+        "secure_mode": True,
+    }
+    training |= {
+        "learning_rate": "optimal",
+        "alpha": 0.0001,
+        "batch_size": 100,
+        "global_epoch": 10,
+        "local_epoch": 1,
+    }
     paths = {
         name: {
             "data_set": f"binclass_hfl_train_client{at}",
@@ -62,7 +81,9 @@ def task(process: str = "train") -> dict[str, object]:
         for at, name in ((1, "Bob"), (2, "Charlie"))
     }
     parties = list(paths) if process == "train" else "Bob"
-    server = {"Alice": {"data_set": "fl_fake_data", "metric_path": "data/result/server_metrics.json"}}
+    server = {
+        "Alice": {"data_set": "fl_fake_data", "metric_path": "data/result/server_metrics.json"}
+    }
     return {
         "party_info": {"task_manager": "127.0.0.1:50050"},
         "component_params": {
@@ -80,16 +101,31 @@ def written(path: str) -> list[list[str]]:
 
 def test_the_older_line_trains_and_then_scores_with_nothing_else_at_hand() -> None:
     line = ["primihub-cli", "--task_type=0", "--task_lang=python", "--server=127.0.0.1:50050"]
-    assert main([*line, "--task_code=primihub/FL/homo_lr_dpsgd.py", f"--params={OUTPUTS}", *QUICK]) == 0
+    assert (
+        main([*line, "--task_code=primihub/FL/homo_lr_dpsgd.py", f"--params={OUTPUTS}", *QUICK])
+        == 0
+    )
     statement = json.loads(Path("o/i.json").read_text())["privacy"]
     assert statement["delta"] == 1e-3
     assert [party["noise_multiplier"] for party in statement["parties"].values()] == [2.0, 2.0]
     code = "--task_code=primihub/FL/homo_lr_infer.py"
-    assert main([*line, code, "--params=modelFileName:STRING:0:o/m,predictFileName:STRING:0:o/s.csv", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                *line,
+                code,
+                "--params=modelFileName:STRING:0:o/m,predictFileName:STRING:0:o/s.csv",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert written("o/s.csv")[0][-2:] == ["pred_prob", "pred_y"]
 
 
-def test_a_task_in_python_is_read_with_its_roles_and_never_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_in_python_is_read_with_its_roles_and_never_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("homo_lr_dpsgd.py").write_text(CODE)
     line = ["--task_lang=python", "--task_code=homo_lr_dpsgd.py", "--registry", "node1.yaml"]
     assert main([*line, "--dry-run", "--json"]) == 0
@@ -98,21 +134,34 @@ def test_a_task_in_python_is_read_with_its_roles_and_never_run(capsys: pytest.Ca
     Path("homo_lr_infer.py").write_text("infer_data = ['test_homo_lr']\n")
     assert main([*line, f"--params={OUTPUTS}", *QUICK]) == 0
     line[1] = "--task_code=homo_lr_infer.py"
-    assert main([*line, "--params=modelFileName:STRING:0:o/m,predictFileName:STRING:0:o/s.csv", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                *line,
+                "--params=modelFileName:STRING:0:o/m,predictFileName:STRING:0:o/s.csv",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert len(written("o/s.csv")) == len(written("guest.csv"))
 
 
 def test_a_task_file_gives_each_client_its_files_and_predicts_with_them() -> None:
     Path("t.json").write_text(json.dumps(task()))
     assert main(["--task_config_file=t.json", "--registry", "node1.yaml", *QUICK]) == 0
-    assert json.loads(Path("data/result/server_metrics.json").read_text())["privacy"]["parties"].keys() == {
+    assert json.loads(Path("data/result/server_metrics.json").read_text())["privacy"][
+        "parties"
+    ].keys() == {
         "Bob",
         "Charlie",
     }
     own = json.loads(Path("data/result/Bob_metrics.json").read_text())
     assert list(own["privacy"]["parties"]) == ["Bob"]
     assert {"train_acc", "test_acc"} <= set(own["local_only"])
-    assert len(written("data/result/Bob_predict.csv")) < len(written("host.csv")) / 2  # its own test rows
+    assert (
+        len(written("data/result/Bob_predict.csv")) < len(written("host.csv")) / 2
+    )  # its own test rows
     model = Path("data/result/Charlie_model.pkl").read_bytes()
     assert model == Path("data/result/Bob_model.pkl").read_bytes()
     assert not model.startswith(b"\x80")  # no pickle

@@ -8,7 +8,9 @@ from homo_dp.core.errors import InputError
 from homo_dp.report import main
 
 
-def test_what_is_not_a_run_is_refused_and_no_store_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_run_is_refused_and_no_store_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     for arguments in (["empty"], ["nowhere", "--uri", "sqlite:///none.db"]):

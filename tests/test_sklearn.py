@@ -70,13 +70,17 @@ def test_bounds_of_another_form_are_refused_in_a_line() -> None:
 
 def test_what_leaks_is_read_off_the_rows_where_that_is_allowed() -> None:
     X, y = rows(100)
-    model = PrivateMLPClassifier(epsilon=8, bounds=None, ledger=None, rounds=1, allow_leaks=True).fit(3 * X, y)
+    model = PrivateMLPClassifier(
+        epsilon=8, bounds=None, ledger=None, rounds=1, allow_leaks=True
+    ).fit(3 * X, y)
     assert list(model.classes_) == ["high", "low"]
     with pytest.raises(InputError, match="list every class"):
         PrivateMLPClassifier(classes=["low", "other"], ledger=None).fit(X, y)
 
 
-def test_one_party_can_be_named_and_no_setting_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_party_can_be_named_and_no_setting_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     X = np.random.default_rng(0).uniform(-1, 1, (60, 2))
     model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=1)
     fitted = model.fit(X, (X[:, 0] > 0).astype(int), parties="clinic")
@@ -88,25 +92,37 @@ def test_one_party_can_be_named_and_no_setting_is_asked_for(caplog: pytest.LogCa
 def test_bounds_that_clip_most_of_a_column_are_told() -> None:
     X = np.random.default_rng(0).uniform(0, 120, (60, 2))
     model = PrivateLogisticRegression(epsilon=8, classes=[0, 1], ledger=None, rounds=1)
-    with pytest.warns(UserWarning, match=r"bounds=\(-1, 1\): \d+% of column 0 and 1 more lie outside") as told:
+    with pytest.warns(
+        UserWarning, match=r"bounds=\(-1, 1\): \d+% of column 0 and 1 more lie outside"
+    ) as told:
         model.fit(X, (X[:, 0] > 60).astype(int))
-    (ours,) = [each for each in told if "lie outside" in str(each.message)]  # torch may warn as well
+    (ours,) = [
+        each for each in told if "lie outside" in str(each.message)
+    ]  # torch may warn as well
     assert ours.filename == __file__
 
 
 def test_a_regression_answers_in_its_own_units() -> None:
     X, _ = rows()
     y = 50 + 20 * X[:, 0]
-    fitted = PrivateLinearRegression(epsilon=20, target_bounds=(0, 100), ledger=None, rounds=20).fit(X, y)
+    fitted = PrivateLinearRegression(
+        epsilon=20, target_bounds=(0, 100), ledger=None, rounds=20
+    ).fit(X, y)
     assert fitted.score(X, y) > 0.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [PrivateLogisticRegression, PrivateLinearRegression, PrivateMLPClassifier])
+@pytest.mark.parametrize(
+    "kind", [PrivateLogisticRegression, PrivateLinearRegression, PrivateMLPClassifier]
+)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks_pass_but_for_the_documented_ones(kind: Any) -> None:
     estimator = kind(epsilon=50, ledger=None, allow_leaks=True, rounds=1)
-    found = check_estimator(estimator, on_fail=None, on_skip=None, expected_failed_checks=EXCEPTIONS)
-    failed = [(check["check_name"], check["exception"]) for check in found if check["status"] == "failed"]
+    found = check_estimator(
+        estimator, on_fail=None, on_skip=None, expected_failed_checks=EXCEPTIONS
+    )
+    failed = [
+        (check["check_name"], check["exception"]) for check in found if check["status"] == "failed"
+    ]
     assert failed == []
     assert sum(check["status"] == "passed" for check in found) > 30

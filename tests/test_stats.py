@@ -13,14 +13,26 @@ def test_the_command_writes_numbers_pictures_and_says_what_it_cost(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     params = "privacy.target_epsilon=1,tracking.enabled=false"
-    ask = ["--ask", "rows,histograms,quantiles", "--columns", "mean radius", "--json", "--params", params]
+    ask = [
+        "--ask",
+        "rows,histograms,quantiles",
+        "--columns",
+        "mean radius",
+        "--json",
+        "--params",
+        params,
+    ]
     assert main(ask) == 0
     printed = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "out" / "indicator_statistics.json").read_text())
     assert printed["questions"] == written["questions"]
     assert printed["privacy"]["epsilon"] <= 1.0
     assert set(printed["questions"]) == {"rows", "histograms", "quantiles"}
-    assert (tmp_path / "out" / "indicator_histogram_mean_radius.png").read_bytes().startswith(b"\x89PNG")
+    assert (
+        (tmp_path / "out" / "indicator_histogram_mean_radius.png")
+        .read_bytes()
+        .startswith(b"\x89PNG")
+    )
     assert "histogram" in " ".join(printed["files"])
 
 

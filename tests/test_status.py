@@ -9,12 +9,24 @@ from homo_dp import status
 from homo_dp.runs.approval import ROWS_TOLD
 
 
-def test_the_page_escapes_what_others_wrote_and_keeps_an_undeclared_row_count_out(tmp_path: Path) -> None:
+def test_the_page_escapes_what_others_wrote_and_keeps_an_undeclared_row_count_out(
+    tmp_path: Path,
+) -> None:
     event = {"time": "2027-01-01T00:00:00Z", "event": "<script>alert(1)</script>"}
     asked = {"given_away": {ROWS_TOLD: "no", "rows": 98765, "releases": "<b>update</b>"}}
-    run = {"run": "loans", "state": "running", "round": 1, "rounds": 2, "replied": {}, "missing": [], "epsilon": None}
+    run = {
+        "run": "loans",
+        "state": "running",
+        "round": 1,
+        "rounds": 2,
+        "replied": {},
+        "missing": [],
+        "epsilon": None,
+    }
     found: dict[str, Any] = {"side": "party", "name": "party_1", "asked": "now", "budget": None}
-    found |= {"runs": [run | {"waits_for_approval": asked, "last_event": event, "last_error": event}]}
+    found |= {
+        "runs": [run | {"waits_for_approval": asked, "last_event": event, "last_error": event}]
+    }
     text = status.page(found)
     assert "98765" not in text
     assert "<script>alert" not in text

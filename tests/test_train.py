@@ -76,7 +76,9 @@ def test_the_default_recipe_leaves_all_files(shell: Shell) -> None:
     assert all(set(party) >= PARTY_KEYS for party in privacy["parties"].values())
     rounds = indicators["rounds"]
     assert isinstance(rounds, list)
-    assert [set(row) >= {"round", "epsilon", "test_loss", "test_acc", "seconds"} for row in rounds] == [True] * 3
+    assert [
+        set(row) >= {"round", "epsilon", "test_loss", "test_acc", "seconds"} for row in rounds
+    ] == [True] * 3
     assert rounds[-1]["epsilon"] == privacy["epsilon"]
     local_only = indicators["local_only"]
     assert isinstance(local_only, list)
@@ -189,7 +191,10 @@ def test_a_dry_run_touches_nothing(shell: Shell, tmp_path: Path) -> None:
     assert done.code == 0
     assert "noise to signal" in done.out
     assert "refused" not in done.out
-    assert "would be refused: lifetime_epsilon=1" in shell.train("privacy.lifetime_epsilon=1", "--dry-run").out
+    assert (
+        "would be refused: lifetime_epsilon=1"
+        in shell.train("privacy.lifetime_epsilon=1", "--dry-run").out
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -229,23 +234,34 @@ def test_a_party_with_a_new_name_has_no_new_lifetime_budget(shell: Shell) -> Non
 
 def test_a_continued_model_says_that_epsilons_add(shell: Shell) -> None:
     shell.train("train.rounds=1")
-    done = shell.train("train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second")
+    done = shell.train(
+        "train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second"
+    )
     assert done.code == 0
     assert "adds to" in done.out
     first, second = (read_card(name).privacy for name in ("out/model.safetensors", "out/second"))
     together = f"together at most epsilon {first['epsilon'] + second['epsilon']:.4g} at delta 2e-05"
     assert together in second["statement"]
     assert together in done.out
-    assert read("out/indicator.json")["privacy"] == {key: value for key, value in second.items() if key != "data"}
+    assert read("out/indicator.json")["privacy"] == {
+        key: value for key, value in second.items() if key != "data"
+    }
 
 
 def test_a_model_without_privacy_is_not_made_private_by_continuing_it(shell: Shell) -> None:
     shell.train("train.rounds=1", "privacy.mechanism=none")
     before = Path("out/indicator.json").read_bytes()
-    continued = ["train.rounds=1", "train.init_from=out/model.safetensors", "modelFileName=out/second"]
+    continued = [
+        "train.rounds=1",
+        "train.init_from=out/model.safetensors",
+        "modelFileName=out/second",
+    ]
     refused = shell.train(*continued)
     assert refused.code == 2
-    assert "was trained without privacy on the same data (data.name=breast_cancer)" in refused.error_lines[-1]
+    assert (
+        "was trained without privacy on the same data (data.name=breast_cancer)"
+        in refused.error_lines[-1]
+    )
     assert Path("out/indicator.json").read_bytes() == before
     assert not Path("ledger.sqlite").exists() or not Ledger("ledger.sqlite").rows()
     assert shell.train(*continued, "privacy.not_private=true").code == 0
@@ -254,7 +270,9 @@ def test_a_model_without_privacy_is_not_made_private_by_continuing_it(shell: She
     assert other.code == 0
     assert "a model of other data (breast_cancer)" in other.out
     chain = ["train.init_from=out/second", "modelFileName=out/third", "train.rounds=1"]
-    assert shell.train(*chain).code == 2, "the rows of the first run are in the third model, whatever came between"
+    assert shell.train(*chain).code == 2, (
+        "the rows of the first run are in the third model, whatever came between"
+    )
 
 
 def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: Shell) -> None:
@@ -269,8 +287,16 @@ def test_declared_rows_decide_the_rate_and_others_are_said_to_be_public(shell: S
 
 
 def test_an_interrupted_run_keeps_what_it_has(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "homo_dp.train", "--params", "tracking.enabled=false,train.rounds=2000"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "homo_dp.train",
+        "--params",
+        "tracking.enabled=false,train.rounds=2000",
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stderr is not None
         shown = []
         for line in process.stderr:
@@ -298,7 +324,12 @@ def test_a_run_that_is_refused_does_not_say_that_it_replaces_anything(
     monkeypatch.chdir(tmp_path)
     Path("out").mkdir()
     Path("out/predict.csv").write_text("kept")
-    done = run_command(train.main, ["--params", "data.files.a=missing.csv,tracking.enabled=false"], monkeypatch, capsys)
+    done = run_command(
+        train.main,
+        ["--params", "data.files.a=missing.csv,tracking.enabled=false"],
+        monkeypatch,
+        capsys,
+    )
     assert done.code == 2
     assert "replaces" not in done.out + done.err
     quick = "train.rounds=1,train.local_steps=1,tracking.enabled=false"

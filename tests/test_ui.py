@@ -30,7 +30,10 @@ def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
 
 
 def test_it_starts_one_worker_without_jobs_and_names_the_first_view(
-    empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # undone afterwards
     monkeypatch.delenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION")
@@ -38,7 +41,9 @@ def test_it_starts_one_worker_without_jobs_and_names_the_first_view(
     store.write_bytes(empty_store.read_bytes())
     with sqlite3.connect(store) as database:
         database.execute("INSERT INTO experiments (experiment_id, name) VALUES (7, 'x')")
-        database.execute("INSERT INTO experiment_tags VALUES ('mlflow.sharedViewState.homo_dp', '{}', 7)")
+        database.execute(
+            "INSERT INTO experiment_tags VALUES ('mlflow.sharedViewState.homo_dp', '{}', 7)"
+        )
     database.close()
     command = started(monkeypatch, "--uri", f"sqlite:///{store}", "--port", "5555")
     assert command[-2:] == ["--workers", "1"]

@@ -14,7 +14,9 @@ from tests.commands import Finished, run_command
 
 COLUMNS = "data.columns={x: {bounds: [0, 10]}, c: {levels: [red, blue]}}"
 HEADER = "id,x,c,y"
-ROWS = [f"{number},{number % 10},{'red' if number % 2 else 'blue'},{number % 2}" for number in range(40)]
+ROWS = [
+    f"{number},{number % 10},{'red' if number % 2 else 'blue'},{number % 2}" for number in range(40)
+]
 
 
 def table(rows: list[str] | None = None, header: str = HEADER) -> str:
@@ -47,7 +49,9 @@ def read_only_folder(folder: Path) -> None:
 
 def bad_ledger(folder: Path) -> None:
     good(folder)
-    (folder / "ledger.sqlite").write_text("not a database, but long enough to be taken for one" * 20)
+    (folder / "ledger.sqlite").write_text(
+        "not a database, but long enough to be taken for one" * 20
+    )
 
 
 def old_output(folder: Path) -> None:
@@ -82,7 +86,13 @@ CASES: list[Case] = [
         "a.csv.gz",
     ),
     ("not parquet", write("nothing", "a.parquet"), ["data.files.a=a.parquet"], 2, "a.parquet"),
-    ("bounds reversed", good, ["data.columns={x: {bounds: [9, 1]}, c: {levels: [red, blue]}}"], 2, "low < high"),
+    (
+        "bounds reversed",
+        good,
+        ["data.columns={x: {bounds: [9, 1]}, c: {levels: [red, blue]}}"],
+        2,
+        "low < high",
+    ),
     ("no bounds", good, ["data.columns={c: {levels: [red, blue]}}"], 2, "homo_dp.data describe"),
     ("column to use is not there", good, ["data.use=[x, height]"], 2, "height"),
     ("unknown key", good, ["privacy.target_epsilonn=1"], 2, "target_epsilon"),
@@ -93,29 +103,55 @@ CASES: list[Case] = [
     ("target epsilon zero", good, ["privacy.target_epsilon=0"], 2, "privacy.target_epsilon"),
     ("target epsilon negative", good, ["privacy.target_epsilon=-3"], 2, "privacy.target_epsilon"),
     ("noise zero", good, ["privacy.noise_multiplier=0"], 2, "privacy.noise_multiplier"),
-    ("both noise and epsilon", good, ["privacy.noise_multiplier=1,privacy.target_epsilon=1"], 2, "one follows"),
+    (
+        "both noise and epsilon",
+        good,
+        ["privacy.noise_multiplier=1,privacy.target_epsilon=1"],
+        2,
+        "one follows",
+    ),
     ("clip zero", good, ["privacy.max_grad_norm=0"], 2, "privacy.max_grad_norm"),
     ("delta above one", good, ["privacy.delta=2"], 2, "privacy.delta"),
     ("delta too large for the rows", good, ["privacy.delta=0.05"], 2, "delta"),
     ("unknown mechanism", good, ["privacy.mechanism=magic"], 2, "privacy.mechanism"),
-    ("mechanism that cannot be imported", good, ["privacy.mechanism=nowhere.at_all:Thing"], 2, "nowhere.at_all"),
+    (
+        "mechanism that cannot be imported",
+        good,
+        ["privacy.mechanism=nowhere.at_all:Thing"],
+        2,
+        "nowhere.at_all",
+    ),
     ("not a key=value", good, ["rubbish"], 2, "rubbish"),
     ("missing config", good, ["--config", "absent.yaml"], 2, "absent.yaml"),
     ("output is a directory", good, ["predictFileName=."], 2, "predictFileName"),
-    ("unwritable output", read_only_folder, ["indicatorFileName=locked/i.json"], 2, "indicatorFileName"),
+    (
+        "unwritable output",
+        read_only_folder,
+        ["indicatorFileName=locked/i.json"],
+        2,
+        "indicatorFileName",
+    ),
     ("output under a file", old_output, [], 2, "out"),
     ("two outputs in one file", good, ["predictFileName=o,modelFileName=o"], 2, "same file"),
     ("read-only ledger folder", read_only_folder, ["privacy.ledger=locked/l.sqlite"], 3, "locked"),
     ("ledger is no database", bad_ledger, [], 3, "ledger"),
     ("budget refused", good, ["privacy.lifetime_epsilon=0.1,data.name=small"], 3, "lifetime"),
-    ("model to continue is missing", good, ["train.init_from=absent.safetensors"], 2, "absent.safetensors"),
+    (
+        "model to continue is missing",
+        good,
+        ["train.init_from=absent.safetensors"],
+        2,
+        "absent.safetensors",
+    ),
 ]
 NEEDS_PERMISSIONS = {"unwritable output", "read-only ledger folder"}
 
 
 @pytest.fixture
 def as_user(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Iterator[None]:
     """Permissions mean nothing to root: give its powers up for a while.
 
@@ -135,7 +171,10 @@ def as_user(
 
 
 def attempt(
-    folder: Path, params: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    params: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Finished:
     monkeypatch.chdir(folder)
     base = ["--params", "data.files.a=a.csv", COLUMNS, "data.test_fraction=0.2", "train.rounds=1"]
@@ -143,7 +182,8 @@ def attempt(
 
 
 @pytest.mark.parametrize(
-    ("setup", "params", "code", "words", "name"), [pytest.param(*case[1:], case[0], id=case[0]) for case in CASES]
+    ("setup", "params", "code", "words", "name"),
+    [pytest.param(*case[1:], case[0], id=case[0]) for case in CASES],
 )
 def test_wrong_input(
     setup: Callable[[Path], None],
@@ -167,7 +207,11 @@ def test_wrong_input(
     assert (done.code, len(done.error_lines)) == (code, 1), done.err
     assert "Traceback" not in done.err
     assert re.search(words, done.error_lines[0]), done.error_lines[0]
-    left = [path for path in sorted(tmp_path.rglob("*")) if path not in before and "ledger.sqlite" not in path.name]
+    left = [
+        path
+        for path in sorted(tmp_path.rglob("*"))
+        if path not in before and "ledger.sqlite" not in path.name
+    ]
     assert left == []
 
 
@@ -204,7 +248,9 @@ MODEL_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "words"), [pytest.param(*case[1:], id=case[0]) for case in MODEL_CASES])
+@pytest.mark.parametrize(
+    ("content", "words"), [pytest.param(*case[1:], id=case[0]) for case in MODEL_CASES]
+)
 def test_wrong_model_file(
     content: bytes | None,
     words: str,

@@ -92,7 +92,9 @@ def train_clients(
         outcome = simulation.run()
         if simulation.ledger is not None:
             simulation.ledger.close()
-    told = [{key: value for key, value in row.items() if value is not None} for row in outcome.rounds]
+    told = [
+        {key: value for key, value in row.items() if value is not None} for row in outcome.rounds
+    ]
     return ClientsResult(simulation.arrays(outcome.weights), outcome.statement, told)
 
 
@@ -100,7 +102,11 @@ def _settings(
     clip_norm: float, noise_multiplier: float | None, clients: int, cohort_size: int | None
 ) -> dict[str, Any]:
     """DP-FedAvg with the noise at the server, over a stand-in table with one column."""
-    drawn = {"sampling": "everyone"} if cohort_size is None else {"sampling": "poisson", "cohort_size": cohort_size}
+    drawn = (
+        {"sampling": "everyone"}
+        if cohort_size is None
+        else {"sampling": "poisson", "cohort_size": cohort_size}
+    )
     privacy: dict[str, Any] = {
         "unit": "user",
         "mechanism": "dp_fedavg",

@@ -67,7 +67,11 @@ class Model:
         if threshold is None:
             threshold = self._saved.card.threshold
         answers: np.ndarray = task.predictions(outputs, threshold).numpy()
-        return answers.astype(np.float64) if task.kind == "regression" else np.array(self.classes)[answers]
+        return (
+            answers.astype(np.float64)
+            if task.kind == "regression"
+            else np.array(self.classes)[answers]
+        )
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """The probability of every class, in the order of ``classes``; a row each."""
@@ -90,7 +94,9 @@ class Model:
         truth = np.asarray(rows[self.label] if labels is None else labels)
         task = self._saved.task
         if task.kind != "regression":
-            named = pd.DataFrame({self.label: truth})  # 1, 1.0 and "1" are one class, as in training
+            named = pd.DataFrame(
+                {self.label: truth}
+            )  # 1, 1.0 and "1" are one class, as in training
             codes = self._encoding.encode_labels(named, "labels").numpy()
             found = task.predictions(self._outputs(rows), self._saved.card.threshold).numpy()
             return float(np.mean(found == codes))
@@ -170,5 +176,7 @@ def load(path: str | PathLike[str], *, factory: bool | Callable[..., Any] = Fals
     if kept is not None:
         keep(kept, factory)
     elif import_path(factory) != named:
-        raise ModelFileError(f"{path}: names the factory {named}, which is not the one given; give that one")
+        raise ModelFileError(
+            f"{path}: names the factory {named}, which is not the one given; give that one"
+        )
     return Model(load_model(str(path), trust_factory=named))

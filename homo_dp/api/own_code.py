@@ -22,8 +22,16 @@ def import_path(own: type | Callable[..., Any]) -> str:
     >>> import_path(lambda input_shape: None)
     'homo_dp.api.own_code:own_lambda'
     """
-    module, name = getattr(own, "__module__", None), getattr(own, "__qualname__", None) or type(own).__qualname__
-    if module and module != "__main__" and name.isidentifier() and getattr(sys.modules.get(module), name, None) is own:
+    module, name = (
+        getattr(own, "__module__", None),
+        getattr(own, "__qualname__", None) or type(own).__qualname__,
+    )
+    if (
+        module
+        and module != "__main__"
+        and name.isidentifier()
+        and getattr(sys.modules.get(module), name, None) is own
+    ):
         return f"{module}:{name}"
     kept = "own_" + _NOT_IN_A_NAME.sub("_", name.rpartition("<locals>.")[2]).strip("_")
     keep(kept, own)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Plan:
     """What each party would release, by public facts alone."""
 
-    parties: pd.DataFrame  # a row for each party: steps, sample rate, noise, epsilon, remaining budget
+    parties: (
+        pd.DataFrame
+    )  # a row for each party: steps, sample rate, noise, epsilon, remaining budget
     releases: tuple[str, ...]
     notes: tuple[str, ...]
     refused: str | None  # why the run would be refused; None if it would go through
@@ -37,10 +39,14 @@ class Plan:
         cost = "no guarantee" if self.epsilon is None else f"epsilon {self.epsilon:.4g} at most"
         lines = [f"Plan: {cost}"]
         for party, facts in self.parties.iterrows():
-            said = ", ".join(f"{name} {_short(value)}" for name, value in facts.items() if value is not None)
+            said = ", ".join(
+                f"{name} {_short(value)}" for name, value in facts.items() if value is not None
+            )
             lines.append(f"  {party}: {said}")
         lines += ["releases:", *(f"  {each}" for each in self.releases), *self.notes]
-        return "\n".join(lines if self.refused is None else [*lines, f"would be refused: {self.refused}"])
+        return "\n".join(
+            lines if self.refused is None else [*lines, f"would be refused: {self.refused}"]
+        )
 
     def _repr_html_(self) -> str:
         from homo_dp.tracking.report.page import HtmlTable, render

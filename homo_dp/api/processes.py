@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
 
 
-def party(settings: Settings, *, transport: str | type | None = None, progress: bool = True) -> Model:
+def party(
+    settings: Settings, *, transport: str | type | None = None, progress: bool = True
+) -> Model:
     """Run one party of a federation to its end, beside its own table; the final model.
 
     Args:
@@ -30,7 +32,9 @@ def party(settings: Settings, *, transport: str | type | None = None, progress: 
     return load(config.output.modelFileName)
 
 
-def aggregator(settings: Settings, *, transport: str | type | None = None, progress: bool = True) -> Model:
+def aggregator(
+    settings: Settings, *, transport: str | type | None = None, progress: bool = True
+) -> Model:
     """Run the aggregator of a federation to its end; the final model. Arguments as for ``homo_dp.party``."""
     from homo_dp.runs.preparatory_runs import aggregate
 

@@ -13,7 +13,14 @@ def run_recipe(recipe: Path, arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["compare"]:
         from homo_dp import compare
 
-        usual = ["--config", str(recipe), "--vary", "privacy.mechanism=dp_sgd,none", "--repeats", "3"]
+        usual = [
+            "--config",
+            str(recipe),
+            "--vary",
+            "privacy.mechanism=dp_sgd,none",
+            "--repeats",
+            "3",
+        ]
         return compare.main([*usual, *given[1:]])
     import homo_dp.train as train
 

@@ -108,7 +108,9 @@ class Result:
 
         record = self._record()
         whole = self.config.privacy.ledger if Path(self.config.privacy.ledger).is_file() else None
-        write_report(record.published() if published else record, str(path), whole, None, Screen(quiet=True))
+        write_report(
+            record.published() if published else record, str(path), whole, None, Screen(quiet=True)
+        )
         return Path(path)
 
     def __repr__(self) -> str:
@@ -121,7 +123,9 @@ class Result:
         keys = ("rows", "steps", "noise_multiplier", "epsilon_pld", "epsilon_rdp", "delta")
         rows = [[name, *(party[key] for key in keys)] for name, party in parties.items()]
         plot = self.plot()
-        first = next((name for name in ("accuracy_epsilon", "learning", "epsilon") if name in plot), None)
+        first = next(
+            (name for name in ("accuracy_epsilon", "learning", "epsilon") if name in plot), None
+        )
         return render(
             "result.html",
             statement=self.privacy["statement"],

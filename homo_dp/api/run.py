@@ -32,11 +32,15 @@ class Run:
         self._parties, self._arguments = parties, arguments
         self._hooks = Hooks()
 
-    def register_hook_in_train(self, new_hook: Hook, trigger: str, insert_pos: int | None = None) -> None:
+    def register_hook_in_train(
+        self, new_hook: Hook, trigger: str, insert_pos: int | None = None
+    ) -> None:
         """Call ``new_hook(ctx)`` at a trigger of every party's local training."""
         self._hooks.register("train", new_hook, trigger, insert_pos)
 
-    def register_hook_in_eval(self, new_hook: Hook, trigger: str, insert_pos: int | None = None) -> None:
+    def register_hook_in_eval(
+        self, new_hook: Hook, trigger: str, insert_pos: int | None = None
+    ) -> None:
         """Call ``new_hook(ctx)`` at a trigger of the scoring after each round; its end has ``ctx.eval_metrics``."""
         self._hooks.register("test", new_hook, trigger, insert_pos)
 
@@ -46,7 +50,9 @@ class Run:
         It sees what is published anyway, so it costs nothing and counts for nothing: the guarantee is the mechanism's.
         """
         if not callable(func):
-            raise ConfigError(f"func={func!r}: is not a function; give one that takes the round and the weights")
+            raise ConfigError(
+                f"func={func!r}: is not a function; give one that takes the round and the weights"
+            )
         self._hooks.injectors.append(func)
 
     def train(self) -> Result:

@@ -51,9 +51,21 @@ def with_arguments(
 ) -> dict[str, Any]:
     """The tree of a run: settings, then arguments (dotted names; None is not given) over them, then own classes."""
     base = tree_of(settings)
-    if own_tables and isinstance(settings, Config):  # its own tables, and what goes with them, make way
-        for name in ("embedded", "files", "columns_from", "partition", "party_column", "rows", "test_file"):
-            if name != "columns_from" or get(base, "data.columns_from") == get(base, "data.embedded"):
+    if own_tables and isinstance(
+        settings, Config
+    ):  # its own tables, and what goes with them, make way
+        for name in (
+            "embedded",
+            "files",
+            "columns_from",
+            "partition",
+            "party_column",
+            "rows",
+            "test_file",
+        ):
+            if name != "columns_from" or get(base, "data.columns_from") == get(
+                base, "data.embedded"
+            ):
                 drop(base, f"data.{name}")
     over: dict[str, Any] = {}
     for key, value in arguments.items():

@@ -49,12 +49,18 @@ def _joined(features: Any, labels: Any, label: str, name: str) -> pd.DataFrame:
     else:
         values = np.asarray(features)
         if values.ndim != 2:
-            raise DataError(f"parties[{name!r}]: X has shape {values.shape}; give rows times columns")
+            raise DataError(
+                f"parties[{name!r}]: X has shape {values.shape}; give rows times columns"
+            )
         frame = pd.DataFrame(values, columns=feature_names(values.shape[1]))
     if len(frame) != len(labels):
-        raise DataError(f"parties[{name!r}]: X has {len(frame)} rows and y has {len(labels)}; give one label a row")
+        raise DataError(
+            f"parties[{name!r}]: X has {len(frame)} rows and y has {len(labels)}; give one label a row"
+        )
     if label in frame.columns:
-        raise DataError(f"parties[{name!r}]: X has a column {label!r} already; give label= another name")
+        raise DataError(
+            f"parties[{name!r}]: X has a column {label!r} already; give label= another name"
+        )
     frame[label] = np.asarray(labels)
     return frame
 

@@ -125,20 +125,30 @@ def configured(
     output: str | PathLike[str] | None = None,
 ) -> Iterator[Config]:
     """The checked config of a run from Python; its tables and its ledger are there while the block lasts."""
-    arguments: dict[str, Any] = {"data.label": label, "data.classes": classes, "privacy.target_epsilon": epsilon}
+    arguments: dict[str, Any] = {
+        "data.label": label,
+        "data.classes": classes,
+        "privacy.target_epsilon": epsilon,
+    }
     if output is not None:
         folder = Path(output)
         folder.mkdir(parents=True, exist_ok=True)
         arguments |= {f"output.{key}": folder / name for key, name in _OUTPUTS.items()}
     own_tables = parties is not None
-    tree = with_arguments(settings, arguments, model=model, mechanism=mechanism, own_tables=own_tables)
+    tree = with_arguments(
+        settings, arguments, model=model, mechanism=mechanism, own_tables=own_tables
+    )
     if not _asks_for_tracking(settings):
         put(tree, ("tracking", "enabled"), False)
     with ExitStack() as stack:
         stack.enter_context(_tables_named_as_given(tree))
         if parties is not None:
             _put_tables(tree, parties, party, test, bounds, stack)
-        elif party is not None or test is not None or not (bounds is None or isinstance(bounds, Mapping)):
+        elif (
+            party is not None
+            or test is not None
+            or not (bounds is None or isinstance(bounds, Mapping))
+        ):
             raise ConfigError(
                 "party, test, one pair of bounds: belong to tables; give parties too, or bounds by column: "
                 "bounds={'age': (0, 120)}"
@@ -180,7 +190,11 @@ def _put_tables(
         tests = {str(name): frame_of(table, label, f"test {name}") for name, table in test.items()}
         put(tree, ("data", "test_file"), _names(tests, stack))
     elif test is not None:
-        put(tree, ("data", "test_file"), _names({"test": frame_of(test, label, "test")}, stack)["test"])
+        put(
+            tree,
+            ("data", "test_file"),
+            _names({"test": frame_of(test, label, "test")}, stack)["test"],
+        )
     if bounds is not None:
         _put_bounds(tree, tables, bounds)
 
@@ -203,18 +217,24 @@ def _tables_named_as_given(tree: dict[str, Any]) -> Iterator[None]:
             given = get(tree, key)
             for name, path in given.items() if isinstance(given, dict) else (("", given),):
                 if str(path).startswith(MARK):
-                    text = text.replace(path, argument if name in ("", ONE_TABLE) else f"{argument}[{name!r}]")
+                    text = text.replace(
+                        path, argument if name in ("", ONE_TABLE) else f"{argument}[{name!r}]"
+                    )
         error.args = (text,)
         raise
 
 
 def _put_bounds(
-    tree: dict[str, Any], tables: Mapping[str, pd.DataFrame | str], bounds: Bounds | Mapping[str, Bounds]
+    tree: dict[str, Any],
+    tables: Mapping[str, pd.DataFrame | str],
+    bounds: Bounds | Mapping[str, Bounds],
 ) -> None:
     data = tree["data"]
     columns = dict(data.get("columns") or {})
     if isinstance(bounds, Mapping):
-        columns |= {name: {"bounds": list(pair)} for name, pair in bounds.items() if name not in columns}
+        columns |= {
+            name: {"bounds": list(pair)} for name, pair in bounds.items() if name not in columns
+        }
     elif len(bounds) != 2 or not all(isinstance(end, int | float) for end in bounds):
         raise ConfigError(
             f"bounds={bounds!r}: must be one pair (low, high) for all columns, or pairs by name: "
@@ -225,17 +245,23 @@ def _put_bounds(
 
         roles = ("label", "id", "party_column", "user_column", "split_column")
         aside = (
-            {data.get(role) for role in roles} | set(data.get("drop") or ()) | {"y" if "label" not in data else None}
+            {data.get(role) for role in roles}
+            | set(data.get("drop") or ())
+            | {"y" if "label" not in data else None}
         )
         aside |= {"id"} if "id" not in data else set()
         first = next(iter(tables.values()))
         names = header(first) if isinstance(first, str) else [str(name) for name in first.columns]
-        wanted = [name for name in data.get("use") or names if name not in aside and name not in columns]
+        wanted = [
+            name for name in data.get("use") or names if name not in aside and name not in columns
+        ]
         columns |= {name: {"bounds": list(bounds)} for name in wanted}
     put(tree, ("data", "columns"), columns)
 
 
-def _put_ledger(tree: dict[str, Any], ledger: str | PathLike[str] | EllipsisType | None, stack: ExitStack) -> None:
+def _put_ledger(
+    tree: dict[str, Any], ledger: str | PathLike[str] | EllipsisType | None, stack: ExitStack
+) -> None:
     """The file of the ledger: the one given or, where none is needed, a temporary one that is deleted after the run."""
     private = get(tree, "privacy.mechanism") != "none"
     public = not get(tree, "data.files")  # an embedded set
@@ -251,7 +277,9 @@ def _put_ledger(tree: dict[str, Any], ledger: str | PathLike[str] | EllipsisType
             "lifetime budget is then not kept, and epsilons of several runs add up unseen"
         )
     if get(tree, "privacy.lifetime_epsilon") is not None:
-        raise ConfigError("ledger=None: privacy.lifetime_epsilon is kept over runs; name the file of the ledger")
+        raise ConfigError(
+            "ledger=None: privacy.lifetime_epsilon is kept over runs; name the file of the ledger"
+        )
     memory = Path("/dev/shm")  # so that it never reaches a disk, where the system has such a place
     place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="homo_dp-", dir=place))
@@ -294,7 +322,12 @@ def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
         from homo_dp.tracking.indicators import numbers_of
 
         status = "KILLED" if outcome.interrupted else "FINISHED"
-        tracker.finish(status, files, {"statement": outcome.statement["statement"]}, numbers_of(result.indicators))
+        tracker.finish(
+            status,
+            files,
+            {"statement": outcome.statement["statement"]},
+            numbers_of(result.indicators),
+        )
     except BaseException as error:
         from homo_dp.runs.run_facts import failure_tags
 
@@ -305,7 +338,9 @@ def _trained(config: Config, screen: Screen, *, write: bool) -> Result:
     return result
 
 
-def _result(simulation: Simulation, outcome: RunOutcome, begin: Callable[[Mapping[str, Any]], None]) -> Result:
+def _result(
+    simulation: Simulation, outcome: RunOutcome, begin: Callable[[Mapping[str, Any]], None]
+) -> Result:
     import pandas as pd
 
     from homo_dp.federation.sessions.build import run_budget

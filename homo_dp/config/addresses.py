@@ -6,7 +6,10 @@ from urllib.parse import unquote
 
 MASK = "***"
 _ADDRESS = re.compile(r"(?P<before>[A-Za-z][\w+.-]*://[^\s/?#:@]*):(?P<secret>[^\s/?#]*)@")
-_OPTION = re.compile(r"(?P<name>[?&][^=&\s]*(?:pass|pwd|secret|token|key)[^=&\s]*=)(?P<secret>[^&\s]+)", re.IGNORECASE)
+_OPTION = re.compile(
+    r"(?P<name>[?&][^=&\s]*(?:pass|pwd|secret|token|key)[^=&\s]*=)(?P<secret>[^&\s]+)",
+    re.IGNORECASE,
+)
 
 
 def masked(text: str) -> str:
@@ -47,5 +50,7 @@ def masked_tree(tree: Any) -> Any:
 def address(value: object) -> object:
     """The value, unless it is an address of which only a masked copy is left."""
     if isinstance(value, str) and f":{MASK}@" in value:
-        raise ValueError("its password was masked in a copy of the config; write the address with its password")
+        raise ValueError(
+            "its password was masked in a copy of the config; write the address with its password"
+        )
     return value

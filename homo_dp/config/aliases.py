@@ -93,7 +93,10 @@ def rename_for_nbafl(*layers: dict[str, Any]) -> list[dict[str, Any]]:
     asked = [get(layer, "privacy.mechanism") for layer in layers]
     mechanism = next((name for name in reversed(asked) if name is not None), None)
     used = [get(layer, "nbafl.use") for layer in layers]
-    if mechanism == "nbafl" and next((use for use in reversed(used) if use is not None), None) is False:
+    if (
+        mechanism == "nbafl"
+        and next((use for use in reversed(used) if use is not None), None) is False
+    ):
         raise ConfigError(
             "nbafl.use=false: privacy.mechanism is nbafl; choose another privacy.mechanism, or leave nbafl.use out"
         )
@@ -123,6 +126,8 @@ def _renamed(tree: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
             continue
         drop(tree, alias)
         if get(tree, ours) not in (None, value):
-            raise ConfigError(f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them")
+            raise ConfigError(
+                f"{alias}={value}: is another name of {ours}={get(tree, ours)}; give only one of them"
+            )
         put(tree, tuple(ours.split(".")), value)
     return tree

@@ -21,14 +21,18 @@ _LARGEST_SEED = 2**64 - 1  # of torch's generators
 class Section(BaseModel):
     """A frozen part of the configuration that refuses keys it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=False, hide_input_in_errors=True
+    )
 
 
 class Conflict(ValueError):
     """A message about several keys that is already complete: no key=value is put before it."""
 
 
-def number(value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> float:
+def number(
+    value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> float:
     """Return a finite number within the given range, or say which range it is."""
     wanted = _range(above, least, most)
     if isinstance(value, bool) or not isinstance(value, int | float) or not _fits(value):
@@ -47,7 +51,11 @@ def whole(value: object, *, least: int, most: float = math.inf) -> int:
     """Return a whole number within the given range; 1e4 counts as one."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not (_fits(value) and least <= value <= most):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not (_fits(value) and least <= value <= most)
+    ):
         raise ValueError(f"must be a whole number{_range(-math.inf, least, most)}")
     return value
 
@@ -95,7 +103,9 @@ def _party_name(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not _PARTY.match(value):
-        raise ValueError("must be a party name of 1 to 64 letters, digits, _ or -, starting with a letter or digit")
+        raise ValueError(
+            "must be a party name of 1 to 64 letters, digits, _ or -, starting with a letter or digit"
+        )
     return value
 
 

@@ -62,14 +62,18 @@ def translate_book_chapter(tree: Mapping[str, Any], source: str) -> Translation:
     _model_and_data(tree, done)
     step = _number(tree, "lambda", source, 1.0 / drawn)
     put(done.tree, ("train", "server_optimizer"), {"name": "fedavg", "learning_rate": step * drawn})
-    done.notes.append(f"lambda={step:g}: multiplies the sum of k={drawn} updates; of their mean it is {step * drawn:g}")
+    done.notes.append(
+        f"lambda={step:g}: multiplies the sum of k={drawn} updates; of their mean it is {step * drawn:g}"
+    )
     if tree.get("dp") is True:
         _privacy(tree, source, done, step, clients, drawn)
     else:
         put(done.tree, ("privacy", "mechanism"), "none")
         done.notes.append("dp: is false, so the run is NOT PRIVATE; write true for DP-FedAvg")
         if drawn != clients:
-            done.notes.append(f"k={drawn}: without dp every party takes part in every round; left aside")
+            done.notes.append(
+                f"k={drawn}: without dp every party takes part in every round; left aside"
+            )
     return done
 
 
@@ -91,7 +95,9 @@ def _model_and_data(tree: Mapping[str, Any], done: Translation) -> None:
         )
 
 
-def _privacy(tree: Mapping[str, Any], source: str, done: Translation, step: float, clients: int, drawn: int) -> None:
+def _privacy(
+    tree: Mapping[str, Any], source: str, done: Translation, step: float, clients: int, drawn: int
+) -> None:
     clip, sigma = _number(tree, "C", source), _number(tree, "sigma", source)
     multiplier = sigma / (step * clip)
     settings: dict[str, Any] = {

@@ -52,7 +52,9 @@ def _day_form(value: object) -> object:
     """Refuse a date format that does not write a whole day and read it back: it would fail later, on the rows."""
     day = datetime.datetime(2015, 12, 31)
     try:
-        whole = isinstance(value, str) and datetime.datetime.strptime(day.strftime(value), value) == day
+        whole = (
+            isinstance(value, str) and datetime.datetime.strptime(day.strftime(value), value) == day
+        )
     except (ValueError, re.error):
         whole = False
     if not whole:
@@ -62,7 +64,13 @@ def _day_form(value: object) -> object:
 
 def _separator(value: object) -> object:
     value = SEPARATORS.get(value, value) if isinstance(value, str) else value
-    if not isinstance(value, str) or len(value) != 1 or ord(value) > 127 or value in "\"'\r\n" or value.isalnum():
+    if (
+        not isinstance(value, str)
+        or len(value) != 1
+        or ord(value) > 127
+        or value in "\"'\r\n"
+        or value.isalnum()
+    ):
         raise ValueError("must be one sign, or comma, semicolon, tab or bar")
     return value
 
@@ -71,13 +79,17 @@ def _encoding(value: object) -> object:
     try:
         return codecs.lookup(value if isinstance(value, str) else "").name
     except LookupError:
-        raise ValueError("must be the name of an encoding, such as utf-8, latin1 or cp1252") from None
+        raise ValueError(
+            "must be the name of an encoding, such as utf-8, latin1 or cp1252"
+        ) from None
 
 
 def _rows_per_person(value: object) -> object:
     """Accept true, or `unknown`, which means the same as leaving the key out; refuse false with advice."""
     if value is False:
-        raise ValueError("must be true or unknown; where persons have several rows, hide persons: privacy.unit=user")
+        raise ValueError(
+            "must be true or unknown; where persons have several rows, hide persons: privacy.unit=user"
+        )
     if value not in (None, True, "unknown"):
         raise ValueError("must be true or unknown")
     return True if value is True else None
@@ -86,17 +98,21 @@ def _rows_per_person(value: object) -> object:
 class ColumnConfig(Section):
     """Public knowledge about one column: numeric bounds, or the list of levels."""
 
-    bounds: Bounds | None = key(None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1].")
+    bounds: Bounds | None = key(
+        None, "Numeric: `[low, high]`; values are clipped to it and scaled to [-1, 1]."
+    )
     levels: Literal["private"] | Values | None = key(
         None,
         "Categorical: every declared level; any other value has a slot of its own. `private`: levels above a noisy "
         "threshold are learnt first (docs/statistics.md).",
     )
     date: Annotated[tuple[str, str], BeforeValidator(_days)] | None = key(
-        None, "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it."
+        None,
+        "Date: `[first, last]` day, such as `[2015-01-01, 2026-12-31]`; other days are clipped to it.",
     )
     parts: Annotated[tuple[DatePart, ...], BeforeValidator(listed)] = key(
-        ("days",), "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or several."
+        ("days",),
+        "What a date becomes: `days` within the bounds, `year`, `month`, `weekday`; one or several.",
     )
     format: Annotated[Text, BeforeValidator(_day_form)] | None = key(
         None, "How the file writes dates, such as `%d.%m.%Y`; null: ISO (2024-05-31) or typed."
@@ -107,7 +123,9 @@ class ColumnConfig(Section):
         "has a slot of its own, `level` (categorical default), or becomes `unknown` or one of the levels.",
     )
     indicator: Flag = key(False, "Add a 0/1 column that says where a value was missing.")
-    source: Text | None = key(None, "Where this knowledge comes from, in your words; the report repeats it.")
+    source: Text | None = key(
+        None, "Where this knowledge comes from, in your words; the report repeats it."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -130,19 +148,26 @@ class ColumnConfig(Section):
         elif self.levels is not None:
             if len(set(map(str, self.levels))) != len(self.levels) or not self.levels:
                 raise ValueError("levels must be a list of different values")
-            if self.missing not in ("error", "unknown", "level") and self.missing not in self.levels:
+            if (
+                self.missing not in ("error", "unknown", "level")
+                and self.missing not in self.levels
+            ):
                 raise ValueError("missing must be error, unknown, level, or one of the levels")
         elif self.missing not in ("error", "middle", "low", "high") and (
             self.date is not None or not isinstance(self.missing, int | float)
         ):
-            raise ValueError("missing must be error, middle, low, high, or (where there are bounds) a number")
+            raise ValueError(
+                "missing must be error, middle, low, high, or (where there are bounds) a number"
+            )
         return self
 
 
 class PartitionConfig(Section):
     """How one table is split over simulated parties."""
 
-    kind: Literal["iid", "dirichlet", "by_label"] = key("iid", "Random, label-skewed by a Dirichlet, or by label.")
+    kind: Literal["iid", "dirichlet", "by_label"] = key(
+        "iid", "Random, label-skewed by a Dirichlet, or by label."
+    )
     parties: Count = key(3, "Number of parties.")
     alpha: Positive = key(0.5, "Concentration of the Dirichlet: small is skewed.")
 
@@ -167,8 +192,14 @@ def _one_table(value: object) -> object:
 
 def _partition(value: object) -> object:
     """`by_label` is short for its kind, `dirichlet(0.1)` for its kind and alpha."""
-    given = re.fullmatch(r"\s*dirichlet\s*\(([^()]*)\)\s*", value) if isinstance(value, str) else None
-    return {"kind": "dirichlet", "alpha": parse_scalar(given[1])} if given else shorthand("kind")(value)
+    given = (
+        re.fullmatch(r"\s*dirichlet\s*\(([^()]*)\)\s*", value) if isinstance(value, str) else None
+    )
+    return (
+        {"kind": "dirichlet", "alpha": parse_scalar(given[1])}
+        if given
+        else shorthand("kind")(value)
+    )
 
 
 class LearntConfig(Section):
@@ -176,19 +207,24 @@ class LearntConfig(Section):
 
     run: Text = key("", "The run that asked, as the ledger knows it.")
     noise_multipliers: Annotated[tuple[Positive, ...], BeforeValidator(listed)] = key(
-        (), "Of the Gaussian sums that were released; the training's noise is solved together with them."
+        (),
+        "Of the Gaussian sums that were released; the training's noise is solved together with them.",
     )
-    delta: Fraction = key(0.0, "What levels above a noisy threshold add to delta (`levels: private`).")
+    delta: Fraction = key(
+        0.0, "What levels above a noisy threshold add to delta (`levels: private`)."
+    )
 
 
 class DataConfig(Section):
     """Tables, columns and how rows fall to parties."""
 
     name: Text | None = key(
-        None, "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of files `unnamed`."
+        None,
+        "Declared name of the data: the lifetime budget is kept per name. Null: `embedded`; of files `unnamed`.",
     )
     embedded: Literal["breast_cancer", "digits", "users"] | None = key(
-        None, "A bundled data set; null: breast_cancer unless files, columns or images are described."
+        None,
+        "A bundled data set; null: breast_cancer unless files, columns or images are described.",
     )
     files: Annotated[dict[PartyName, FilePath], BeforeValidator(_one_table)] = mapping(
         "`{party: path}`, a table (CSV, .csv.gz, Parquet), an SQLAlchemy address with `#table`, or images (.npz, IDX, "
@@ -196,10 +232,15 @@ class DataConfig(Section):
         "`party_column`, `user_column` or `partition` splits."
     )
     registry: Annotated[tuple[FilePath, ...], BeforeValidator(listed)] = key(
-        (), "Files that say where named data sets are, in PrimiHub's form (`datasets:` of its node config)."
+        (),
+        "Files that say where named data sets are, in PrimiHub's form (`datasets:` of its node config).",
     )
-    party_column: Column | None = key(None, "Column of the one table that names the party of a row.")
-    user_column: Column | None = key(None, "Column of the one table that names the user of a row (unit: user).")
+    party_column: Column | None = key(
+        None, "Column of the one table that names the party of a row."
+    )
+    user_column: Column | None = key(
+        None, "Column of the one table that names the user of a row (unit: user)."
+    )
     partition: Annotated[PartitionConfig | None, BeforeValidator(_partition)] = key(
         None,
         "How one table is split; `iid`, `dirichlet`, `dirichlet(0.5)` or `by_label` alone is short for its kind (and "
@@ -214,16 +255,24 @@ class DataConfig(Section):
         "refused; `private`, noisy ones are released first, under `privacy.statistics_share`. Null: "
         "a party process refuses, a run in one process makes them public and says so.",
     )
-    test_file: FilePath | dict[PartyName, FilePath] | None = key(None, "Test table, or one for each party.")
+    test_file: FilePath | dict[PartyName, FilePath] | None = key(
+        None, "Test table, or one for each party."
+    )
     test_fraction: Fraction | None = key(
         None, "Share of each party's rows held out; null: 0.2 without other test rows."
     )
     split_column: Column | None = key(None, "Column whose value `test` marks a test row.")
-    public_test: Flag = key(False, "The test table is public: metrics on it are released without charge.")
+    public_test: Flag = key(
+        False, "The test table is public: metrics on it are released without charge."
+    )
     id: Column = key("id", "Identifier column: kept in predictions, never a feature.")
     label: Column = key("y", "Label column.")
-    classes: Values | None = key(None, "Declared classes in order; null: 0/1, or those of the embedded set.")
-    use: Columns | None = key(None, "Feature columns to use; null: all but id, label and the columns named above.")
+    classes: Values | None = key(
+        None, "Declared classes in order; null: 0/1, or those of the embedded set."
+    )
+    use: Columns | None = key(
+        None, "Feature columns to use; null: all but id, label and the columns named above."
+    )
     drop: Columns = key((), "Columns to leave out.")
     columns: dict[Column, ColumnConfig] = mapping(
         "Public knowledge by column: `{bounds: [low, high]}`, `{levels: []}` or `{date: [first, last]}`; a pattern "
@@ -248,7 +297,8 @@ class DataConfig(Section):
         "bounds are learnt first under `privacy.statistics_share` of the budget (docs/statistics.md).",
     )
     default_bounds: Bounds | None = key(
-        None, "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: private`."
+        None,
+        "Bounds of every column that is not described, such as `[-1e6, 1e6]`; for `scaling: private`.",
     )
     curves: Flag | None = key(
         None,
@@ -257,18 +307,26 @@ class DataConfig(Section):
         "where `train.auto` chooses and no model is named (docs/auto.md), else false.",
     )
     learnt: LearntConfig | None = key(
-        None, "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run writes it."
+        None,
+        "What was learnt (`scaling`, `counts`, `levels: private`), with its price; a run writes it.",
     )
-    public: Flag = key(False, "All rows are public: a fit without privacy is shown beside the result.")
+    public: Flag = key(
+        False, "All rows are public: a fit without privacy is shown beside the result."
+    )
     separator: Annotated[str, BeforeValidator(_separator)] = key(
-        ",", "What separates the columns of CSV files: one sign, or `comma`, `semicolon`, `tab`, `bar`."
+        ",",
+        "What separates the columns of CSV files: one sign, or `comma`, `semicolon`, `tab`, `bar`.",
     )
     encoding: Annotated[str, BeforeValidator(_encoding)] = key(
         "utf-8", "Encoding of the text of CSV files, such as `latin1` or `cp1252`."
     )
     decimal: Literal[".", ","] = key(".", "Decimal sign of numbers that are text.")
-    thousands: Literal[".", ",", " ", "'"] | None = key(None, "Sign between groups of three digits, if there is one.")
-    missing_values: Values = key(("", "NA", "NaN", "nan", "null"), "Cell texts that mean a missing value.")
+    thousands: Literal[".", ",", " ", "'"] | None = key(
+        None, "Sign between groups of three digits, if there is one."
+    )
+    missing_values: Values = key(
+        ("", "NA", "NaN", "nan", "null"), "Cell texts that mean a missing value."
+    )
     target_bounds: Bounds | None = key(None, "Public `[low, high]` of a regression target.")
     image: ImageConfig | None = key(None, "Rows are images of this shape and range.")
 
@@ -299,10 +357,15 @@ class DataConfig(Section):
         if not isinstance(given, dict):
             return given
         filled = dict(given)
-        described = any(filled.get(name) for name in ("columns", "columns_from", "image"))  # as an aggregator does
+        described = any(
+            filled.get(name) for name in ("columns", "columns_from", "image")
+        )  # as an aggregator does
         if not filled.get("files") and filled.get("embedded") is None and not described:
             filled["embedded"] = "breast_cancer"
-        if filled.get("columns_from") is None and filled.get("embedded") in ("breast_cancer", "digits"):
+        if filled.get("columns_from") is None and filled.get("embedded") in (
+            "breast_cancer",
+            "digits",
+        ):
             filled["columns_from"] = filled["embedded"]
         splits = ("partition", "party_column", "user_column")
         one = isinstance(filled.get("files"), str)
@@ -316,22 +379,40 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.embedded and self.files:
-            raise Conflict("data.embedded, data.files: only one can be given; leave one of them out")
+            raise Conflict(
+                "data.embedded, data.files: only one can be given; leave one of them out"
+            )
         if len(self.files) > 1:
             for name in ("party_column", "partition"):
                 if getattr(self, name) is not None:
-                    raise Conflict(f"data.{name}: splits one table, but data.files has {len(self.files)}; leave it out")
+                    raise Conflict(
+                        f"data.{name}: splits one table, but data.files has {len(self.files)}; leave it out"
+                    )
         if self.partition is not None and self.party_column is not None:
-            raise Conflict("data.partition, data.party_column: only one can split the table; leave one of them out")
-        tests = [n for n in ("test_file", "test_fraction", "split_column") if getattr(self, n) is not None]
+            raise Conflict(
+                "data.partition, data.party_column: only one can split the table; leave one of them out"
+            )
+        tests = [
+            n
+            for n in ("test_file", "test_fraction", "split_column")
+            if getattr(self, n) is not None
+        ]
         if len(tests) > 1:
-            raise Conflict(f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of them out")
+            raise Conflict(
+                f"data.{tests[0]}, data.{tests[1]}: only one can give the test rows; leave one of them out"
+            )
         if self.decimal == self.thousands:
-            raise Conflict(f"data.thousands={self.thousands!r}: is data.decimal too; they must differ")
+            raise Conflict(
+                f"data.thousands={self.thousands!r}: is data.decimal too; they must differ"
+            )
         if self.separator == self.decimal and self.separator != ",":
-            raise Conflict(f"data.separator={self.separator!r}: is data.decimal too; they must differ")
+            raise Conflict(
+                f"data.separator={self.separator!r}: is data.decimal too; they must differ"
+            )
         if self.id == self.label:
-            raise Conflict(f"data.id={self.id}: is also data.label; the label cannot be the identifier")
+            raise Conflict(
+                f"data.id={self.id}: is also data.label; the label cannot be the identifier"
+            )
         if self.use is not None and (both := sorted(set(self.use) & set(self.drop))):
             raise Conflict(f"data.drop={both[0]}: is in data.use too; keep it in one of them")
         if self.classes is not None and len(set(map(str, self.classes))) != len(self.classes):
@@ -348,4 +429,6 @@ class DataConfig(Section):
             named["test_file"] = set(self.test_file)
         for name, parties in named.items():
             if known and (strangers := sorted(parties - known)):
-                raise Conflict(f"data.{name}.{strangers[0]}: no such party; data.files has {', '.join(sorted(known))}")
+                raise Conflict(
+                    f"data.{name}.{strangers[0]}: no such party; data.files has {', '.join(sorted(known))}"
+                )

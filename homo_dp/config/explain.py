@@ -44,11 +44,16 @@ _USUAL = {
 
 def explain(error: ValidationError, root: type[Section], given: Any) -> str:
     """Say in one line what is wrong with the first bad key, and how many more there are."""
-    problems = [(dotted(_real(problem["loc"], given)), problem) for problem in error.errors(include_url=False)]
+    problems = [
+        (dotted(_real(problem["loc"], given)), problem)
+        for problem in error.errors(include_url=False)
+    ]
     unknown = [pair for pair in problems if pair[1]["type"] == "extra_forbidden"]
     name, first = (unknown or problems)[0]
     # A union reports each of its branches: the one that went deepest into the value is the one that was meant.
-    name, first = max((pair for pair in problems if pair[0].startswith(name)), key=lambda pair: len(pair[0]))
+    name, first = max(
+        (pair for pair in problems if pair[0].startswith(name)), key=lambda pair: len(pair[0])
+    )
     more = len({other for other, _ in problems if not name.startswith(other)})
     return _sentence(first, root, given) + (f" (and {more} more)" if more else "")
 
@@ -76,14 +81,20 @@ def _sentence(problem: ErrorDetails, root: type[Section], given: Any) -> str:
 def _choice(expected: str, value: Any) -> str:
     words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
     close = difflib.get_close_matches(str(value), words, n=1)
-    return f"must be one of {', '.join(words)}" + (f"; did you mean {close[0]}?" if close else "; choose one of them")
+    return f"must be one of {', '.join(words)}" + (
+        f"; did you mean {close[0]}?" if close else "; choose one of them"
+    )
 
 
 def _example(path: tuple[str | int, ...], root: type[Section], said: str) -> str:
     if ";" in said:
         return ""
     default = _at(root().model_dump(mode="json"), path)
-    if default is None and path and (field := _fields_at(path[:-1], root).get(str(path[-1]))) is not None:
+    if (
+        default is None
+        and path
+        and (field := _fields_at(path[:-1], root).get(str(path[-1]))) is not None
+    ):
         default = field.get_default(call_default_factory=True, validated_data={})
     if default is None or isinstance(default, dict | Section) or default is PydanticUndefined:
         return "; see docs/config.md"
@@ -120,7 +131,11 @@ def _is_list(annotation: Any) -> bool:
 
 def sections_in(annotation: Any) -> Iterator[type[Section]]:
     """The sections that an annotation like `A | None` or `tuple[A, ...]` speaks of (not those of a mapping)."""
-    if typing.get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, Section):
+    if (
+        typing.get_origin(annotation) is None
+        and isinstance(annotation, type)
+        and issubclass(annotation, Section)
+    ):
         yield annotation
     elif typing.get_origin(annotation) is not dict:
         for part in typing.get_args(annotation):
@@ -149,7 +164,10 @@ def nearest(path: tuple[str | int, ...], root: type[Section], short: Collection[
     if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=_ALIKE):
         return f"did you mean {dotted((*above, siblings[close[0]]))}?"
     keys = list(all_keys(root))
-    by_leaf = sorted((key for key in keys if key.rpartition(".")[2].lower() == leaf), key=lambda key: key.count("."))
+    by_leaf = sorted(
+        (key for key in keys if key.rpartition(".")[2].lower() == leaf),
+        key=lambda key: key.count("."),
+    )
     if leaf in _USUAL or by_leaf:
         return f"did you mean {_USUAL.get(leaf) or by_leaf[0]}?"
     if not (above and there):
@@ -188,7 +206,10 @@ def _holds_text(annotation: Any) -> bool:
     if annotation is str:
         return True
     parts = typing.get_args(annotation)
-    return any(_holds_text(part) for part in (parts[1:] if typing.get_origin(annotation) is dict else parts))
+    return any(
+        _holds_text(part)
+        for part in (parts[1:] if typing.get_origin(annotation) is dict else parts)
+    )
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
@@ -198,14 +219,18 @@ def dotted(path: tuple[str | int, ...]) -> str:
     "data.columns.'mean radius'.bounds"
     """
     words = (str(part) for part in path)
-    return ".".join(w if re.fullmatch(r"[\w-]+", w) else "'" + w.replace("'", "''") + "'" for w in words)
+    return ".".join(
+        w if re.fullmatch(r"[\w-]+", w) else "'" + w.replace("'", "''") + "'" for w in words
+    )
 
 
 def show(value: Any) -> str:
     """A value as it stands in a message: short, on one line."""
     if isinstance(value, Section):
         value = value.model_dump(mode="json")
-    plain = isinstance(value, str) and parse_scalar(value) == value  # '5' and '' keep quotes, to differ from 5 and null
+    plain = (
+        isinstance(value, str) and parse_scalar(value) == value
+    )  # '5' and '' keep quotes, to differ from 5 and null
     text = value if plain else json.dumps(value, default=str, ensure_ascii=False)
     text = printable(" ".join(masked(text).split()))
     return text if len(text) <= 80 else text[:77] + "..."
@@ -216,7 +241,11 @@ def _real(path: tuple[str | int, ...], given: Any, missing: bool = False) -> tup
     real: list[str | int] = []
     for part in path:
         inner = _at(given, (part,))
-        if inner is not None or (isinstance(given, dict) and part in given) or (missing and part == path[-1]):
+        if (
+            inner is not None
+            or (isinstance(given, dict) and part in given)
+            or (missing and part == path[-1])
+        ):
             real.append(part)
             given = inner
     return tuple(real)

@@ -13,7 +13,9 @@ from homo_dp.config.schema import Config
 from homo_dp.config.translation import Ask, Translation
 from homo_dp.core.errors import ConfigError
 
-SECTIONS = frozenset({"federate", "dataloader", "grad", "eval", "optimizer", "criterion", "trainer", "wandb"})
+SECTIONS = frozenset(
+    {"federate", "dataloader", "grad", "eval", "optimizer", "criterion", "trainer", "wandb"}
+)
 
 # Their key, ours: the value is the same.
 SAME = {
@@ -168,7 +170,9 @@ def translate_federatedscope(
     return done
 
 
-def _translate(key: str, value: Any, flat: Mapping[str, Any], done: Translation, source: str) -> None:
+def _translate(
+    key: str, value: Any, flat: Mapping[str, Any], done: Translation, source: str
+) -> None:
     if key in REFUSED:
         if value not in _IDLE:
             raise ConfigError(f"{source}: {key}={value}: {REFUSED[key]}; leave it out")
@@ -186,15 +190,28 @@ def _translate(key: str, value: Any, flat: Mapping[str, Any], done: Translation,
         if value not in _IDLE:
             done.notes.append(f"{key}: has no counterpart; left aside")
     else:
-        put(done.tree, tuple(key.split(".")), value)  # a key of ours, or one that the schema refuses by name
+        put(
+            done.tree, tuple(key.split(".")), value
+        )  # a key of ours, or one that the schema refuses by name
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         key = f"{before}{name}"
-        ours = key in ("data.columns", "data.files", "data.rows", "data.partition", "data.test_file", "output")
-        flat |= _flat(value, f"{key}.") if isinstance(value, dict) and value and not ours else {key: value}
+        ours = key in (
+            "data.columns",
+            "data.files",
+            "data.rows",
+            "data.partition",
+            "data.test_file",
+            "output",
+        )
+        flat |= (
+            _flat(value, f"{key}.")
+            if isinstance(value, dict) and value and not ours
+            else {key: value}
+        )
     return flat
 
 
@@ -239,15 +256,23 @@ def _method(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
         if word == "fedopt" or flat.get("fedopt.use") is True:
             put(done.tree, ("train", "server_optimizer", "name"), "fedavgm")
         return
-    raise ConfigError(f"federate.method={value}: has no counterpart; ours are FedAvg, FedOpt and FedProx")
+    raise ConfigError(
+        f"federate.method={value}: has no counterpart; ours are FedAvg, FedOpt and FedProx"
+    )
 
 
 def _fedopt(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
-    name = "fedadam" if str(flat.get("fedopt.optimizer.type", "SGD")).lower() == "adam" else "fedavgm"
+    name = (
+        "fedadam" if str(flat.get("fedopt.optimizer.type", "SGD")).lower() == "adam" else "fedavgm"
+    )
     if value is True:
         put(done.tree, ("train", "server_optimizer", "name"), name)
         if flat.get("fedopt.optimizer.lr") is not None:
-            put(done.tree, ("train", "server_optimizer", "learning_rate"), flat["fedopt.optimizer.lr"])
+            put(
+                done.tree,
+                ("train", "server_optimizer", "learning_rate"),
+                flat["fedopt.optimizer.lr"],
+            )
 
 
 def _local_steps(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
@@ -262,7 +287,9 @@ def _nothing(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
 def _optimizer(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     word = str(value).lower()
     if word not in ("sgd", "adam"):
-        raise ConfigError(f"train.optimizer.type={value}: has no counterpart; ours are SGD and Adam")
+        raise ConfigError(
+            f"train.optimizer.type={value}: has no counterpart; ours are SGD and Adam"
+        )
     put(done.tree, ("train", "optimizer"), word)
 
 
@@ -270,9 +297,13 @@ def _scheduler(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     kinds = {"CosineAnnealingLR": "cosine", "StepLR": "step"}
     if value in kinds:
         put(done.tree, ("train", "schedule"), kinds[value])
-        done.notes.append(f"train.scheduler.type={value}: is train.schedule={kinds[value]}, over the whole run")
+        done.notes.append(
+            f"train.scheduler.type={value}: is train.schedule={kinds[value]}, over the whole run"
+        )
     elif value:
-        done.notes.append(f"train.scheduler.type={value}: has no counterpart; the rate stays as it is")
+        done.notes.append(
+            f"train.scheduler.type={value}: has no counterpart; the rate stays as it is"
+        )
 
 
 def _grad_clip(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
@@ -281,7 +312,9 @@ def _grad_clip(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     mechanism = flat.get("privacy.mechanism")
     if mechanism == "none" or mechanism == "nbafl" or flat.get("nbafl.use") is True:
         put(done.tree, ("train", "grad_clip"), value)
-        done.notes.append(f"grad.grad_clip={value}: clips the gradient of a batch, which gives no privacy by itself")
+        done.notes.append(
+            f"grad.grad_clip={value}: clips the gradient of a batch, which gives no privacy by itself"
+        )
     else:
         done.notes.append(
             f"grad.grad_clip={value}: clips the gradient of a batch, which bounds no record's part in it; left aside, "
@@ -291,22 +324,32 @@ def _grad_clip(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
 
 def _model_type(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     if value not in _MODELS:
-        raise ConfigError(f"model.type={value}: has no counterpart; give model.factory, or one of {', '.join(_MODELS)}")
+        raise ConfigError(
+            f"model.type={value}: has no counterpart; give model.factory, or one of {', '.join(_MODELS)}"
+        )
     name = _MODELS[value]
     if value == "lr" and flat.get("criterion.type") == "MSELoss":
         name = "linear_regression"
     put(done.tree, ("model", "name"), name)
     hidden, layers = flat.get("model.hidden"), flat.get("model.layer")
     if name == "mlp" and isinstance(hidden, int):
-        put(done.tree, ("model", "layers"), [hidden] * max(1, (layers if isinstance(layers, int) else 2) - 1))
+        put(
+            done.tree,
+            ("model", "layers"),
+            [hidden] * max(1, (layers if isinstance(layers, int) else 2) - 1),
+        )
     if name == "cnn":
-        done.notes.append(f"model.type={value}: is model.name=cnn, without BatchNorm; model.channels sets its layers")
+        done.notes.append(
+            f"model.type={value}: is model.name=cnn, without BatchNorm; model.channels sets its layers"
+        )
 
 
 def _criterion(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     known = ("CrossEntropyLoss", "BCELoss", "BCEWithLogitsLoss", "NLLLoss", "MSELoss")
     if value not in known:
-        raise ConfigError(f"criterion.type={value}: has no counterpart; the loss follows from the task")
+        raise ConfigError(
+            f"criterion.type={value}: has no counterpart; the loss follows from the task"
+        )
 
 
 def _splitter(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
@@ -318,14 +361,22 @@ def _splitter(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
     elif value in ("iid", "IID"):
         put(done.tree, ("data", "partition", "kind"), "iid")
     elif value:
-        done.notes.append(f"data.splitter={value}: has no counterpart; rows are dealt out at random (data.partition)")
+        done.notes.append(
+            f"data.splitter={value}: has no counterpart; rows are dealt out at random (data.partition)"
+        )
 
 
 def _splits(value: Any, flat: Mapping[str, Any], done: Translation) -> None:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(part, int | float) for part in value):
+    if (
+        isinstance(value, list)
+        and len(value) == 3
+        and all(isinstance(part, int | float) for part in value)
+    ):
         put(done.tree, ("data", "test_fraction"), round(float(value[2]) or 0.1, 6))
         if value[1]:
-            done.notes.append(f"data.splits={value}: there is no validation split; those rows are trained on")
+            done.notes.append(
+                f"data.splits={value}: there is no validation split; those rows are trained on"
+            )
 
 
 def _data_type(value: Any, flat: Mapping[str, Any], done: Translation) -> None:

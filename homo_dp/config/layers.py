@@ -44,7 +44,9 @@ def split_key(key: str) -> tuple[str, ...]:
         elif letter in "'\"" and not word:
             quote = letter
         elif letter == "." and len(parts) >= DEEPEST:
-            raise ConfigError(f"{key[:40]}...: has more than {DEEPEST} parts; see docs/config.md for the keys")
+            raise ConfigError(
+                f"{key[:40]}...: has more than {DEEPEST} parts; see docs/config.md for the keys"
+            )
         elif letter == ".":
             parts, word = [*parts, word], ""
         else:
@@ -99,7 +101,11 @@ def merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def forget_former_split(layers: Sequence[dict[str, Any]]) -> None:
     """Where a later layer names other tables, drop how the former ones were split, up to the layer that named them."""
-    named = [at for at, layer in enumerate(layers) if get(layer, "data.files") or get(layer, "data.embedded")]
+    named = [
+        at
+        for at, layer in enumerate(layers)
+        if get(layer, "data.files") or get(layer, "data.embedded")
+    ]
     for layer in layers[: named[-2] + 1] if len(named) > 1 else ():
         for name in ("partition", "party_column", "user_column"):
             drop(layer, f"data.{name}")

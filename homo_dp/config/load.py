@@ -73,7 +73,9 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
         layers.append(rename(tree if translation is None else translation.tree))
     if SECTIONS & set(over):
         theirs = [tree for tree in read if is_federatedscope(tree)]
-        translation = translate_federatedscope(over, "overrides", under=theirs[-1] if theirs else {})
+        translation = translate_federatedscope(
+            over, "overrides", under=theirs[-1] if theirs else {}
+        )
         translations.append(translation)
         over = translation.tree
     over = rename(over)
@@ -90,7 +92,9 @@ def load(path: Paths | None = None, overrides: Overrides = ()) -> Loaded:
     notes = list(dict.fromkeys(notes))
     idle = left_aside(merged.get("privacy"))
     notes += [f"privacy.{name}: is not used by privacy.mechanism=none; left aside" for name in idle]
-    return Loaded(config_from(merged), tuple(notes), process=next((task.process for task in tasks), "train"))
+    return Loaded(
+        config_from(merged), tuple(notes), process=next((task.process for task in tasks), "train")
+    )
 
 
 def translated(tree: dict[str, Any], over: dict[str, Any], source: str) -> Translation | None:
@@ -152,7 +156,9 @@ def flatten(config: Config) -> dict[str, str | int | float | bool | None]:
             for name, inner in value.items():
                 walk(inner, (*path, name))
         elif isinstance(value, list):
-            flat[dotted(path)] = to_yaml(value).strip() if not value else "[" + ", ".join(map(str, value)) + "]"
+            flat[dotted(path)] = (
+                to_yaml(value).strip() if not value else "[" + ", ".join(map(str, value)) + "]"
+            )
         else:
             flat[dotted(path)] = value
 
@@ -172,7 +178,9 @@ def _read(path: Path) -> dict[str, Any]:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md")
+        raise ConfigError(
+            f"--config {path}: must hold sections such as model, data, privacy; see docs/config.md"
+        )
     named: dict[str, Any] = _with_text_keys(tree)
     return named
 
@@ -180,5 +188,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _with_text_keys(tree: Any) -> Any:
     """A column or party called 2024 is a number to YAML, and a name to us."""
     if isinstance(tree, dict):
-        return {name if isinstance(name, str) else show(name): _with_text_keys(value) for name, value in tree.items()}
+        return {
+            name if isinstance(name, str) else show(name): _with_text_keys(value)
+            for name, value in tree.items()
+        }
     return [_with_text_keys(part) for part in tree] if isinstance(tree, list) else tree

@@ -23,7 +23,9 @@ class MetricsConfig(Section):
         "Also show each party's own figures, read off what it released with its full noise; under secure aggregation "
         "only the total is seen, so not there.",
     )
-    share: Probability = key(0.05, "Share of the budget, by mu^2, that all released metrics together take.")
+    share: Probability = key(
+        0.05, "Share of the budget, by mu^2, that all released metrics together take."
+    )
     bins: Annotated[int, BeforeValidator(lambda v: whole(v, least=2, most=1000))] = key(
         10, "Bins of the histogram of scores, from which AUC, KS, ROC and calibration are read."
     )

@@ -5,7 +5,17 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from homo_dp.config.addresses import address
-from homo_dp.config.base import Count, FilePath, Flag, Fraction, PartyName, Section, Text, key, mapping
+from homo_dp.config.base import (
+    Count,
+    FilePath,
+    Flag,
+    Fraction,
+    PartyName,
+    Section,
+    Text,
+    key,
+    mapping,
+)
 
 
 class TrackingConfig(Section):
@@ -20,7 +30,8 @@ class TrackingConfig(Section):
     model_name: Text | None = key(None, "Register the model under this name.")
     plots: Flag = key(True, "Add plots and the privacy report to the run.")
     private_metrics: Flag = key(
-        False, "Send loss, accuracy and AUC of private rows to a store that is not a file of this machine."
+        False,
+        "Send loss, accuracy and AUC of private rows to a store that is not a file of this machine.",
     )
 
 
@@ -29,7 +40,8 @@ class PredictConfig(Section):
 
     threshold: Fraction = key(0.5, "A row is of class 1 from this probability on (binary).")
     warn_above: Fraction = key(
-        0.1, "Warn of a column of which more than this share is clipped or none of the declared levels."
+        0.1,
+        "Warn of a column of which more than this share is clipped or none of the declared levels.",
     )
     chunk_rows: Count = key(50_000, "Rows in memory at once while scoring a table.")
 
@@ -38,7 +50,9 @@ class PartyOutput(Section):
     """Copies for one party of a simulation, where a PrimiHub task names paths for each client."""
 
     modelFileName: FilePath | None = key(None, "The model again, under this name.")
-    indicatorFileName: FilePath | None = key(None, "Metrics of this party's own rows and its part of the guarantee.")
+    indicatorFileName: FilePath | None = key(
+        None, "Metrics of this party's own rows and its part of the guarantee."
+    )
     predictFileName: FilePath | None = key(None, "Predictions of this party's own test rows.")
 
 
@@ -48,8 +62,13 @@ class OutputConfig(Section):
     predictFileName: FilePath = key("out/predict.csv", "Predictions (CSV).")
     indicatorFileName: FilePath = key("out/indicator.json", "Indicators (JSON).")
     modelFileName: FilePath = key("out/model.safetensors", "The model (safetensors).")
-    parties: dict[PartyName, PartyOutput] = mapping("Files for single parties of a simulation besides those for all.")
-    keep: Flag = key(False, "Each training (`homo_dp.train`) writes into a new folder: `out/run-001/`, `out/run-002/`.")
+    parties: dict[PartyName, PartyOutput] = mapping(
+        "Files for single parties of a simulation besides those for all."
+    )
+    keep: Flag = key(
+        False,
+        "Each training (`homo_dp.train`) writes into a new folder: `out/run-001/`, `out/run-002/`.",
+    )
 
 
 class ReportConfig(Section):

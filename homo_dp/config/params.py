@@ -19,7 +19,9 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.core.untrusted_text import DEEPEST
 
 _OLD_SIGN = re.compile(r":(?:STRING|INT32|BYTE):[01]:")
-_OLD = re.compile(r"(?P<name>[^:=\s,]+):(?P<type>STRING|INT32|BYTE):(?P<array>[01]):(?P<value>.*)\Z", re.DOTALL)
+_OLD = re.compile(
+    r"(?P<name>[^:=\s,]+):(?P<type>STRING|INT32|BYTE):(?P<array>[01]):(?P<value>.*)\Z", re.DOTALL
+)
 _NEW = re.compile(r"[\w.\-'\"]+=")
 _CLOSING = {"[": "]", "{": "}"}
 _SEPARATORS = frozenset(", \t\r\n")
@@ -62,7 +64,10 @@ def parse_pairs(words: Sequence[str]) -> Params:
     if len(words) % 2:
         raise ConfigError(f"--cfg: {words[-1]} has no value; give overrides as `key value` pairs")
     return Params(
-        tuple((_checked(key), parse_value(value)) for key, value in zip(words[::2], words[1::2], strict=True))
+        tuple(
+            (_checked(key), parse_value(value))
+            for key, value in zip(words[::2], words[1::2], strict=True)
+        )
     )
 
 
@@ -102,7 +107,9 @@ def split_items(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _end_of_item(text: str, start: int, separators: frozenset[str] = _SEPARATORS) -> tuple[int, int]:
+def _end_of_item(
+    text: str, start: int, separators: frozenset[str] = _SEPARATORS
+) -> tuple[int, int]:
     """The place after the item that begins here, and that of its first `=`, -1 without one; one pass over the text.
 
     A quote opens at the start, after a dot of the key, and where the value begins; elsewhere it is a letter.
@@ -152,7 +159,9 @@ def _end_of_bracket(text: str, at: int) -> int:
         elif letter in _CLOSING:
             open_brackets.append(_CLOSING[letter])
             if len(open_brackets) > DEEPEST:
-                raise ConfigError(f"--params {text[:40]}...: brackets are nested deeper than {DEEPEST}; write a file")
+                raise ConfigError(
+                    f"--params {text[:40]}...: brackets are nested deeper than {DEEPEST}; write a file"
+                )
         elif letter == open_brackets[-1]:
             open_brackets.pop()
             if not open_brackets:
@@ -201,7 +210,9 @@ def _checked(key: str) -> str:
 def _old_item(old: re.Match[str]) -> Iterator[tuple[str, Any]]:
     name, kind, value = old["name"], old["type"], _unquoted(old["value"])
     if name in NEEDS_FILES:
-        raise ConfigError(f"--params {name}={value}: names PrimiHub data sets; give data.files.<party>=FILE for each")
+        raise ConfigError(
+            f"--params {name}={value}: names PrimiHub data sets; give data.files.<party>=FILE for each"
+        )
     if name == "learning_rate" and value == "optimal":
         yield "train.schedule", "optimal"
         return
@@ -214,7 +225,9 @@ def _old_item(old: re.Match[str]) -> Iterator[tuple[str, Any]]:
 def _old_value(key: str, kind: str, value: str) -> Any:
     if kind == "INT32":
         if not re.fullmatch(r"\s*[-+]?[0-9]{1,10}\s*", value) or not -(2**31) <= int(value) < 2**31:
-            raise ConfigError(f"--params {key}:INT32={value}: must be a whole number of 32 bits; correct it")
+            raise ConfigError(
+                f"--params {key}:INT32={value}: must be a whole number of 32 bits; correct it"
+            )
         return int(value)
     # The old form has no type for numbers with a fraction: text is read as a scalar where the key wants no text.
     return value if takes_text(Config, key) else parse_scalar(value)
@@ -224,7 +237,11 @@ def _format(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_format(part) for part in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_format(name)}: {_format(part)}" for name, part in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{_format(name)}: {_format(part)}" for name, part in value.items())
+            + "}"
+        )
     if isinstance(value, str):
         safe = re.fullmatch(r"[A-Za-z0-9_./-]+", value) and parse_scalar(value) == value
         return value if safe else '"' + "".join(map(_escape, value)) + '"'

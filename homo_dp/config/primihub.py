@@ -60,14 +60,25 @@ _MODELS: dict[str, dict[str, Any]] = {
 }
 _METHODS = {"DPSGD": "dp_sgd", "Plaintext": "none"}
 # What is asked for in other ways here, by how a task's model or method is named.
-_VERTICAL = "columns split over parties (VFL, hetero) are not built: here every party has all columns"
+_VERTICAL = (
+    "columns split over parties (VFL, hetero) are not built: here every party has all columns"
+)
 _ELSEWHERE = (
-    ("FL_Stats", "counts, means, quantiles and histograms are `homo-dp stats --ask ...`, with noise and a price"),
-    ("FL_Preprocess", "scaling is by public bounds (data.columns), or within wide ones by data.scaling: private"),
+    (
+        "FL_Stats",
+        "counts, means, quantiles and histograms are `homo-dp stats --ask ...`, with noise and a price",
+    ),
+    (
+        "FL_Preprocess",
+        "scaling is by public bounds (data.columns), or within wide ones by data.scaling: private",
+    ),
     ("VFL", _VERTICAL),
     ("Hetero", _VERTICAL),
     ("XGB", "trees are not built"),
-    ("Paillier", "single updates are hidden by privacy.secure_aggregation=true with privacy.mechanism=dp_fedsgd"),
+    (
+        "Paillier",
+        "single updates are hidden by privacy.secure_aggregation=true with privacy.mechanism=dp_fedsgd",
+    ),
 )
 
 
@@ -76,7 +87,9 @@ def _listed(value: object) -> object:
 
 
 class _Roles(Schema):
-    client: Annotated[list[str], BeforeValidator(_listed), Field(min_length=1, max_length=MOST_CLIENTS)]
+    client: Annotated[
+        list[str], BeforeValidator(_listed), Field(min_length=1, max_length=MOST_CLIENTS)
+    ]
     server: Any = None
 
     @property
@@ -121,14 +134,18 @@ class _Common(Schema, extra="allow"):
     @classmethod
     def _known_model(cls, model: str) -> str:
         if model not in _MODELS:
-            raise ValueError(f"model={model}: {_elsewhere(model)}translated are {', '.join(_MODELS)}")
+            raise ValueError(
+                f"model={model}: {_elsewhere(model)}translated are {', '.join(_MODELS)}"
+            )
         return model
 
     @field_validator("method")
     @classmethod
     def _known_method(cls, method: str | None) -> str | None:
         if method is not None and method not in _METHODS:
-            raise ValueError(f"method={method}: {_elsewhere(method)}translated are {', '.join(_METHODS)}")
+            raise ValueError(
+                f"method={method}: {_elsewhere(method)}translated are {', '.join(_METHODS)}"
+            )
         return method
 
     @field_validator("process")
@@ -176,7 +193,9 @@ def is_task(tree: Mapping[str, Any]) -> bool:
 
 def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
     """Translate a PrimiHub task file; what has no counterpart is a note, what cannot be run is an error."""
-    component = Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
+    component = (
+        Foreign(source, "check the task file", ConfigError).check(_TaskFile, tree).component_params
+    )
     task = PrimihubTask()
     if component.common_params.process == "predict":
         return _translate_prediction(component, task)
@@ -184,7 +203,9 @@ def translate(tree: Mapping[str, Any], source: str) -> PrimihubTask:
     for name, value in tree["component_params"]["common_params"].items():
         _translate_parameter(name, value, task)
     if "party_info" in tree:
-        task.notes.append("party_info: there is no task manager here; parties are found through transport")
+        task.notes.append(
+            "party_info: there is no task manager here; parties are found through transport"
+        )
     _translate_roles(component.roles, component.role_params, task)
     task.asks.append(_scaling(component.common_params))
     return task
@@ -197,7 +218,9 @@ def check_files(task: PrimihubTask, merged: Mapping[str, Any]) -> None:
     files = get(merged, "data.files")
     if get(merged, "data.embedded") is not None or isinstance(files, str):
         return
-    missing = [party for party in task.data_sets if not (isinstance(files, dict) and party in files)]
+    missing = [
+        party for party in task.data_sets if not (isinstance(files, dict) and party in files)
+    ]
     if missing:
         words = ",".join(f"data.files.{party}=FILE" for party in missing)
         raise ConfigError(
@@ -214,7 +237,9 @@ def _translate_model(common: _Common, task: PrimihubTask) -> None:
     task.tree["model"] = dict(_MODELS[common.model])
     task.tree["privacy"] = {"mechanism": _METHODS[str(common.method)]}
     if common.method == "Plaintext":
-        task.notes.append("method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change that")
+        task.notes.append(
+            "method Plaintext: the run is NOT PRIVATE; write privacy.mechanism=dp_sgd to change that"
+        )
     if common.model in ("HFL_neural_network", "HFL_CNN"):
         task.notes.append(
             f"{common.model}: PrimiHub keeps its layers in code; ours are model.layers and model.channels"
@@ -261,7 +286,9 @@ def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: PrimihubTa
     said = {party: parts.get(party, _Part()) for party in roles.client}
     for party, part in said.items():
         task.data_sets[party] = party if part.data_set is None else str(part.data_set)
-        task.notes += [f"role_params.{party}.{name}: has no counterpart; ignored" for name in part.strangers]
+        task.notes += [
+            f"role_params.{party}.{name}: has no counterpart; ignored" for name in part.strangers
+        ]
         if os.path.isfile(task.data_sets[party]):
             put(task.tree, ("data", "files", party), task.data_sets[party])
     put(task.tree, ("data", "name"), "+".join(task.data_sets.values()))
@@ -269,12 +296,16 @@ def _translate_roles(roles: _Roles, parts: Mapping[str, _Part], task: PrimihubTa
         metric_path = parts.get(roles.aggregator, _Part()).metric_path
         if metric_path is not None:
             put(task.tree, ("output", "indicatorFileName"), metric_path)
-        task.notes.append(f"roles.server {roles.aggregator}: is the aggregator, which holds no data here")
+        task.notes.append(
+            f"roles.server {roles.aggregator}: is the aggregator, which holds no data here"
+        )
     for party, part in said.items():
         for key, path in part.paths.items():
             put(task.tree, ("output", "parties", party, key), path)
     if any(str(part.model_path).endswith(".pkl") for part in said.values()):
-        task.notes.append("model_path: the files are safetensors, whatever their name; nothing here is pickled")
+        task.notes.append(
+            "model_path: the files are safetensors, whatever their name; nothing here is pickled"
+        )
 
 
 def _translate_prediction(component: _Component, task: PrimihubTask) -> PrimihubTask:
@@ -283,10 +314,14 @@ def _translate_prediction(component: _Component, task: PrimihubTask) -> Primihub
     client = component.roles.client[0]
     part = component.role_params.get(client, _Part())
     if len(component.roles.client) > 1:
-        task.notes.append(f"roles.client: predictions are made for one, {client}; run the task again for the others")
+        task.notes.append(
+            f"roles.client: predictions are made for one, {client}; run the task again for the others"
+        )
     task.data_sets[client] = client if part.data_set is None else str(part.data_set)
     if os.path.isfile(task.data_sets[client]):
         put(task.tree, ("data", "test_file", client), task.data_sets[client])
-    for key, path in ({"indicatorFileName": "out/test_indicator.json"} | part.paths).items():  # training's file stays
+    for key, path in (
+        {"indicatorFileName": "out/test_indicator.json"} | part.paths
+    ).items():  # training's file stays
         put(task.tree, ("output", key), path)
     return task

@@ -44,7 +44,9 @@ def read_registry(paths: Iterable[str]) -> dict[str, str]:
         try:
             tree: Any = parse_yaml(file.text(file.read(Path(path))), path)
         except FileNotFoundError:
-            raise ConfigError(f"data.registry={path}: no such file; give a PrimiHub node config") from None
+            raise ConfigError(
+                f"data.registry={path}: no such file; give a PrimiHub node config"
+            ) from None
         for entry in file.check(_Registry, tree).datasets:
             found.setdefault(entry.description, _address(entry, Path(path)))
     return found
@@ -69,7 +71,9 @@ def _address(entry: _Entry, registry: Path) -> str:
         port = f":{entry.port}" if entry.port else ""
         return f"mysql+pymysql://{who}{word}@{entry.host}{port}/{entry.dbName}#{entry.tableName}"
     if entry.source is None:
-        raise ConfigError(f"{where}: has no source; models that are read are csv, sqlite, mysql and image")
+        raise ConfigError(
+            f"{where}: has no source; models that are read are csv, sqlite, mysql and image"
+        )
     return _placed(entry.source, registry)
 
 

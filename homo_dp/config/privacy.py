@@ -56,7 +56,9 @@ class AdaptiveConfig(Section):
     )
     learning_rate: Positive = key(0.2, "eta: how fast the clip norm moves.")
     target_quantile: Probability = key(0.5, "gamma: share of updates that should stay unclipped.")
-    bit_noise: Positive | None = key(None, "sigma_b: noise on the sum of the clip bits; null: cohort size / 20.")
+    bit_noise: Positive | None = key(
+        None, "sigma_b: noise on the sum of the clip bits; null: cohort size / 20."
+    )
 
 
 class PrivacyConfig(Section):
@@ -70,24 +72,37 @@ class PrivacyConfig(Section):
         "`dp_sgd`, `dp_fedsgd`, `dp_fedavg`, `nbafl`, `package.module:Class` of your own, or `none`: NOT PRIVATE; "
         "`statistics` trains nothing (`homo-dp stats`).",
     )
-    unit: Literal["record", "user"] = key("record", "Whose presence is hidden: one row, or all rows of a user.")
+    unit: Literal["record", "user"] = key(
+        "record", "Whose presence is hidden: one row, or all rows of a user."
+    )
     target_epsilon: Positive | None = key(None, _TARGET)
     noise_multiplier: Positive | None = key(None, _MULTIPLIER)
-    delta: Probability = key(1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users).")
+    delta: Probability = key(
+        1e-5, "Delta of every epsilon; must be below 1 / rows (1 / population for users)."
+    )
     statistics_share: Rate = key(
-        0.1, "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: private`)."
+        0.1,
+        "Share of the budget, by mu^2, that statistics before the training take (`data.scaling: private`).",
     )
     secure_mode: Flag = key(True, "Noise and sampling from a cryptographic generator.")
     grad_sample_mode: Literal["auto", "fast", "hooks", "functorch", "ghost"] = key(
         "auto", "How rows are clipped; auto: fast where every layer allows it."
     )
     ledger: FilePath = key("ledger.sqlite", "The SQLite file in which every release is charged.")
-    lifetime_epsilon: Positive | None = key(None, "Budget over all runs on this data.name; null: none.")
+    lifetime_epsilon: Positive | None = key(
+        None, "Budget over all runs on this data.name; null: none."
+    )
     lifetime_delta: Probability | None = key(None, "Delta of the lifetime budget; null: delta.")
-    trust_aggregator: Flag = key(False, "The aggregator may see updates without noise; only you can say so.")
+    trust_aggregator: Flag = key(
+        False, "The aggregator may see updates without noise; only you can say so."
+    )
     public_tensors: Columns = key((), _PUBLIC_TENSORS)
-    not_private: Flag = key(False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event.")
-    seeded_noise_for_tests: Seed | None = key(None, "A seed for the noise; everything is then NOT PRIVATE.")
+    not_private: Flag = key(
+        False, "Mark the run NOT PRIVATE; lets a mechanism of your own run without an event."
+    )
+    seeded_noise_for_tests: Seed | None = key(
+        None, "A seed for the noise; everything is then NOT PRIVATE."
+    )
 
     @property
     def built_in(self) -> bool:
@@ -111,13 +126,17 @@ class PrivacyConfig(Section):
         if not isinstance(given, dict):
             return given
         mechanism = _mechanism_of(given)
-        filled = {name: value for name, value in given.items() if not (name == "unit" and value is None)}
+        filled = {
+            name: value for name, value in given.items() if not (name == "unit" and value is None)
+        }
         if "mechanism" in filled:
             filled["mechanism"] = mechanism
         for name, value in given.items():
             if name in EVERY_KEY and not cls.reads(name):
                 asks = not _says(value, EVERY_KEY[name])
-                if asks and not (cls.drops_foreign_keys and name not in ("target_epsilon", "noise_multiplier")):
+                if asks and not (
+                    cls.drops_foreign_keys and name not in ("target_epsilon", "noise_multiplier")
+                ):
                     unused = f"privacy.{name}: is not used by privacy.mechanism={mechanism}"
                     raise Conflict(f"{unused}; {_instead(name, mechanism)}")
                 filled.pop(name, None)
@@ -131,7 +150,9 @@ class PrivacyConfig(Section):
                 "one follows from the other; leave one of them out"
             )
         if self.lifetime_delta is not None and self.lifetime_epsilon is None:
-            raise Conflict("privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too")
+            raise Conflict(
+                "privacy.lifetime_delta: has no budget beside it; give privacy.lifetime_epsilon too"
+            )
         if self.hides not in (None, self.unit):
             raise Conflict(
                 f"privacy.unit={self.unit}: privacy.mechanism={self.mechanism} hides a {self.hides}; write "
@@ -164,10 +185,12 @@ class SharedNoiseKeys(PrivacyConfig):
     """Keys of mechanisms whose noise the parties can share, because the aggregator sees only their total."""
 
     secure_aggregation: Flag = key(
-        False, "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd, dp_fedavg, nbafl)."
+        False,
+        "The aggregator sees only the total of the parties, who share its noise (dp_fedsgd, dp_fedavg, nbafl).",
     )
     tolerated_dropouts: CountOrZero = key(
-        0, "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too)."
+        0,
+        "Parties that may be missing: of secure_aggregation, or of `noise_at: parties` (colluders too).",
     )
     tolerated_colluders: CountOrZero = key(
         1, "Parties that may tell the aggregator their noise under secure_aggregation."
@@ -175,7 +198,9 @@ class SharedNoiseKeys(PrivacyConfig):
 
     def check_unshared(self) -> None:
         """Refuse numbers of shared noise where none is shared."""
-        if not self.secure_aggregation and (self.tolerated_dropouts or self.tolerated_colluders != 1):
+        if not self.secure_aggregation and (
+            self.tolerated_dropouts or self.tolerated_colluders != 1
+        ):
             raise Conflict(
                 "privacy.tolerated_dropouts, privacy.tolerated_colluders: are for privacy.secure_aggregation: true; "
                 "leave them out"
@@ -186,15 +211,21 @@ class UserKeys(SharedNoiseKeys):
     """Keys of mechanisms that add up whole updates of a cohort of users."""
 
     clip_norm: Positive = key(1.0, "Clip norm of a user's whole update (dp_fedavg).")
-    clipping: Literal["fixed", "adaptive"] = key("fixed", "Keep clip_norm, or follow a quantile (dp_fedavg).")
+    clipping: Literal["fixed", "adaptive"] = key(
+        "fixed", "Keep clip_norm, or follow a quantile (dp_fedavg)."
+    )
     adaptive: AdaptiveConfig = section(AdaptiveConfig, "Settings of `clipping: adaptive`.")
     clip_each_step: Flag = key(False, "Also project after every local batch (dp_fedavg).")
     sampling: Literal["poisson", "fixed", "everyone"] = key(
         "poisson", "How the cohort of a round is drawn (dp_fedavg)."
     )
-    population: Count | None = key(None, "Declared number of users; null: those of the simulated table.")
+    population: Count | None = key(
+        None, "Declared number of users; null: those of the simulated table."
+    )
     cohort_size: Count | None = key(None, "Users of a round (expected number for poisson).")
-    sample_rate: Rate | None = key(None, "Share of users of a round, instead of cohort_size (poisson).")
+    sample_rate: Rate | None = key(
+        None, "Share of users of a round, instead of cohort_size (poisson)."
+    )
     noise_at: Literal["server", "parties"] = key(
         "server", "Who adds the noise (dp_fedavg); `server` needs trust_aggregator: true."
     )
@@ -219,9 +250,13 @@ class UserKeys(SharedNoiseKeys):
                 "privacy.cohort_size, privacy.sample_rate: one follows from the other; leave one of them out"
             )
         if self.sampling == "everyone" and (self.cohort_size or self.sample_rate):
-            raise Conflict("privacy.sampling=everyone: takes no cohort_size or sample_rate; leave them out")
+            raise Conflict(
+                "privacy.sampling=everyone: takes no cohort_size or sample_rate; leave them out"
+            )
         if self.sampling == "fixed" and self.cohort_size is None:
-            raise Conflict("privacy.sampling=fixed: needs the number of users of a round; give privacy.cohort_size")
+            raise Conflict(
+                "privacy.sampling=fixed: needs the number of users of a round; give privacy.cohort_size"
+            )
         if self.sampling == "poisson" and self.cohort_size is None and self.sample_rate is None:
             raise Conflict(
                 "privacy.sampling=poisson: needs privacy.cohort_size or privacy.sample_rate; give one of them"
@@ -237,7 +272,9 @@ class UserKeys(SharedNoiseKeys):
                 )
         size = self.cohort_size or self.population
         if size is not None and not self.secure_aggregation and self.tolerated_dropouts >= size:
-            raise Conflict(f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}")
+            raise Conflict(
+                f"privacy.tolerated_dropouts={self.tolerated_dropouts}: must be below the cohort of {size}"
+            )
 
     def _check_noise_site(self) -> None:
         if self.secure_aggregation:
@@ -249,9 +286,13 @@ class UserKeys(SharedNoiseKeys):
                 "true if you trust it, or privacy.noise_at: parties with privacy.sampling: fixed"
             )
         if self.tolerated_colluders != 1:
-            raise Conflict("privacy.tolerated_colluders: is for privacy.secure_aggregation: true; leave it out")
+            raise Conflict(
+                "privacy.tolerated_colluders: is for privacy.secure_aggregation: true; leave it out"
+            )
         if self.tolerated_dropouts and self.noise_at == "server":
-            raise Conflict("privacy.tolerated_dropouts: is for privacy.noise_at: parties; leave it out")
+            raise Conflict(
+                "privacy.tolerated_dropouts: is for privacy.noise_at: parties; leave it out"
+            )
         if self.noise_at == "parties" and self.sampling == "poisson":
             raise Conflict(
                 "privacy.noise_at=parties: a poisson cohort has no known size to share the noise over; "
@@ -303,7 +344,9 @@ class DpFedAvgPrivacy(UserKeys):
 
     hides: ClassVar[str | None] = "user"
     mechanism: Literal["dp_fedavg"] = "dp_fedavg"
-    unit: Literal["record", "user"] = key("user", "Whose presence is hidden: one row, or all rows of a user.")
+    unit: Literal["record", "user"] = key(
+        "user", "Whose presence is hidden: one row, or all rows of a user."
+    )
 
     @classmethod
     def fill(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -355,7 +398,9 @@ def _own_class(value: object) -> object:
     if value is None or value is False:
         raise ValueError("must be a mechanism; to train without privacy write the word none")
     if not isinstance(value, str) or not is_import_path(value):
-        raise ValueError(f"must be one of {', '.join(SECTIONS)}, or package.module:Class of your own")
+        raise ValueError(
+            f"must be one of {', '.join(SECTIONS)}, or package.module:Class of your own"
+        )
     return value
 
 
@@ -377,9 +422,7 @@ SECTIONS: dict[str, type[PrivacyConfig]] = {
 }
 BUILT_IN = tuple(SECTIONS)
 HAVE_RULES = ("dp_sgd", "dp_fedsgd", "none")  # mechanisms that train.auto knows settings for
-CHOSEN = (
-    "dp_fedsgd"  # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can share
-)
+CHOSEN = "dp_fedsgd"  # what train.auto uses if no mechanism is given: one noisy sum a round, whose noise parties can share
 # Every key of every mechanism: a mechanism of one's own may read them all.
 EVERY_KEY: dict[str, FieldInfo] = OwnPrivacy.model_fields
 
@@ -456,7 +499,11 @@ def left_aside(given: Any) -> list[str]:
     """
     if not isinstance(given, Mapping) or given.get("mechanism") != "none":
         return []
-    return [name for name in idle_keys("none") if name in given and not _says(given[name], EVERY_KEY[name])]
+    return [
+        name
+        for name in idle_keys("none")
+        if name in given and not _says(given[name], EVERY_KEY[name])
+    ]
 
 
 def never_set(field: FieldInfo) -> bool:

@@ -68,15 +68,21 @@ A PrimiHub task file (JSON) can be given as `--config`; the files of its `data_s
 def reference() -> str:
     """The whole page."""
     parts = [_HEAD]
-    parts += [" ".join(("-", " or ".join(f"`{key}`" for key in group))) + "\n" for group in EXCLUSIVE]
+    parts += [
+        " ".join(("-", " or ".join(f"`{key}`" for key in group))) + "\n" for group in EXCLUSIVE
+    ]
     parts.append(
         "\nAnother `privacy.mechanism` on the command line also drops the keys of the file that it does not read, and\n"
         "other `data.files` or `data.embedded` drop the way in which the former table was split.\n"
     )
     for name, field in Config.model_fields.items():
         kinds = list(sections_in(field.annotation))
-        shared = next(each for each in kinds[0].__mro__ if all(issubclass(kind, each) for kind in kinds))
-        parts += [f"\n## {name}\n\n{shared.__doc__}\n\n| key | values | default | |\n|---|---|---|---|\n"]
+        shared = next(
+            each for each in kinds[0].__mro__ if all(issubclass(kind, each) for kind in kinds)
+        )
+        parts += [
+            f"\n## {name}\n\n{shared.__doc__}\n\n| key | values | default | |\n|---|---|---|---|\n"
+        ]
         parts += [row + "\n" for row in _rows([shared, *kinds], name)]
     aliases = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in ALIASES.items())
     primihub = "\n".join(f"| `{other}` | `{ours}` |" for other, ours in OLD_NAMES.items())
@@ -121,10 +127,20 @@ def _values(annotation: Any) -> str:
     """
     if typing.get_origin(annotation) is Literal:
         return ", ".join(f"`{word}`" for word in typing.get_args(annotation))
-    plain = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
+    plain = {
+        str: "text",
+        int: "whole number",
+        float: "number",
+        bool: "true or false",
+        Any: "anything",
+    }
     if annotation in plain:
         return plain[annotation]
-    if isinstance(annotation, type) and issubclass(annotation, Section) and not typing.get_origin(annotation):
+    if (
+        isinstance(annotation, type)
+        and issubclass(annotation, Section)
+        and not typing.get_origin(annotation)
+    ):
         return "section"
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is tuple and Ellipsis not in parts:

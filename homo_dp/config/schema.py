@@ -13,7 +13,13 @@ from homo_dp.config.metrics import MetricsConfig
 from homo_dp.config.model import IMAGE_FEATURES, ModelConfig
 from homo_dp.config.nbafl import NbaflConfig
 from homo_dp.config.output import OutputConfig, PredictConfig, ReportConfig, TrackingConfig
-from homo_dp.config.privacy import AdaptiveConfig, AnyPrivacy, DpSgdPrivacy, PrivacyConfig, SharedNoiseKeys
+from homo_dp.config.privacy import (
+    AdaptiveConfig,
+    AnyPrivacy,
+    DpSgdPrivacy,
+    PrivacyConfig,
+    SharedNoiseKeys,
+)
 from homo_dp.config.statistics import StatisticsConfig
 from homo_dp.config.train import AveragingConfig, ScheduleConfig, ServerOptimizerConfig, TrainConfig
 
@@ -44,7 +50,10 @@ __all__ = [
 
 
 LINEAR_MODELS = ("logistic_regression", "linear_regression", *IMAGE_FEATURES)
-MECHANISM_SECTIONS = ("nbafl", "statistics")  # settings of one mechanism in a section under its name
+MECHANISM_SECTIONS = (
+    "nbafl",
+    "statistics",
+)  # settings of one mechanism in a section under its name
 
 
 class Config(Section):
@@ -76,8 +85,13 @@ class Config(Section):
         self._check_outputs()
         self._check_delta()
         mechanism = self.privacy.mechanism
-        if mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none") and self.nbafl != NbaflConfig():
-            raise Conflict(f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl")
+        if (
+            mechanism in ("dp_sgd", "dp_fedsgd", "dp_fedavg", "none")
+            and self.nbafl != NbaflConfig()
+        ):
+            raise Conflict(
+                f"nbafl: is not used by privacy.mechanism={mechanism}; write privacy.mechanism: nbafl"
+            )
         if mechanism == "dp_fedsgd":
             self._check_one_step()
         for name in ("scaling", "counts"):
@@ -98,7 +112,9 @@ class Config(Section):
                 f"part in it; privacy.mechanism={mechanism} clips by privacy.max_grad_norm or clip_norm, leave it out"
             )
         if mechanism != "statistics" and self.statistics != StatisticsConfig():
-            raise Conflict(f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp stats`")
+            raise Conflict(
+                f"statistics: is not used by privacy.mechanism={mechanism}; ask with `homo-dp stats`"
+            )
         self._check_solver()
         masked = isinstance(self.privacy, SharedNoiseKeys) and self.privacy.secure_aggregation
         trusted = self.privacy.trust_aggregator or masked
@@ -107,24 +123,50 @@ class Config(Section):
                 "nbafl.noise_at_upload=false: the aggregator sees weights without noise; write "
                 "privacy.trust_aggregator: true if you trust it, or privacy.secure_aggregation: true"
             )
-        if mechanism == "nbafl" and not self.nbafl.noise_at_upload and not self.nbafl.noise_at_download:
-            raise Conflict("nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on")
-        if self.privacy.lifetime_epsilon is not None and self.data.name is None and self.data.embedded is None:
-            raise Conflict("privacy.lifetime_epsilon: is kept by the declared name of the data; give data.name")
-        files = {} if self.data.one_table or self.party.name or self.federation.parties else self.data.files
+        if (
+            mechanism == "nbafl"
+            and not self.nbafl.noise_at_upload
+            and not self.nbafl.noise_at_download
+        ):
+            raise Conflict(
+                "nbafl.noise_at_upload, nbafl.noise_at_download: both false leaves no noise; turn one on"
+            )
+        if (
+            self.privacy.lifetime_epsilon is not None
+            and self.data.name is None
+            and self.data.embedded is None
+        ):
+            raise Conflict(
+                "privacy.lifetime_epsilon: is kept by the declared name of the data; give data.name"
+            )
+        files = (
+            {}
+            if self.data.one_table or self.party.name or self.federation.parties
+            else self.data.files
+        )
         least = self.federation.min_parties
         if files and least is not None and least > len(files):
-            raise Conflict(f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files")
+            raise Conflict(
+                f"federation.min_parties={least}: must be at most the {len(files)} parties of data.files"
+            )
         return self
 
     def _check_metrics(self) -> None:
         """Metrics are released within the budget of a mechanism that solves its noise together with them."""
         release, privacy = self.metrics.release, self.privacy
         if release == "public" and not self.data.public_test:
-            raise Conflict("metrics.release=public: the test table must be public; write data.public_test: true")
+            raise Conflict(
+                "metrics.release=public: the test table must be public; write data.public_test: true"
+            )
         if self.metrics.per_party and release != "noised":
-            raise Conflict(f"metrics.per_party: metrics.release={release} releases no figures of parties; write noised")
-        if self.metrics.per_party and isinstance(privacy, SharedNoiseKeys) and privacy.secure_aggregation:
+            raise Conflict(
+                f"metrics.per_party: metrics.release={release} releases no figures of parties; write noised"
+            )
+        if (
+            self.metrics.per_party
+            and isinstance(privacy, SharedNoiseKeys)
+            and privacy.secure_aggregation
+        ):
             raise Conflict(
                 "metrics.per_party: secure aggregation shows the total of all parties alone; leave one of them out"
             )
@@ -151,7 +193,9 @@ class Config(Section):
                 "metrics.release: noised and metrics.every, or data.public_test: true"
             )
         if self.metrics.release != "noised" and train.evaluate_every == 0:
-            raise Conflict(f"{asked}: needs figures of rounds before the last; raise train.evaluate_every")
+            raise Conflict(
+                f"{asked}: needs figures of rounds before the last; raise train.evaluate_every"
+            )
 
     def _check_learning(self, name: str) -> None:
         """Learning under the budget of a training needs a mechanism that solves its noise together with it."""
@@ -161,14 +205,20 @@ class Config(Section):
                 "use dp_sgd or dp_fedsgd, or ask `homo-dp stats` first and write down what it finds"
             )
         if self.privacy.target_epsilon is None:
-            raise Conflict(f"data.{name}=private: shares privacy.target_epsilon with the training; give it")
+            raise Conflict(
+                f"data.{name}=private: shares privacy.target_epsilon with the training; give it"
+            )
         if name == "scaling" and self.data.image is not None:
-            raise Conflict("data.scaling=private: is for columns of numbers; pixels have data.image.scale")
+            raise Conflict(
+                "data.scaling=private: is for columns of numbers; pixels have data.image.scale"
+            )
 
     def _check_one_step(self) -> None:
         """Under dp_fedsgd, and by a second moment, a round is one gradient, and the aggregator takes the step."""
         train = self.train
-        which = "dp_fedsgd" if self.privacy.mechanism == "dp_fedsgd" else "train.solver: second_moment"
+        which = (
+            "dp_fedsgd" if self.privacy.mechanism == "dp_fedsgd" else "train.solver: second_moment"
+        )
         if (train.local_steps or 1) != 1 or (train.local_epochs or 1.0) != 1.0:
             raise Conflict(
                 f"train.local_steps, train.local_epochs: a round of {which} is one step; leave them out and raise "
@@ -182,7 +232,10 @@ class Config(Section):
 
     def _check_solver(self) -> None:
         """The solvers of linear models are those of dp_fedsgd, one also without privacy; full settings name a norm."""
-        solver, linear = self.train.solver, self.model.name in LINEAR_MODELS and self.model.factory is None
+        solver, linear = (
+            self.train.solver,
+            self.model.name in LINEAR_MODELS and self.model.factory is None,
+        )
         if solver in ("auto", "sgd"):
             return
         plain = self.privacy.mechanism == "none" and solver == "second_moment"
@@ -190,15 +243,25 @@ class Config(Section):
             self._check_one_step()
         elif self.privacy.mechanism != "dp_fedsgd" and "mechanism" in self.privacy.model_fields_set:
             also = " (or none)" if solver == "second_moment" else ""
-            raise Conflict(f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of them out")
+            raise Conflict(
+                f"train.solver={solver}: is for privacy.mechanism: dp_fedsgd{also}; leave one of them out"
+            )
         if not linear:
-            raise Conflict(f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out")
+            raise Conflict(
+                f"train.solver={solver}: is for {' and '.join(LINEAR_MODELS)}; leave it out"
+            )
         if self.train.auto is False and self.train.row_norm is None and not plain:
-            raise Conflict(f"train.solver={solver}: needs train.row_norm, or train.auto to choose it")
+            raise Conflict(
+                f"train.solver={solver}: needs train.row_norm, or train.auto to choose it"
+            )
         if plain and self.train.grad_clip is not None:
-            raise Conflict(f"train.solver={solver}: parties take no step that train.grad_clip could cut; leave it out")
+            raise Conflict(
+                f"train.solver={solver}: parties take no step that train.grad_clip could cut; leave it out"
+            )
         if plain and self.train.auto is False and self.train.sample_rate != 1:
-            raise Conflict(f"train.solver={solver}: takes all rows without privacy; write train.sample_rate: 1")
+            raise Conflict(
+                f"train.solver={solver}: takes all rows without privacy; write train.sample_rate: 1"
+            )
 
     def _check_outputs(self) -> None:
         paths = {f"output.{name}": path for name, path in self.output if isinstance(path, str)} | {
@@ -212,7 +275,9 @@ class Config(Section):
         for name, path in paths.items():
             place = os.path.realpath(path)
             if place in seen:
-                raise Conflict(f"{name}={path}: is the same file as {seen[place]}; give each a path of its own")
+                raise Conflict(
+                    f"{name}={path}: is the same file as {seen[place]}; give each a path of its own"
+                )
             seen[place] = name
 
     def _check_delta(self) -> None:

@@ -32,4 +32,6 @@ def asker_key(config: Config, run: str) -> str | None:
     for asker in rules.askers:
         if any(fnmatch.fnmatchcase(run, pattern) for pattern in asker.runs):
             return asker.aggregator_key
-    raise ConfigError(f"party.serve.askers: none of them may start run {run}; add its name to the runs of one")
+    raise ConfigError(
+        f"party.serve.askers: none of them may start run {run}; add its name to the runs of one"
+    )

@@ -37,7 +37,9 @@ class StatisticsConfig(Section):
     ask: Annotated[tuple[Question, ...], BeforeValidator(_asked)] = key(
         ("rows", "classes"), "The questions; all of them share `privacy.target_epsilon`."
     )
-    columns: Columns | None = key(None, "Columns that are asked about; null: all. Fewer columns get less noise.")
+    columns: Columns | None = key(
+        None, "Columns that are asked about; null: all. Fewer columns get less noise."
+    )
     bins: Annotated[int, BeforeValidator(lambda v: whole(v, least=2, most=1000))] = key(
         20, "Bins of a histogram, of equal width within the column's public bounds."
     )
@@ -45,5 +47,7 @@ class StatisticsConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.ask or len(set(self.ask)) != len(self.ask):
-            raise Conflict(f"statistics.ask={','.join(self.ask)}: must name at least one question, each once")
+            raise Conflict(
+                f"statistics.ask={','.join(self.ask)}: must name at least one question, each once"
+            )
         return self

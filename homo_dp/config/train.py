@@ -29,11 +29,16 @@ class ScheduleConfig(Section):
     """How the learning rate moves over all local steps of the run."""
 
     kind: Literal["constant", "optimal", "cosine", "step", "inverse_sqrt"] = key(
-        "constant", "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores learning_rate."
+        "constant",
+        "`optimal` is scikit-learn's and PrimiHub's 1 / (alpha (t0 + t)), and ignores learning_rate.",
     )
-    alpha: Positive | None = key(None, "Regularisation that `optimal` starts from; null: train.weight_decay.")
+    alpha: Positive | None = key(
+        None, "Regularisation that `optimal` starts from; null: train.weight_decay."
+    )
     floor: Fraction = key(0.0, "Share of the learning rate at which `cosine` ends.")
-    every: Probability = key(0.5, "Share of the run after which `step` lowers the rate, again and again.")
+    every: Probability = key(
+        0.5, "Share of the run after which `step` lowers the rate, again and again."
+    )
     factor: Probability = key(0.1, "What `step` multiplies the rate with.")
 
     def rate(self, learning_rate: float, step: int, steps: int, alpha: float = 0.0) -> float:
@@ -51,7 +56,9 @@ class ScheduleConfig(Section):
             return 1.0 / (alpha * (1.0 / (math.sqrt(1.0 / math.sqrt(alpha)) * alpha) + step))
         done = step / max(steps, 1)
         if self.kind == "cosine":
-            return learning_rate * (self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0))))
+            return learning_rate * (
+                self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+            )
         if self.kind == "step":
             return learning_rate * self.factor ** math.floor(done / self.every + 1e-9)
         return learning_rate / math.sqrt(step + 1) if self.kind == "inverse_sqrt" else learning_rate
@@ -61,7 +68,9 @@ class ServerOptimizerConfig(Section):
     """What the aggregator does with the mean update; free under DP, since it only post-processes."""
 
     name: Literal["fedavg", "fedavgm", "fedadam"] = key("fedavg", "FedAvg, with momentum, or Adam.")
-    learning_rate: StepSize | None = key(None, "Step on the mean update; null: 1, or 0.1 for fedadam.")
+    learning_rate: StepSize | None = key(
+        None, "Step on the mean update; null: 1, or 0.1 for fedadam."
+    )
     momentum: Fraction = key(0.9, "Of fedavgm.")
     beta1: Fraction = key(0.9, "Of fedadam.")
     beta2: Fraction = key(0.99, "Of fedadam.")
@@ -70,13 +79,19 @@ class ServerOptimizerConfig(Section):
     @property
     def rate(self) -> float:
         """The learning rate with its default filled in."""
-        return self.learning_rate if self.learning_rate is not None else (0.1 if self.name == "fedadam" else 1.0)
+        return (
+            self.learning_rate
+            if self.learning_rate is not None
+            else (0.1 if self.name == "fedadam" else 1.0)
+        )
 
 
 class AveragingConfig(Section):
     """Mean of the global weights over rounds, used for the final model; free under DP."""
 
-    kind: Literal["none", "tail", "ema"] = key("none", "Last weights, mean of the last rounds, or exponential mean.")
+    kind: Literal["none", "tail", "ema"] = key(
+        "none", "Last weights, mean of the last rounds, or exponential mean."
+    )
     tail: Rate = key(0.5, "Share of the rounds that `tail` takes, from the end.")
     decay: Probability = key(0.9, "Weight of the past in `ema`.")
 
@@ -84,10 +99,15 @@ class AveragingConfig(Section):
 class EarlyStoppingConfig(Section):
     """When a run ends before its last round: by figures that were released with noise or are of public rows."""
 
-    metric: Literal["acc", "auc", "ks", "precision", "recall", "loss", "r2", "mse", "mae"] | None = key(
-        None, "The figure; null: acc, r2 or loss, the first that there is. Also what `train.keep: best` goes by."
+    metric: (
+        Literal["acc", "auc", "ks", "precision", "recall", "loss", "r2", "mse", "mae"] | None
+    ) = key(
+        None,
+        "The figure; null: acc, r2 or loss, the first that there is. Also what `train.keep: best` goes by.",
     )
-    patience: Count | None = key(3, "Stop after so many figures that are no better than one before; null: never.")
+    patience: Count | None = key(
+        3, "Stop after so many figures that are no better than one before; null: never."
+    )
     min_delta: Strength = key(0.0, "By how much more than this a figure has to be better.")
 
 
@@ -105,16 +125,20 @@ class TrainConfig(Section):
         "(also without privacy); `sgd` is for any model, and `auto` without train.auto is `sgd`.",
     )
     row_norm: Positive | None = key(
-        None, "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns."
+        None,
+        "Rows are clipped to this norm (solver gradient), and for the moment. Null: by the columns.",
     )
-    moment_share: Probability = key(0.25, "Part of the privacy that solver second_moment spends on its moment.")
+    moment_share: Probability = key(
+        0.25, "Part of the privacy that solver second_moment spends on its moment."
+    )
     column_share: Fraction = key(
         0.0,
         "Part of the privacy that solver second_moment spends on means and spreads of columns first; 0: not asked. "
         "Without privacy all above 0 means that weight_decay goes by these spreads.",
     )
     column_passes: Annotated[int, Field(ge=1, le=5)] = key(
-        1, "Rounds among which column_share is divided: each looks closer at columns that fill little of their bounds."
+        1,
+        "Rounds among which column_share is divided: each looks closer at columns that fill little of their bounds.",
     )
     calibration_rounds: Annotated[int, Field(ge=0, le=10)] = key(
         0,
@@ -128,7 +152,9 @@ class TrainConfig(Section):
     local_steps: Count | None = key(None, "Steps of a party each round, instead of local_epochs.")
     batch_size: Count | None = key(None, "Expected batch of a Poisson sample. Null: 50.")
     sample_rate: Rate | None = key(None, "Share of the rows in a batch, instead of batch_size.")
-    physical_batch_size: Count | None = key(None, "Rows in memory at once; changes no result and no epsilon.")
+    physical_batch_size: Count | None = key(
+        None, "Rows in memory at once; changes no result and no epsilon."
+    )
     learning_rate: StepSize = key(2.0, "Of the local optimiser.")
     schedule: Annotated[ScheduleConfig, BeforeValidator(shorthand("kind"))] = section(
         ScheduleConfig, "A word is short for its kind."
@@ -141,24 +167,30 @@ class TrainConfig(Section):
         "Norm to which the gradient of a batch is cut (FederatedScope's `grad.grad_clip`), for training without "
         "privacy and NbAFL; gives no privacy.",
     )
-    proximal_mu: Strength = key(0.0, "FedProx pull to the global weights, added after clipping and noise.")
-    server_optimizer: Annotated[ServerOptimizerConfig, BeforeValidator(shorthand("name"))] = section(
-        ServerOptimizerConfig, "A word is short for its name."
+    proximal_mu: Strength = key(
+        0.0, "FedProx pull to the global weights, added after clipping and noise."
+    )
+    server_optimizer: Annotated[ServerOptimizerConfig, BeforeValidator(shorthand("name"))] = (
+        section(ServerOptimizerConfig, "A word is short for its name.")
     )
     weighting: Literal["uniform", "rows", "noise"] = key(
-        "uniform", "Parties count the same, by declared rows, or by the inverse variance of their noise."
+        "uniform",
+        "Parties count the same, by declared rows, or by the inverse variance of their noise.",
     )
     averaging: Annotated[AveragingConfig, BeforeValidator(shorthand("kind"))] = section(
         AveragingConfig, "A word is short for its kind."
     )
     seed: Seed = key(0, "Of initial weights and partitions; never of noise or sampling.")
     evaluate_every: CountOrZero = key(
-        1, "Score the test rows after every so many rounds, and after the last; 0: after the last only."
+        1,
+        "Score the test rows after every so many rounds, and after the last; 0: after the last only.",
     )
-    early_stopping: Annotated[EarlyStoppingConfig | None, BeforeValidator(shorthand("metric"))] = key(
-        None,
-        "Stop when released metrics (`metrics.release: noised` with `metrics.every`) or public ones "
-        "(`data.public_test`) get no better, `{metric, patience, min_delta}`; a word is short for its metric.",
+    early_stopping: Annotated[EarlyStoppingConfig | None, BeforeValidator(shorthand("metric"))] = (
+        key(
+            None,
+            "Stop when released metrics (`metrics.release: noised` with `metrics.every`) or public ones "
+            "(`data.public_test`) get no better, `{metric, patience, min_delta}`; a word is short for its metric.",
+        )
     )
     keep: Literal["last", "best"] = key(
         "last", "Which model is published: the last, or the best one by released or public metrics."
@@ -201,22 +233,31 @@ class TrainConfig(Section):
             filled["batch_size"] = 50
         found = check(filled)
         # train.auto fills only what the user did not set. What is filled in here does not count as set, nor does null.
-        found.model_fields_set.intersection_update(name for name, value in given.items() if value is not None)
+        found.model_fields_set.intersection_update(
+            name for name, value in given.items() if value is not None
+        )
         return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for one, other in (("local_epochs", "local_steps"), ("batch_size", "sample_rate")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise Conflict(f"train.{one}, train.{other}: one follows from the other; leave one of them out")
+                raise Conflict(
+                    f"train.{one}, train.{other}: one follows from the other; leave one of them out"
+                )
         if self.schedule.kind == "optimal" and not (self.schedule.alpha or self.weight_decay):
-            raise Conflict("train.schedule=optimal: needs a regularisation to start from; give train.weight_decay")
+            raise Conflict(
+                "train.schedule=optimal: needs a regularisation to start from; give train.weight_decay"
+            )
         if self.moment_share + self.column_share >= 1:
             raise Conflict(
                 f"train.column_share={self.column_share:g}, train.moment_share={self.moment_share:g}: must be below 1 "
                 "together; the rounds take what is left"
             )
-        by_rule = self.auto is not False and self.solver in ("auto", "second_moment")  # may fill in what is needed
+        by_rule = self.auto is not False and self.solver in (
+            "auto",
+            "second_moment",
+        )  # may fill in what is needed
         if self.calibration_problem is not None and not by_rule:
             raise Conflict(self.calibration_problem)
         if self.calibration_rounds >= self.rounds:
@@ -227,5 +268,7 @@ class TrainConfig(Section):
         if self.momentum == 1:
             raise Conflict("train.momentum=1: must be below 1")
         if self.momentum and self.optimizer != "sgd":
-            raise Conflict(f"train.momentum={self.momentum:g}: belongs to train.optimizer: sgd; leave it out")
+            raise Conflict(
+                f"train.momentum={self.momentum:g}: belongs to train.optimizer: sgd; leave it out"
+            )
         return self

@@ -37,19 +37,25 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._within = [0]  # for each open node, the values below it so far
-        self._sizes: dict[int, int] = {}  # of finished nodes, by identity; PyYAML keeps the nodes while it works
+        self._sizes: dict[
+            int, int
+        ] = {}  # of finished nodes, by identity; PyYAML keeps the nodes while it works
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._within.append(0)
         if len(self._within) > DEEPEST + 1:
-            raise yaml.composer.ComposerError(None, None, f"it is nested deeper than {DEEPEST}", mark)
+            raise yaml.composer.ComposerError(
+                None, None, f"it is nested deeper than {DEEPEST}", mark
+            )
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         size = self._within.pop() + 1
         if is_alias:
             if id(node) not in self._sizes:
-                raise yaml.composer.ComposerError(None, None, "an alias stands inside of what it repeats", mark)
+                raise yaml.composer.ComposerError(
+                    None, None, "an alias stands inside of what it repeats", mark
+                )
             size = self._sizes[id(node)]
         self._sizes[id(node)] = size
         self._within[-1] += size
@@ -60,16 +66,22 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Any, Any]:
         if not isinstance(node, yaml.MappingNode):
-            raise yaml.constructor.ConstructorError(None, None, "keys with values are expected", node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "keys with values are expected", node.start_mark
+            )
         seen: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             name = self.construct_object(key_node, deep=True)
             if isinstance(name, list | dict):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key must be a word", key_node.start_mark
+                )
             if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {name} is given twice", key_node.start_mark
+                )
             seen.add(name)
         return super().construct_mapping(node, deep=deep)
 
@@ -83,7 +95,9 @@ class _Dumper(yaml.SafeDumper):
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # PyYAML folds line separators such as U+0085 unless they are escaped, which only double quotes do
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    )
 
 
 _Dumper.add_representer(str, _text_node)
@@ -100,13 +114,17 @@ def _int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 
 
 def _float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(loader.construct_scalar(node).lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return float(
+        loader.construct_scalar(node).lower().replace(".inf", "inf").replace(".nan", "nan")
+    )
 
 
 def _bool(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> bool:
     word = loader.construct_scalar(node).lower()
     if word not in ("true", "false"):
-        raise yaml.constructor.ConstructorError(None, None, f"{word} is neither true nor false", node.start_mark)
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{word} is neither true nor false", node.start_mark
+        )
     return bool(word == "true")
 
 
@@ -150,7 +168,9 @@ def parse_yaml(text: str, source: str = "text") -> Any:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = " ".join((error.problem or "cannot be read").split())
-        raise ConfigError(f"{source}:{where} is not valid YAML: {problem}; correct that line") from None
+        raise ConfigError(
+            f"{source}:{where} is not valid YAML: {problem}; correct that line"
+        ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         foreign.refuse(f"is not valid YAML: {error_text(error)}")
 
@@ -161,7 +181,9 @@ def parse_scalar(word: str) -> str | int | float | bool | None:
     >>> parse_scalar("1e-5"), parse_scalar("no"), parse_scalar("*.csv: #1"), parse_scalar("")
     (1e-05, 'no', '*.csv: #1', None)
     """
-    if len(word) < 400 and any(re.fullmatch(pattern, word) for tag, pattern, _ in _CORE if not tag.endswith("merge")):
+    if len(word) < 400 and any(
+        re.fullmatch(pattern, word) for tag, pattern, _ in _CORE if not tag.endswith("merge")
+    ):
         value: str | int | float | bool | None = parse_yaml(word)
         return value
     return word

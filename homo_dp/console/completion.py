@@ -87,7 +87,9 @@ def completion_script(shell: str, found: list[Place]) -> str:
         return _FISH + "".join(_fish_lines(found))
     inner = " | ".join(f'"homo-dp {" ".join(place.path)}"' for place in found if place.path)
     if shell == "bash":
-        return _BASH.format(places=inner, cases=_cases(found, 'words="{words}"; options="{options}"'))
+        return _BASH.format(
+            places=inner, cases=_cases(found, 'words="{words}"; options="{options}"')
+        )
     return _ZSH.format(places=inner, cases=_cases(found, "names=({words}); options=({options})"))
 
 
@@ -118,7 +120,9 @@ def _cases(found: list[Place], sets: str) -> str:
 def _fish_lines(found: list[Place]) -> Iterator[str]:
     for place in found:
         seen = "; and ".join(f"__fish_seen_subcommand_from {name}" for name in place.path)
-        further = f"; and not __fish_seen_subcommand_from {' '.join(place.words)}" if place.words else ""
+        further = (
+            f"; and not __fish_seen_subcommand_from {' '.join(place.words)}" if place.words else ""
+        )
         when = f"{seen}{further}" if seen else "__fish_use_subcommand"
         if place.words:
             yield f'complete -c homo-dp -n "{when}" {"" if place.path else "-f "}-a "{" ".join(place.words)}"\n'

@@ -67,7 +67,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
-        if kwargs.get("description"):  # a module's docstring, whose double backticks are markup for the docs
+        if kwargs.get(
+            "description"
+        ):  # a module's docstring, whose double backticks are markup for the docs
             kwargs["description"] = as_typed(kwargs["description"].replace("``", ""))
         if kwargs.get("prog"):
             kwargs["prog"] = as_typed(kwargs["prog"])
@@ -92,14 +94,24 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
         help="YAML recipe, or a file of PrimiHub, FederatedScope or the DP-FedAvg chapter; may be repeated, later wins",
     )
     parser.add_argument(
-        "--cfg", metavar=("FILE", "KEY VALUE"), nargs="+", help="the same, followed by overrides as `key value` pairs"
+        "--cfg",
+        metavar=("FILE", "KEY VALUE"),
+        nargs="+",
+        help="the same, followed by overrides as `key value` pairs",
     )
     parser.add_argument(
-        "--params", metavar="KEY=VALUE,...", action="append", nargs="+", default=[], help="overrides; may be repeated"
+        "--params",
+        metavar="KEY=VALUE,...",
+        action="append",
+        nargs="+",
+        default=[],
+        help="overrides; may be repeated",
     )
     if dry_run:
         parser.add_argument(
-            "--dry-run", action="store_true", help="say what would be released; releases and charges nothing"
+            "--dry-run",
+            action="store_true",
+            help="say what would be released; releases and charges nothing",
         )
     add_screen_arguments(parser)
     if parser.epilog is None or PARAMS_HELP not in parser.epilog:
@@ -109,7 +121,9 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, dry_run: bool = Tru
 def add_screen_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--quiet`, `--json` and `--version`."""
     parser.add_argument("--quiet", action="store_true", help="print errors only")
-    parser.add_argument("--json", action="store_true", help="print the final summary as JSON, alone on stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="print the final summary as JSON, alone on stdout"
+    )
     parser.add_argument("--version", action="version", version=f"homo_dp {__version__}")
 
 
@@ -124,14 +138,23 @@ def add_log_argument(parser: argparse.ArgumentParser) -> None:
 
 def screen_from_arguments(arguments: argparse.Namespace) -> Screen:
     """The screen that `--quiet`, `--json` and `--log-format` ask for."""
-    quiet, log_format = bool(getattr(arguments, "quiet", False)), getattr(arguments, "log_format", None)
+    quiet, log_format = (
+        bool(getattr(arguments, "quiet", False)),
+        getattr(arguments, "log_format", None),
+    )
     hush(quiet)
     if log_format is not None and not quiet:
         use_format(log_format)
-    return Screen(quiet, as_json=bool(getattr(arguments, "json", False)), as_log=log_format is not None and not quiet)
+    return Screen(
+        quiet,
+        as_json=bool(getattr(arguments, "json", False)),
+        as_log=log_format is not None and not quiet,
+    )
 
 
-def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str, Any]] = ()) -> Loaded:
+def load_from_arguments(
+    arguments: argparse.Namespace, extra: Iterable[tuple[str, Any]] = ()
+) -> Loaded:
     """The configuration that `--config`, `--cfg` and `--params` (and, over them, `extra`) describe, with its notes."""
     from homo_dp.config.load import Loaded, load
     from homo_dp.config.params import parse_pairs, parse_params
@@ -139,7 +162,9 @@ def load_from_arguments(arguments: argparse.Namespace, extra: Iterable[tuple[str
     path, pairs = arguments.config, parse_pairs(())
     if arguments.cfg:
         if path is not None:
-            raise ConfigError(f"--cfg {arguments.cfg[0]}: is another name of --config; give only one of them")
+            raise ConfigError(
+                f"--cfg {arguments.cfg[0]}: is another name of --config; give only one of them"
+            )
         path, pairs = arguments.cfg[0], parse_pairs(arguments.cfg[1:])
     params = parse_params(text for group in arguments.params for text in group)
     loaded = load(path, (*pairs.items, *params.items, *extra))
@@ -154,7 +179,11 @@ def use_threads(threads: int | str) -> None:
     wait for each other on a machine with other work cost more than they bring: see docs/robustness.md for the times.
     """
     if threads == "auto":
-        threads = int(given) if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given) else 1
+        threads = (
+            int(given)
+            if (given := os.environ.get("OMP_NUM_THREADS", "")).isdecimal() and int(given)
+            else 1
+        )
     os.environ["OMP_NUM_THREADS"] = str(threads)
     if "torch" in sys.modules:
         import torch
@@ -202,7 +231,9 @@ def _flush(code: int) -> int:
             stream.flush()
         except OSError as error:
             if stream is sys.stdout and not isinstance(error, BrokenPipeError):
-                code = code or report(InputError(f"stdout: {error.strerror}; what was printed there is not whole"))
+                code = code or report(
+                    InputError(f"stdout: {error.strerror}; what was printed there is not whole")
+                )
             silence(stream)
     return code
 
@@ -213,7 +244,11 @@ def report(error: BaseException) -> int:
     text = as_typed(text)
     if is_shown():
         lines = traceback.format_exception(error) if code == BUG else []
-        log.log(logging.WARNING if code == INTERRUPTED else logging.ERROR, "%s", masked(" ".join([text, *lines])))
+        log.log(
+            logging.WARNING if code == INTERRUPTED else logging.ERROR,
+            "%s",
+            masked(" ".join([text, *lines])),
+        )
         return code
     if code == BUG or os.environ.get("HOMO_DP_DEBUG") == "1":
         _tell(masked("".join(traceback.format_exception(error)).rstrip()))
@@ -247,11 +282,22 @@ def explain(error: BaseException) -> tuple[int, str]:
             f"error: {where}{error.strerror or error}; free the place, or check the path and its permissions",
         )
     if isinstance(error, sqlite3.OperationalError):
-        return BAD_INPUT, f"error: a SQLite file cannot be used ({error}); check its folder, permissions and free space"
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "homo_dp").startswith("homo_dp"):
-        return BAD_INPUT, f"error: {error.name} is not installed for {sys.executable}; {_install(error.name or '')}"
+        return (
+            BAD_INPUT,
+            f"error: a SQLite file cannot be used ({error}); check its folder, permissions and free space",
+        )
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "homo_dp").startswith(
+        "homo_dp"
+    ):
+        return (
+            BAD_INPUT,
+            f"error: {error.name} is not installed for {sys.executable}; {_install(error.name or '')}",
+        )
     if isinstance(error, MemoryError):
-        return BAD_INPUT, "error: not enough memory; lower train.physical_batch_size or predict.chunk_rows"
+        return (
+            BAD_INPUT,
+            "error: not enough memory; lower train.physical_batch_size or predict.chunk_rows",
+        )
     return BUG, f"bug: {type(error).__name__}: {error}; please report it with the lines above"
 
 

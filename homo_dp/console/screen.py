@@ -106,7 +106,9 @@ class Screen:
         except BrokenPipeError:
             silence(sys.stdout)
         except OSError as error:
-            raise InputError(f"stdout: {error.strerror}; the summary there is not whole, the files are") from error
+            raise InputError(
+                f"stdout: {error.strerror}; the summary there is not whole, the files are"
+            ) from error
 
     def _to_stderr(self, text: str) -> None:
         self._write(sys.stderr, text)
@@ -176,7 +178,11 @@ def show(value: object) -> str:
 
 def figures_text(figures: Mapping[str, object]) -> str:
     """Figures as `loss 0.31  epsilon 1.2`; those that are None are left out."""
-    return "  ".join(f"{name.replace('_', ' ')} {show(value)}" for name, value in figures.items() if value is not None)
+    return "  ".join(
+        f"{name.replace('_', ' ')} {show(value)}"
+        for name, value in figures.items()
+        if value is not None
+    )
 
 
 def duration(seconds: float) -> str:
@@ -188,7 +194,11 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    return (
+        f"{whole // 60} min {whole % 60} s"
+        if whole < 3600
+        else f"{whole // 3600} h {whole % 3600 // 60} min"
+    )
 
 
 class _Plain(logging.Formatter):
@@ -212,7 +222,9 @@ class _Lines:
     def __init__(self, write: Callable[[str], None], total: int | None, label: str) -> None:
         self._write, self._total, self._label = write, total, label
         self._done, self._next = 0, 1
-        self._since: tuple[float, int] | None = None  # the first report: what went before it is setting up
+        self._since: tuple[float, int] | None = (
+            None  # the first report: what went before it is setting up
+        )
 
     def advance(self, steps: int = 1, **figures: object) -> None:
         self._done += steps
@@ -273,7 +285,11 @@ def _plain_table(
 
 
 def _rich_table(
-    stream: TextIO, title: str, header: Sequence[str], cells: Sequence[Sequence[str]], right: Sequence[bool]
+    stream: TextIO,
+    title: str,
+    header: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    right: Sequence[bool],
 ) -> bool:
     """Draw the table if it fits the width: as it is, with one word a line in its header, or transposed; else False.
 
@@ -291,7 +307,10 @@ def _rich_table(
         (names, turned, [False, *[True] * len(cells)]),
     ):
         columns = zip(head, *rows, strict=True)
-        widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in columns]
+        widths = [
+            max(cell_len(line) for text in column for line in text.split("\n"))
+            for column in columns
+        ]
         if sum(widths) + 3 * len(widths) + 1 > console.width:
             continue
         table = Table(title=escape(title) or None, title_justify="left")

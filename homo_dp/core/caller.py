@@ -11,6 +11,8 @@ _OURS = "homo_dp"
 def warn_caller(text: str) -> None:
     """Give a UserWarning at the innermost frame that is not in this package."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS:
+    while (
+        frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(text, UserWarning, stacklevel=level + 1)

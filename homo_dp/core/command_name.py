@@ -24,4 +24,6 @@ def as_typed(text: str) -> str:
     >>> as_typed("see python -m homo_dp.train --help")
     'see python -m homo_dp.train --help'
     """
-    return _MODULE.sub(lambda found: f"homo-dp {found[1] or found[2]}", text) if _by_script else text
+    return (
+        _MODULE.sub(lambda found: f"homo-dp {found[1] or found[2]}", text) if _by_script else text
+    )

@@ -62,7 +62,9 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else _written(letter) for letter in text)
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else _written(letter) for letter in text
+    )
 
 
 def _written(letter: str) -> str:

@@ -16,7 +16,9 @@ from homo_dp.core.errors import printable
 FORMATS: Final = ("text", "json")
 FILE: Final = "events.jsonl"
 REFUSED: Final = "refused: "  # prefix of the last event of a run that this side refused
-_MOST_BYTES: Final = 1 << 20  # size at which the file of events is replaced; the one before is kept beside it
+_MOST_BYTES: Final = (
+    1 << 20
+)  # size at which the file of events is replaced; the one before is kept beside it
 _SUBJECTS: Final = ("run", "round", "party")
 _now: dict[str, Any] = dict.fromkeys(_SUBJECTS)
 log = logging.getLogger("homo_dp")
@@ -44,13 +46,19 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        when = (
+            datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
         text = " ".join(record.getMessage().split())
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({type(record.exc_info[1]).__name__}: {' '.join(str(record.exc_info[1]).split())})"
         found = {name: getattr(record, name, None) or _now[name] for name in _SUBJECTS}
         if self._kind == "json":
-            return json.dumps({"time": when, "level": record.levelname, **found, "event": text}, ensure_ascii=True)
+            return json.dumps(
+                {"time": when, "level": record.levelname, **found, "event": text}, ensure_ascii=True
+            )
         named = [f"{name}={value}" for name, value in found.items() if value is not None]
         return printable(" ".join([when, record.levelname, *named, text]))
 
@@ -65,7 +73,9 @@ def use_format(kind: Literal["text", "json"]) -> None:
 
 def is_shown() -> bool:
     """Whether this process shows events, in place of lines for a person."""
-    return any(isinstance(handler.formatter, EventFormatter) for handler in logging.getLogger().handlers)
+    return any(
+        isinstance(handler.formatter, EventFormatter) for handler in logging.getLogger().handlers
+    )
 
 
 @contextlib.contextmanager
@@ -96,7 +106,11 @@ def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
     except BaseException as error:
         told_to = isinstance(error, KeyboardInterrupt | SystemExit)
         how = REFUSED if isinstance(error, refusals) else "ended: "
-        why = "was told to" if isinstance(error, SystemExit) else " ".join(str(error).split()) or type(error).__name__
+        why = (
+            "was told to"
+            if isinstance(error, SystemExit)
+            else " ".join(str(error).split()) or type(error).__name__
+        )
         _quietly(logging.WARNING if told_to else logging.ERROR, f"{how}{why}")
         raise
 
@@ -138,7 +152,9 @@ class _FileHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
             try:
                 os.write(descriptor, self.format(record).encode() + b"\n")
                 size = os.fstat(descriptor).st_size

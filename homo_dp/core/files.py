@@ -93,7 +93,10 @@ def write_file(path: Path, *pieces: bytes | memoryview, point: str, sync: bool =
     the old one again after that of the machine.
     """
     crash_point(point + ".before_write")
-    with replacing(path, point=point, sync=sync) as temporary, temporary.open("wb", buffering=0) as file:
+    with (
+        replacing(path, point=point, sync=sync) as temporary,
+        temporary.open("wb", buffering=0) as file,
+    ):
         for piece in pieces:
             left = memoryview(piece)
             while left:
@@ -247,7 +250,9 @@ def _new_temporary(target: Path) -> tuple[Path, int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.open(temporary, flags, FILE_MODE)
         os.fchmod(lock, FILE_MODE)  # a umask may have taken the owner's own bits
-        with contextlib.suppress(OSError):  # a file system without locks: sweeping is impossible there, too
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: sweeping is impossible there, too
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return temporary, lock
@@ -270,6 +275,8 @@ def is_locked(path: Path) -> bool:
     with contextlib.suppress(OSError):
         number = str(path.stat().st_ino)
         for line in Path("/proc/locks").read_text(encoding="ascii", errors="replace").splitlines():
-            if " FLOCK " in line and number in (field.rpartition(":")[2] for field in line.split() if ":" in field):
+            if " FLOCK " in line and number in (
+                field.rpartition(":")[2] for field in line.split() if ":" in field
+            ):
                 return True
     return False

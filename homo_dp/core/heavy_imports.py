@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator
 
 MANY = 100  # modules; fewer are not worth it
-_DISABLED = "__dynamo_disable"  # where torch._compile keeps the method that it excluded from compilation
+_DISABLED = (
+    "__dynamo_disable"  # where torch._compile keeps the method that it excluded from compilation
+)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,10 @@ def available_memory() -> int:
     left = [_system()]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
     ):
         most, now = _number(limit), _number(used)
         if most is not None and now is not None and most < _LARGEST_LIMIT:
@@ -31,7 +34,9 @@ def too_large(needed: int) -> str | None:
     free = available_memory()
     if needed <= free:
         return None
-    return f"not enough memory: it needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+    return (
+        f"not enough memory: it needs {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+    )
 
 
 def _system() -> int:

@@ -12,7 +12,9 @@ def strict_json(text: str | bytes, *, unique: bool = True) -> Any:
     >>> strict_json('{"epsilon": 1.5}')
     {'epsilon': 1.5}
     """
-    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_each_once if unique else None)
+    return json.loads(
+        text, parse_constant=_no_constant, object_pairs_hook=_each_once if unique else None
+    )
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

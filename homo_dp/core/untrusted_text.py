@@ -28,7 +28,9 @@ LARGEST_WHOLE_NUMBER = 10**38
 class Schema(BaseModel):
     """A part of a foreign file whose keys are known; others may stand beside them and are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", hide_input_in_errors=True, allow_inf_nan=False
+    )
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ class Foreign:
         try:
             tree = strict_json(text, unique=False)
         except json.JSONDecodeError as error:
-            self.refuse(f"line {error.lineno}, column {error.colno} is not valid JSON ({error.msg})")
+            self.refuse(
+                f"line {error.lineno}, column {error.colno} is not valid JSON ({error.msg})"
+            )
         except RecursionError:
             self.refuse(f"is nested deeper than {DEEPEST}")
         except ValueError as error:
@@ -93,7 +97,11 @@ class Foreign:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "the whole"
             cause = (first.get("ctx") or {}).get("error")
-            said = str(cause) if isinstance(cause, ValueError) else first["msg"][:1].lower() + first["msg"][1:]
+            said = (
+                str(cause)
+                if isinstance(cause, ValueError)
+                else first["msg"][:1].lower() + first["msg"][1:]
+            )
             self.refuse(f"{printable(place)[:100]}: {said}")
 
     def refuse(self, problem: str) -> NoReturn:
@@ -111,7 +119,11 @@ class Foreign:
             value, depth = left.pop()
             seen += 1
             if depth > DEEPEST or seen > MOST_VALUES:
-                self.refuse(f"is nested deeper than {DEEPEST}" if depth > DEEPEST else f"has over {MOST_VALUES} values")
+                self.refuse(
+                    f"is nested deeper than {DEEPEST}"
+                    if depth > DEEPEST
+                    else f"has over {MOST_VALUES} values"
+                )
             if isinstance(value, dict):
                 left += [(each, depth + 1) for pair in value.items() for each in pair]
             elif isinstance(value, list):
@@ -128,7 +140,9 @@ def unfit(value: object) -> str | None:
     """
     if isinstance(value, str):
         return (
-            None if value.isascii() or not _has_surrogate(value) else "a text holds half a character (a lone surrogate)"
+            None
+            if value.isascii() or not _has_surrogate(value)
+            else "a text holds half a character (a lone surrogate)"
         )
     if isinstance(value, float) and not math.isfinite(value):
         return "a number is too large for a float"

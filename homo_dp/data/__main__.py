@@ -29,8 +29,12 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    parser = _Parser(prog="python -m homo_dp.data", description="Tools for tables.", allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="describe", parser_class=_Parser)
+    parser = _Parser(
+        prog="python -m homo_dp.data", description="Tools for tables.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="describe", parser_class=_Parser
+    )
     describe = make_parser()
     commands.add_parser(
         "describe",
@@ -75,9 +79,13 @@ def make_parser() -> _Parser:
     )
     parser.add_argument("file", metavar="FILE", help="the table")
     for role in ("label", "id", "user", "party"):
-        parser.add_argument(f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)")
+        parser.add_argument(
+            f"--{role}", metavar="COLUMN", help=f"the {role} column, or none (default: guessed)"
+        )
     parser.add_argument(
-        "--outer", action="store_true", help="outer bounds by the columns' names alone, for data.scaling: private"
+        "--outer",
+        action="store_true",
+        help="outer bounds by the columns' names alone, for data.scaling: private",
     )
     parser.add_argument("--quiet", action="store_true", help="no warning and no guesses on stderr")
     return parser

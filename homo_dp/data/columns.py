@@ -87,7 +87,12 @@ class Numeric:
     @property
     def fill(self) -> float | None:
         """The public value that stands for a missing one, or None where a missing value is an error."""
-        rules = {"error": None, "middle": (self.low + self.high) / 2, "low": self.low, "high": self.high}
+        rules = {
+            "error": None,
+            "middle": (self.low + self.high) / 2,
+            "low": self.low,
+            "high": self.high,
+        }
         return rules[self.missing] if isinstance(self.missing, str) else float(self.missing)
 
     def scale(self, values: np.ndarray) -> np.ndarray:
@@ -103,7 +108,11 @@ class Numeric:
     def write(self, series: pd.Series, cells: Cells, out: np.ndarray) -> ColumnStrays:
         """Put the column's inputs into `out` (width x rows); what did not fit."""
         values = as_numbers(series, cells.missing_values, cells.source, cells.numbers)
-        gaps = np.isnan(values) if not_finite(values) else np.zeros(len(values) if self.indicator else 0, dtype=bool)
+        gaps = (
+            np.isnan(values)
+            if not_finite(values)
+            else np.zeros(len(values) if self.indicator else 0, dtype=bool)
+        )
         if gaps.any():
             if self.fill is None:
                 raise DataError(
@@ -153,11 +162,21 @@ class Date:
         key = f"data.columns.{self.name}"
         low, high = _ordinal(f"{key}.date", self.first), _ordinal(f"{key}.date", self.last)
         if low >= high:
-            raise DataError(f"{key}.date=[{self.first}, {self.last}] must have its first day before its last")
-        if not self.parts or set(self.parts) - set(DATE_PARTS) or len(set(self.parts)) != len(self.parts):
-            raise DataError(f"{key}.parts={list(self.parts)} must be some of {', '.join(DATE_PARTS)}")
+            raise DataError(
+                f"{key}.date=[{self.first}, {self.last}] must have its first day before its last"
+            )
+        if (
+            not self.parts
+            or set(self.parts) - set(DATE_PARTS)
+            or len(set(self.parts)) != len(self.parts)
+        ):
+            raise DataError(
+                f"{key}.parts={list(self.parts)} must be some of {', '.join(DATE_PARTS)}"
+            )
         if self.missing not in NUMERIC_RULES:
-            raise DataError(f"{key}.missing={self.missing!r} is not one of {', '.join(NUMERIC_RULES)}")
+            raise DataError(
+                f"{key}.missing={self.missing!r} is not one of {', '.join(NUMERIC_RULES)}"
+            )
 
     @property
     def width(self) -> int:
@@ -174,7 +193,9 @@ class Date:
                     f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, "
                     f"or train with data.columns.{self.name}.missing=middle|low|high"
                 )
-            days = np.where(gaps, {"low": low, "high": high, "middle": (low + high) // 2}[self.missing], days)
+            days = np.where(
+                gaps, {"low": low, "high": high, "middle": (low + high) // 2}[self.missing], days
+            )
         within = np.clip(days, low, high)
         at = 0
         for part in self.parts:
@@ -215,7 +236,9 @@ class Categorical:
 
     name: str
     levels: tuple[Level, ...]
-    missing: Level = "level"  # or unknown, error, or the declared level that stands for a missing value
+    missing: Level = (
+        "level"  # or unknown, error, or the declared level that stands for a missing value
+    )
 
     def __post_init__(self) -> None:
         check_values(f"data.columns.{self.name}.levels", self.levels)
@@ -232,7 +255,9 @@ class Categorical:
 
     @property
     def width(self) -> int:
-        return len(self.levels) + (2 if self.missing == "level" and "level" not in self.levels else 1)
+        return len(self.levels) + (
+            2 if self.missing == "level" and "level" not in self.levels else 1
+        )
 
     def write(self, series: pd.Series, cells: Cells, out: np.ndarray) -> ColumnStrays:
         """Put the column's inputs into `out` (width x rows); what did not fit."""
@@ -272,7 +297,9 @@ class Label:
 
     def __post_init__(self) -> None:
         if (self.classes is None) == (self.bounds is None):
-            raise DataError("a label needs either data.classes or data.target_bounds, not both and not neither")
+            raise DataError(
+                "a label needs either data.classes or data.target_bounds, not both and not neither"
+            )
         if self.classes is not None:
             check_values("data.classes", self.classes)
             if len(self.classes) < 2:
@@ -284,14 +311,18 @@ class Label:
     def regression(self) -> bool:
         return self.bounds is not None
 
-    def encode(self, series: pd.Series, source: str, *, clip: bool = True, numbers: NumberForm = PLAIN) -> torch.Tensor:
+    def encode(
+        self, series: pd.Series, source: str, *, clip: bool = True, numbers: NumberForm = PLAIN
+    ) -> torch.Tensor:
         """Class numbers (int64), or the target scaled so that its bounds are [-1, 1] (float32)."""
         if self.bounds is not None:
             values = as_numbers(series, MISSING_VALUES, source, numbers)
             gaps = np.isnan(values)
             if gaps.any():
                 row = first_row(gaps, series)
-                raise DataError(f"{source}: label {self.name!r} row {row}: missing value; drop the row")
+                raise DataError(
+                    f"{source}: label {self.name!r} row {row}: missing value; drop the row"
+                )
             scaled = self._numeric().scale(values) if clip else self._scale_unclipped(values)
             return torch.from_numpy(scaled.astype(np.float32))
         codes = class_codes(series, self.classes or (), source, numbers)
@@ -307,7 +338,9 @@ class Label:
     def decode(self, outputs: torch.Tensor) -> torch.Tensor:
         """From the scaled target back to the units of the label (regression)."""
         if self.bounds is None:
-            raise DataError(f"label {self.name!r} has classes; only a target with bounds can be scaled back")
+            raise DataError(
+                f"label {self.name!r} has classes; only a target with bounds can be scaled back"
+            )
         low, high = self.bounds
         return (outputs + 1.0) * ((high - low) / 2.0) + low
 
@@ -326,10 +359,14 @@ class Label:
 def check_bounds(key: str, bounds: tuple[float, float]) -> None:
     """Public bounds are two finite numbers, low < high, so far apart that numbers can be scaled by them."""
     low, high = bounds
-    if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
+    if not (
+        math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)
+    ):
         raise DataError(f"{key}=[{low}, {high}] must be two finite numbers with low < high")
     if high - low < _LEAST_SPAN:
-        raise DataError(f"{key}=[{low}, {high}] must be not closer together than {_LEAST_SPAN:g}; scale the column")
+        raise DataError(
+            f"{key}=[{low}, {high}] must be not closer together than {_LEAST_SPAN:g}; scale the column"
+        )
 
 
 def check_values(key: str, values: Sequence[Level]) -> None:

@@ -15,7 +15,10 @@ _SIGNS = ",;\t|"
 _WORDS = {";": "semicolon", "\t": "tab"}
 _COMMA_DECIMAL = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3})+,\d+")
 _POINT_DECIMAL = re.compile(r"[+-]?\d*\.\d+|[+-]?\d{1,3}(,\d{3})+\.\d+")
-_GROUPED = {".": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ",": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
+_GROUPED = {
+    ".": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"),
+    ",": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,9 @@ def guess_form(raw: bytes) -> tuple[CsvForm, NumberForm]:
     encoding, text = _decoded(raw)
     lines = text.splitlines()
     separator = likely_separator(lines[0] if lines else "") or ","
-    cells = [cell.strip() for row in csv.reader(lines[1:_ROWS], delimiter=separator) for cell in row]
+    cells = [
+        cell.strip() for row in csv.reader(lines[1:_ROWS], delimiter=separator) for cell in row
+    ]
     return CsvForm(separator, encoding), _numbers(cells)
 
 
@@ -71,7 +76,11 @@ def form_keys(form: CsvForm, numbers: NumberForm) -> dict[str, str]:
     plain = {"separator": ",", "encoding": "utf-8", "decimal": ".", "thousands": None}
     found = {"separator": form.separator, "encoding": form.encoding}
     found |= {"decimal": numbers.decimal, "thousands": numbers.thousands or ""}
-    return {key: _WORDS.get(value, value) for key, value in found.items() if value and value != plain[key]}
+    return {
+        key: _WORDS.get(value, value)
+        for key, value in found.items()
+        if value and value != plain[key]
+    }
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:

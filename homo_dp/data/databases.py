@@ -72,7 +72,9 @@ def _frame(rows: Sequence[Sequence[Any]], names: Iterable[Any]) -> pd.DataFrame:
     import pandas as pd
 
     columns = list(zip(*rows, strict=True)) or [() for _ in names]
-    return pd.DataFrame({str(name): _column(values) for name, values in zip(names, columns, strict=True)})
+    return pd.DataFrame(
+        {str(name): _column(values) for name, values in zip(names, columns, strict=True)}
+    )
 
 
 def _column(values: Sequence[Any]) -> pd.Series:
@@ -96,7 +98,9 @@ def _connected(path: str) -> Iterator[tuple[Connection, Any]]:
     try:
         import sqlalchemy as sql
     except ImportError:
-        raise DataError(f"{shown}: needs SQLAlchemy; install it with pip install 'homo_dp[sql]'") from None
+        raise DataError(
+            f"{shown}: needs SQLAlchemy; install it with pip install 'homo_dp[sql]'"
+        ) from None
     try:
         engine = sql.create_engine(address)
         try:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
 
 
-def table_encoding(config: Config, names: Sequence[str], source: str, shape: tuple[int, ...] | None = None) -> Encoding:
+def table_encoding(
+    config: Config, names: Sequence[str], source: str, shape: tuple[int, ...] | None = None
+) -> Encoding:
     """The encoding of tables with these column names; a column without a public description is refused."""
     data = config.data
     identifier = _id_column(data, names, source)
@@ -60,11 +62,15 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     """Descriptions of the feature columns, in the order of the declaration (never of one party's file)."""
     left_out = _left_out(data)
     plain = [name for name in names if name not in left_out]
-    known: dict[str, Column] = {name: _column(name, block) for name, block in _spelled_out(data, plain).items()}
+    known: dict[str, Column] = {
+        name: _column(name, block) for name, block in _spelled_out(data, plain).items()
+    }
     if data.columns_from is not None:
         shipped = shipped_columns(data.columns_from)
         alone = not known and data.default_bounds is None
-        if alone or any(column.name in names for column in shipped):  # else it describes another table
+        if alone or any(
+            column.name in names for column in shipped
+        ):  # else it describes another table
             known |= {column.name: column for column in shipped if column.name not in known}
     _check_named(data, names, source)
     if data.use is None:
@@ -95,7 +101,11 @@ def described_columns(data: DataConfig, names: Sequence[str]) -> dict[str, Colum
     """Those of the named columns that the config describes as features, by itself or by a shipped description."""
     left_out = _left_out(data)
     plain = [name for name in names if name not in left_out]
-    known = {column.name: column for column in shipped_columns(data.columns_from)} if data.columns_from else {}
+    known = (
+        {column.name: column for column in shipped_columns(data.columns_from)}
+        if data.columns_from
+        else {}
+    )
     known |= {name: _column(name, block) for name, block in _spelled_out(data, plain).items()}
     return {name: known[name] for name in plain if name in known}
 
@@ -113,7 +123,9 @@ def described_names(data: DataConfig) -> list[str]:
             f"data.columns: {patterns[0]!r} is a pattern, and there is no table here whose columns it could match; "
             "list the columns in data.use"
         )
-    return list(dict.fromkeys([*(name for name in data.columns if name not in patterns), *(data.use or ())]))
+    return list(
+        dict.fromkeys([*(name for name in data.columns if name not in patterns), *(data.use or ())])
+    )
 
 
 def is_pattern(name: str) -> bool:
@@ -131,7 +143,11 @@ def _spelled_out(data: DataConfig, names: Sequence[str]) -> dict[str, ColumnConf
         if key in names or not is_pattern(key):
             found.setdefault(key, block)
             continue
-        matched = [name for name in names if fnmatchcase(name, key) and name not in data.columns and name not in found]
+        matched = [
+            name
+            for name in names
+            if fnmatchcase(name, key) and name not in data.columns and name not in found
+        ]
         found |= dict.fromkeys(sorted(matched, key=_by_number), block)
     return found
 
@@ -151,7 +167,9 @@ def label_of(config: Config) -> Label:
             )
         return Label(data.label, bounds=data.target_bounds)
     if data.target_bounds is not None:
-        raise DataError("data.target_bounds is for a regression; choose model.name=linear_regression or leave it out")
+        raise DataError(
+            "data.target_bounds is for a regression; choose model.name=linear_regression or leave it out"
+        )
     classes: Sequence[Level] = (0, 1)
     if data.classes is not None:
         classes = data.classes
@@ -173,7 +191,9 @@ def _column(name: str, block: ColumnConfig) -> Column:
         return Categorical(name, levels, as_levels([block.missing])[0])
     if block.date is not None:
         first, last = block.date
-        return Date(name, first, last, block.parts, block.format, str(block.missing), block.indicator)
+        return Date(
+            name, first, last, block.parts, block.format, str(block.missing), block.indicator
+        )
     if block.bounds is None or block.missing is None:
         raise DataError(f"data.columns.{name} needs bounds: [low, high] or levels: [...]")
     low, high = block.bounds
@@ -189,7 +209,9 @@ def _id_column(data: DataConfig, names: Sequence[str], source: str) -> str | Non
     if data.id in names:
         return data.id
     if "id" in data.model_fields_set and data.id != "id":
-        raise DataError(f"{source}: id column {data.id!r} is not there{_nearest(data.id, names)}; set data.id")
+        raise DataError(
+            f"{source}: id column {data.id!r} is not there{_nearest(data.id, names)}; set data.id"
+        )
     return None
 
 

@@ -43,8 +43,15 @@ _PARTIES = ("party", "hospital", "site", "bank", "silo")
 _USERS = ("user", "user_id", "patient", "patient_id", "customer", "customer_id")
 _INDEX = ("unnamed: 0", "index", "rownames")
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%Y.%m.%d")
-_DATE_FORMS = (None, "%Y%m%d", *(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS))
-_LIKELY_DAYS = (datetime.date(1900, 1, 1).toordinal(), datetime.date(2100, 1, 1).toordinal())  # for 20240531
+_DATE_FORMS = (
+    None,
+    "%Y%m%d",
+    *(f"{day}{time}" for time in ("", " %H:%M", " %H:%M:%S") for day in _DAYS),
+)
+_LIKELY_DAYS = (
+    datetime.date(1900, 1, 1).toordinal(),
+    datetime.date(2100, 1, 1).toordinal(),
+)  # for 20240531
 
 
 @dataclass(frozen=True)
@@ -63,13 +70,17 @@ def round_out(low: float, high: float) -> tuple[float, float]:
     """
     if low == high:
         low, high = low - 0.05 * max(abs(low), 1.0), high + 0.05 * max(abs(high), 1.0)
-    if not 1e-300 < high - low < 1e300:  # no values at all, or a range too small or too large to round
+    if (
+        not 1e-300 < high - low < 1e300
+    ):  # no values at all, or a range too small or too large to round
         return (low, high) if math.isfinite(low) and math.isfinite(high) else (0.0, 1.0)
     step = 10.0 ** math.floor(math.log10(high - low)) / 2
     digits = max(0, 1 - math.floor(math.log10(step)))
     if 0 <= low <= 0.2 * high:
         low = 0.0
-    return round(math.floor(low / step) * step, digits), round(math.ceil(high / step) * step, digits)
+    return round(math.floor(low / step) * step, digits), round(
+        math.ceil(high / step) * step, digits
+    )
 
 
 def draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = None) -> Draft:
@@ -81,9 +92,16 @@ def draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = No
     if is_image_file(path):
         found = _look_at_images(path)
     else:
-        found = _look_at_table(path, {role: name for role, name in (given or {}).items() if name}, guesses)
+        found = _look_at_table(
+            path, {role: name for role, name in (given or {}).items() if name}, guesses
+        )
     cut = WARNING[:100].rsplit(" ", 1)[0]
-    lines = [f"# {cut}", f"# {WARNING[len(cut) + 1 :]}", f"# drafted from {printable(masked(str(path)))}", "data:"]
+    lines = [
+        f"# {cut}",
+        f"# {WARNING[len(cut) + 1 :]}",
+        f"# drafted from {printable(masked(str(path)))}",
+        "data:",
+    ]
     source = "  bounds_source: draft  # then say codebook, public or private; a private run on a draft is refused"
     person = "  one_row_per_person: unknown  # say true if each person has one row: epsilon is that of a row"
     return Draft("\n".join([*lines, source, person, *found]) + "\n", tuple(guesses))
@@ -110,7 +128,9 @@ class _Column:
     _seen: set[int] = field(default_factory=set)
 
     def see(self, series: pd.Series) -> None:
-        cells = pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
+        cells = (
+            pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
+        )
         gaps = cells.isin(MISSING_VALUES).to_numpy(dtype=bool)
         self.rows += len(series)
         self.missing += int(gaps.sum())
@@ -121,7 +141,9 @@ class _Column:
         if self.numeric and len(present):
             self._see_numbers(present)
         if self.different:
-            hashes = set(pd.util.hash_array(present.to_numpy(dtype=object), categorize=False).tolist())
+            hashes = set(
+                pd.util.hash_array(present.to_numpy(dtype=object), categorize=False).tolist()
+            )
             self.different = len(hashes) == len(present) and self._seen.isdisjoint(hashes)
             self._seen = self._seen | hashes if self.different else set()
         if self.texts is not None:
@@ -153,7 +175,10 @@ class _Column:
         if {text.lower() for text in present.unique()} <= {"true", "false"}:
             self.numeric = False  # booleans are levels
         if len(values):
-            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+            self.low, self.high = (
+                min(self.low, float(values.min())),
+                max(self.high, float(values.max())),
+            )
         self.whole = self.whole and bool(np.all(values == np.round(values)))
 
     def _see_days(self, present: pd.Series) -> None:
@@ -168,7 +193,9 @@ class _Column:
                 self.days[form] = first, last
 
 
-def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses: list[str]) -> list[str]:
+def _look_at_table(
+    path: str | PathLike[str], given: Mapping[str, str], guesses: list[str]
+) -> list[str]:
     form, numbers = sniff(path)
     wide = len(header(path, form))
     if wide > _MOST_COLUMNS:
@@ -184,15 +211,23 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
     roles = _roles(columns, given, guesses)
     lines = form_lines(form, numbers)
     if has_row_numbers(path, form):
-        lines.append("  # the first column has no name: taken for row numbers and not read; to use it, name it")
-        guesses.append("left out the first column, which has no name: row numbers, as pandas writes them")
+        lines.append(
+            "  # the first column has no name: taken for row numbers and not read; to use it, name it"
+        )
+        guesses.append(
+            "left out the first column, which has no name: row numbers, as pandas writes them"
+        )
     if roles.get("id") not in (None, "id"):
         lines.append(f"  id: {yaml_line(roles['id'])}")
     if roles.get("label") is not None:
         lines += _label_lines(columns[roles["label"]])
     else:
         lines.append("  # label: could not be guessed; name yours here or by --label")
-    for role, key in (("party", "party_column"), ("user", "user_column"), ("split", "split_column")):
+    for role, key in (
+        ("party", "party_column"),
+        ("user", "user_column"),
+        ("split", "split_column"),
+    ):
         if roles.get(role) is not None:
             lines.append(f"  {key}: {yaml_line(roles[role])}")
     rest = [column for name, column in columns.items() if name not in roles.values()]
@@ -201,9 +236,17 @@ def _look_at_table(path: str | PathLike[str], given: Mapping[str, str], guesses:
         lines.append(f"  drop: {yaml_line(list(dropped))}")
         lines += [f"  #   {printable(name)}: {why}" for name, why in dropped.items()]
     kept = [column for column in rest if column.name not in dropped]
-    guesses += (f"{printable(column.name)}: {doubt}" for column in kept if (doubt := _date_doubt(column)) is not None)
+    guesses += (
+        f"{printable(column.name)}: {doubt}"
+        for column in kept
+        if (doubt := _date_doubt(column)) is not None
+    )
     blocks = _alike_once({one.name: _block(one) for one in kept}, [*roles.values(), *dropped])
-    return [*lines, "  columns:", *(f"    {yaml_line(name)}: {block}" for name, block in blocks.items())]
+    return [
+        *lines,
+        "  columns:",
+        *(f"    {yaml_line(name)}: {block}" for name, block in blocks.items()),
+    ]
 
 
 def _alike_once(blocks: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:
@@ -224,15 +267,21 @@ def _alike_once(blocks: Mapping[str, str], others: Sequence[str]) -> dict[str, s
     return told
 
 
-def check_given(path: str | PathLike[str], given: Mapping[str, str], columns: Iterable[str]) -> None:
+def check_given(
+    path: str | PathLike[str], given: Mapping[str, str], columns: Iterable[str]
+) -> None:
     """Refuse a role whose column is not there."""
     for role, name in given.items():
         if name not in columns and name != NOBODY:
             known = ", ".join(columns)[:200]
-            raise DataError(f"{masked(str(path))}: --{role}={name!r} is not a column; the columns are {known}")
+            raise DataError(
+                f"{masked(str(path))}: --{role}={name!r} is not a column; the columns are {known}"
+            )
 
 
-def _roles(columns: Mapping[str, _Column], given: Mapping[str, str], guesses: list[str]) -> dict[str, str]:
+def _roles(
+    columns: Mapping[str, _Column], given: Mapping[str, str], guesses: list[str]
+) -> dict[str, str]:
     """Which column is what: as given, else guessed with the reason told."""
     roles = {role: name for role, name in given.items() if name != NOBODY}
 
@@ -241,12 +290,22 @@ def _roles(columns: Mapping[str, _Column], given: Mapping[str, str], guesses: li
         override = f"; --{role} COLUMN (or none) overrides" if role != "split" else ""
         guesses.append(f"guessed {role}={printable(name)}: {why}{override}")
 
-    for role, find in (("label", _label), ("id", _identifier), ("party", _party), ("user", _user), ("split", _split)):
+    for role, find in (
+        ("label", _label),
+        ("id", _identifier),
+        ("party", _party),
+        ("user", _user),
+        ("split", _split),
+    ):
         free = {name: column for name, column in columns.items() if name not in roles.values()}
         if role not in given and (found := find(free)) is not None:
             guess(role, *found)
     if "label" not in roles and "label" not in given:
-        two = [name for name, column in columns.items() if column.two_valued and name not in roles.values()]
+        two = [
+            name
+            for name, column in columns.items()
+            if column.two_valued and name not in roles.values()
+        ]
         hint = f" (two values have: {printable(', '.join(two[:8]))})" if two else ""
         guesses.append(f"no column looks like the label{hint}; name it by --label COLUMN")
     return roles
@@ -282,7 +341,9 @@ def _label(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
         return named[0], f"its name; it has many values, so this would be a regression{others}"
     last = list(columns)[-1:]
     if len(two) == 1 or two[-1:] == last:
-        return two[-1], "the only column with two values" if len(two) == 1 else "the last column, with two values"
+        return two[-1], "the only column with two values" if len(
+            two
+        ) == 1 else "the last column, with two values"
     return None
 
 
@@ -300,7 +361,9 @@ def _party(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
 
 
 def _user(columns: Mapping[str, _Column]) -> tuple[str, str] | None:
-    found = (name for name, column in columns.items() if name.lower() in _USERS and not column.different)
+    found = (
+        name for name, column in columns.items() if name.lower() in _USERS and not column.different
+    )
     return next(((name, "its name, and values come more than once") for name in found), None)
 
 
@@ -336,7 +399,9 @@ def _label_lines(column: _Column) -> list[str]:
     if column.classes:
         lines.append(f"  classes: {yaml_line(_levels(column))}")
     elif column.numeric:
-        lines.append(f"  target_bounds: {yaml_line(_bounds(column))}  # many values: a regression target?")
+        lines.append(
+            f"  target_bounds: {yaml_line(_bounds(column))}  # many values: a regression target?"
+        )
     return lines
 
 
@@ -348,7 +413,9 @@ def _block(column: _Column) -> str:
         written = f', format: "{form}"' if form is not None else ""
         return f"{{date: [{years[0]}-01-01, {years[1]}-12-31]{written}{missing}}}"
     codes = column.whole and column.texts is not None and len(column.texts) <= _MOST_CODES
-    if not column.numeric or (codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)):
+    if not column.numeric or (
+        codes and column.rows >= 5 * len(column.texts or ()) and not _zero_one(column)
+    ):
         return f"{{levels: {yaml_line(_levels(column))}}}"
     return f"{{bounds: {yaml_line(_bounds(column))}{missing}}}"
 
@@ -370,7 +437,13 @@ def _levels(column: _Column) -> list[Any]:
     texts = column.texts or set()
     if column.numeric and column.whole:
         return sorted(
-            map(int, {float(value) for value in as_numbers(pd.Series(sorted(texts)), (), "", column.numbers)})
+            map(
+                int,
+                {
+                    float(value)
+                    for value in as_numbers(pd.Series(sorted(texts)), (), "", column.numbers)
+                },
+            )
         )
     return sorted(texts)
 
@@ -391,7 +464,9 @@ def _look_at_images(path: str | PathLike[str]) -> list[str]:
         column.see(images.frame["y"])
         lines += _label_lines(column)
     roles = {"party": "party_column", "user": "user_column", "split": "split_column"}
-    return lines + [f"  {key}: {name}" for name, key in roles.items() if name in images.frame.columns]
+    return lines + [
+        f"  {key}: {name}" for name, key in roles.items() if name in images.frame.columns
+    ]
 
 
 def yaml_line(value: object) -> str:

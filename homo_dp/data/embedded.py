@@ -78,7 +78,9 @@ def shipped_columns(name: str) -> tuple[Column, ...]:
             for feature, bounds in _NUCLEUS.items()
         )
     if name == "digits":
-        return tuple(Numeric(f"pixel_{row}_{column}", 0.0, 16.0) for row in range(8) for column in range(8))
+        return tuple(
+            Numeric(f"pixel_{row}_{column}", 0.0, 16.0) for row in range(8) for column in range(8)
+        )
     if name == "users":
         return tuple(Numeric(f"x{number}", -3.0, 3.0) for number in range(1, _USER_FEATURES + 1))
     raise DataError(f"data.columns_from={name!r} is not one of {', '.join(NAMES)}")
@@ -107,7 +109,9 @@ def _sklearn_table(name: str, skip: int = 0) -> np.ndarray:
     """A table that scikit-learn ships, from its file: importing scikit-learn to read it takes half a second."""
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
-        raise DataError("scikit-learn, which holds the bundled tables, is not installed; pip install scikit-learn")
+        raise DataError(
+            "scikit-learn, which holds the bundled tables, is not installed; pip install scikit-learn"
+        )
     path = Path(found.submodule_search_locations[0], "datasets", "data", name)
     return np.loadtxt(path, delimiter=",", skiprows=skip, dtype=np.float64)
 

@@ -59,13 +59,17 @@ class Encoding:
     id: str | None = None
     missing_values: tuple[str, ...] = MISSING_VALUES
     shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
-    pixel_bounds: tuple[float, float] | None = None  # set where rows come from an image file, not from columns
+    pixel_bounds: tuple[float, float] | None = (
+        None  # set where rows come from an image file, not from columns
+    )
     curves: bool = False  # whether a square and a root of each number stand behind the columns
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if len(set(names)) != len(names):
-            raise DataError(f"data.columns names a column twice: {sorted({n for n in names if names.count(n) > 1})}")
+            raise DataError(
+                f"data.columns names a column twice: {sorted({n for n in names if names.count(n) > 1})}"
+            )
         if self.pixel_bounds is not None:
             check_bounds("data.image.scale", self.pixel_bounds)
             if self.shape is None:
@@ -73,9 +77,13 @@ class Encoding:
         elif not self.columns:
             raise DataError("no feature column is left; check data.use, data.drop and data.columns")
         if self.curves and self.shape is not None:
-            raise DataError("data.curves=true: curves are of the columns of a table, not of images; leave it out")
+            raise DataError(
+                "data.curves=true: curves are of the columns of a table, not of images; leave it out"
+            )
         if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
-            raise DataError(f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns")
+            raise DataError(
+                f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns"
+            )
 
     @property
     def width(self) -> int:
@@ -124,7 +132,9 @@ class Encoding:
             ends = start + column.width
             if isinstance(column, Categorical):
                 declared = len(column.levels)
-                found |= {start + place: (place < declared) / declared for place in range(column.width)}
+                found |= {
+                    start + place: (place < declared) / declared for place in range(column.width)
+                }
             elif column.indicator:  # a mark is the last
                 found[ends - 1] = 0.0
             start = ends
@@ -149,12 +159,16 @@ class Encoding:
             raise DataError(f"{source}: this model takes images (.npz or IDX), not a table")
         absent = [name for name in self.names if name not in frame.columns]
         if absent:
-            raise DataError(f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}")
+            raise DataError(
+                f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}"
+            )
         block = np.empty((self.width, len(frame)), dtype=np.float32)
         cells = Cells(source, self.missing_values, numbers)
         at, found = 0, {}
         for column in self.columns:
-            found[column.name] = column.write(frame[column.name], cells, block[at : at + column.width])
+            found[column.name] = column.write(
+                frame[column.name], cells, block[at : at + column.width]
+            )
             at += column.width
         for (write, place), out in zip(self._curves, block[at:], strict=True):
             write(block[place], out)
@@ -180,10 +194,14 @@ class Encoding:
         """What stands behind the columns, in order: all squares, then all roots, each with the place of its number."""
         return list(itertools.product(_CURVES, self.curved))
 
-    def encode_images(self, pixels: np.ndarray, source: str = "images", *, start: int = 0) -> torch.Tensor:
+    def encode_images(
+        self, pixels: np.ndarray, source: str = "images", *, start: int = 0
+    ) -> torch.Tensor:
         """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
         if self.pixel_bounds is None:
-            raise DataError(f"{source}: this model takes a table with columns {short(self.names)}, not images")
+            raise DataError(
+                f"{source}: this model takes a table with columns {short(self.names)}, not images"
+            )
         shape, expected = pixels.shape[1:], self.input_shape
         apart = len(shape) > 1 and len(expected) > 1 and shape not in (expected, expected[1:])
         if math.prod(shape) != self.width or apart:
@@ -197,11 +215,15 @@ class Encoding:
             values = pixels[at : at + _PIXEL_BLOCK].reshape(-1, self.width).astype(np.float64)
             finite = np.asarray(np.isfinite(values).all(axis=1))
             if not finite.all():
-                raise DataError(f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; fix it")
+                raise DataError(
+                    f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; fix it"
+                )
             out[at : at + _PIXEL_BLOCK] = scale(values)
         return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
 
-    def encode_labels(self, frame: pd.DataFrame, source: str = "table", numbers: NumberForm = PLAIN) -> torch.Tensor:
+    def encode_labels(
+        self, frame: pd.DataFrame, source: str = "table", numbers: NumberForm = PLAIN
+    ) -> torch.Tensor:
         """The labels as they are: of a target, only what is trained on is clipped to its bounds."""
         if self.label.name not in frame.columns:
             raise DataError(
@@ -210,7 +232,9 @@ class Encoding:
             )
         return self.label.encode(frame[self.label.name], source, clip=False, numbers=numbers)
 
-    def misfits(self, frame: pd.DataFrame, pixels: np.ndarray | None = None, numbers: NumberForm = PLAIN) -> np.ndarray:
+    def misfits(
+        self, frame: pd.DataFrame, pixels: np.ndarray | None = None, numbers: NumberForm = PLAIN
+    ) -> np.ndarray:
         """Which rows `encode` (or `encode_images`) and `encode_labels` refuse, each by itself."""
         refused: np.ndarray = self.label.misfits(frame[self.label.name], numbers)
         cells = Cells("table", self.missing_values, numbers)
@@ -233,7 +257,9 @@ class Encoding:
             "missing_values": list(self.missing_values),
             "shape": None if self.shape is None else list(self.shape),
             "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
-            **({"curves": True} if self.curves else {}),  # else as before there were curves, and of the same digest
+            **(
+                {"curves": True} if self.curves else {}
+            ),  # else as before there were curves, and of the same digest
         }
 
     @staticmethod
@@ -254,7 +280,9 @@ class Encoding:
         except DataError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise DataError(f"the column description is damaged ({type(error).__name__}: {error})") from None
+            raise DataError(
+                f"the column description is damaged ({type(error).__name__}: {error})"
+            ) from None
 
 
 def _write_square(numbers: np.ndarray, out: np.ndarray) -> None:
@@ -285,7 +313,11 @@ _CURVES = (_write_square, _write_root)
 
 
 def missing_columns(names: Sequence[str]) -> str:
-    return f"column {names[0]!r} is missing" if len(names) == 1 else f"{len(names)} columns are missing: {short(names)}"
+    return (
+        f"column {names[0]!r} is missing"
+        if len(names) == 1
+        else f"{len(names)} columns are missing: {short(names)}"
+    )
 
 
 def short(names: Sequence[str] | pd.Index, most: int = 8) -> str:
@@ -321,7 +353,15 @@ def _column_from_json(raw: Mapping[str, Any]) -> Column:
     if "date" in raw:
         first, last = (str(day) for day in raw["date"])
         form = None if raw["format"] is None else str(raw["format"])
-        return Date(name, first, last, tuple(map(str, raw["parts"])), form, str(missing), bool(raw["indicator"]))
+        return Date(
+            name,
+            first,
+            last,
+            tuple(map(str, raw["parts"])),
+            form,
+            str(missing),
+            bool(raw["indicator"]),
+        )
     low, high = (float(bound) for bound in raw["bounds"])
     rule = missing if isinstance(missing, str) else float(missing)
     return Numeric(name, low, high, rule, bool(raw["indicator"]))

@@ -36,7 +36,10 @@ def row_places(rows: Rows, part: np.ndarray, seed: int, purpose: str) -> np.ndar
     twins = again.duplicated().to_numpy()
     if twins.any():
         number = again.groupby(["high", "low"], sort=False).cumcount().to_numpy()
-        repeated = (digests[at].tobytes() + int(number[at]).to_bytes(8, "big") for at in np.flatnonzero(twins))
+        repeated = (
+            digests[at].tobytes() + int(number[at]).to_bytes(8, "big")
+            for at in np.flatnonzero(twins)
+        )
         digests[twins] = _digests(repeated, _key(seed, f"{purpose} again"))
     return _uniform(digests)
 
@@ -63,7 +66,9 @@ def _contents(rows: Rows, part: np.ndarray) -> Iterator[bytes]:
 def _digests(contents: Iterable[bytes], key: bytes) -> np.ndarray:
     """Two 64-bit numbers for each content."""
     blake2b = hashlib.blake2b
-    joined = b"".join([blake2b(content, digest_size=_DIGEST, key=key).digest() for content in contents])
+    joined = b"".join(
+        [blake2b(content, digest_size=_DIGEST, key=key).digest() for content in contents]
+    )
     return np.frombuffer(joined, dtype=">u8").reshape(-1, 2).astype(np.uint64)
 
 

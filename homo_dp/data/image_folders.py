@@ -87,7 +87,9 @@ def _zip(archive: zipfile.ZipFile) -> Opened:
 def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarray, pd.DataFrame]:
     frame = _annotations(place, named, opened)
     if FILE_NAME not in frame.columns:
-        raise DataError(f"{place}: its annotations have no column {FILE_NAME!r}; they need {FILE_NAME},y")
+        raise DataError(
+            f"{place}: its annotations have no column {FILE_NAME!r}; they need {FILE_NAME},y"
+        )
     if label != "y" and "y" in frame.columns and label not in frame.columns:
         frame = frame.rename(columns={"y": label})
     pixels: np.ndarray | None = None
@@ -95,9 +97,13 @@ def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarra
         try:
             image = _decoded(opened(name))
         except KeyError:
-            raise DataError(f"{place}: {name!r} of the annotations is not there; correct the table") from None
+            raise DataError(
+                f"{place}: {name!r} of the annotations is not there; correct the table"
+            ) from None
         except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
-            raise DataError(f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line") from None
+            raise DataError(
+                f"{place}: {name!r} is not a readable image ({reason(error)}); remove its line"
+            ) from None
         if pixels is None:
             if (problem := too_large(image.size * len(frame))) is not None:
                 raise DataError(f"{place}: {problem}; split it")
@@ -142,5 +148,7 @@ def _decoded(content: bytes) -> np.ndarray:
     with Image.open(io.BytesIO(content)) as image:
         if max(image.size) > _LARGEST_SIDE:
             raise DataError(f"has sides {image.size}, at most {_LARGEST_SIDE} are read")
-        array = np.asarray(image if image.mode == "L" else image.convert("L" if image.mode == "1" else "RGB"))
+        array = np.asarray(
+            image if image.mode == "L" else image.convert("L" if image.mode == "1" else "RGB")
+        )
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)

@@ -12,7 +12,16 @@ from os import PathLike
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import printable
-from homo_dp.data.describe import NOBODY, Draft, check_given, form_lines, is_identifier, is_label, is_party, yaml_line
+from homo_dp.data.describe import (
+    NOBODY,
+    Draft,
+    check_given,
+    form_lines,
+    is_identifier,
+    is_label,
+    is_party,
+    yaml_line,
+)
 from homo_dp.data.readers import column_types, header, sniff
 
 ANYTHING = (-1e6, 1e6)
@@ -29,7 +38,10 @@ _WORDS: tuple[tuple[str, tuple[float, float]], ...] = (
     (r"lon|lng|longitude", (-180, 180)),
     (r"temp|temperature", (-300, 5000)),
     (r"height|length|width|weight|bmi|pressure|pulse|dose", (0, 1e4)),
-    (r"income|salary|amount|price|cost|balance|loan|debt|limit|value|capital|gain|loss", (-1e8, 1e8)),
+    (
+        r"income|salary|amount|price|cost|balance|loan|debt|limit|value|capital|gain|loss",
+        (-1e8, 1e8),
+    ),
     (r"count|number|num|n|qty|quantity|visits", (0, 1e6)),
     (r"score|grade|points|rating", (-1e3, 1e4)),
 )
@@ -61,7 +73,9 @@ def has_levels(name: str, typed: str | None = None) -> bool:
     """
     if typed is not None:
         return typed == "text"
-    return any(re.fullmatch(_LEVELS, word) for word in _words(name)) and outer_bounds(name) == ANYTHING
+    return (
+        any(re.fullmatch(_LEVELS, word) for word in _words(name)) and outer_bounds(name) == ANYTHING
+    )
 
 
 def _words(name: str) -> set[str]:
@@ -109,7 +123,9 @@ def _roles(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, st
         found = next((name for name in names if likely(name) and name not in roles.values()), None)
         if role not in given and found is not None:
             roles[role] = found
-            guesses.append(f"guessed {role}={printable(found)}: its name; --{role} COLUMN (or none) overrides")
+            guesses.append(
+                f"guessed {role}={printable(found)}: its name; --{role} COLUMN (or none) overrides"
+            )
     if "label" not in roles and "label" not in given:
         guesses.append("no column is named like a label; name it by --label COLUMN")
     return roles, guesses

@@ -54,7 +54,9 @@ class Federation:
     classes: tuple[Level, ...] | None
     public_test: Table | None
     input_shape: tuple[int, ...]
-    user_names: np.ndarray | None = None  # of the users with training rows, by number, where there is a user column
+    user_names: np.ndarray | None = (
+        None  # of the users with training rows, by number, where there is a user column
+    )
 
     @property
     def users(self) -> int | None:
@@ -95,7 +97,9 @@ def party_encoding(config: Config, party: str) -> Encoding:
     if data.embedded is not None and not data.files:
         return _embedded_encoding(config)[1]
     if not data.files:
-        raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
+        raise DataError(
+            "data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out"
+        )
     return file_encoding(config, data.files.get(party) or next(iter(data.files.values())))
 
 
@@ -116,7 +120,9 @@ class Scored:
 AS_TRAINED = Scored()
 
 
-def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED) -> Iterator[Table]:
+def iter_tables(
+    path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED
+) -> Iterator[Table]:
     """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
     source, label = masked(str(path)), encoding.label.name
     if is_image_file(path):
@@ -129,7 +135,9 @@ def iter_tables(path: str | Path, encoding: Encoding, rows: int = 50_000, how: S
         yield table_to_score(frame, encoding, source, how)
 
 
-def table_to_score(frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored = AS_TRAINED) -> Table:
+def table_to_score(
+    frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored = AS_TRAINED
+) -> Table:
     """Rows as a trained model reads them, with its own classes; labels only where the column is there."""
     features = encoding.encode(frame, source, how.numbers, how.strays)
     return _scored(features, frame, encoding, source, how)
@@ -148,23 +156,38 @@ def _embedded(config: Config, seed: int, leave_out: bool) -> tuple[Encoding, lis
     bundled, encoding, config = _embedded_encoding(config)
     source = f"embedded {bundled.name}"
     test = _test_path(config.data)
-    rows = encode_rows(bundled.frame, None, encoding, config.data, source, public=True, leave_out=leave_out)
+    rows = encode_rows(
+        bundled.frame, None, encoding, config.data, source, public=True, leave_out=leave_out
+    )
     tests = None if test is None else _load(test, encoding, config.data, leave_out, test=True)
-    return encoding, [_Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)]
+    return encoding, [
+        _Held(share, rows, tests or rows) for share in split_rows(config.data, rows, tests, seed)
+    ]
 
 
 def _embedded_encoding(config: Config) -> tuple[EmbeddedSet, Encoding, Config]:
     bundled, data = load_embedded(config.data.embedded or ""), config.data
-    fill = {"user_column": data.user_column or bundled.user_column, "columns_from": data.columns_from or bundled.name}
+    fill = {
+        "user_column": data.user_column or bundled.user_column,
+        "columns_from": data.columns_from or bundled.name,
+    }
     config = config.model_copy(update={"data": data.model_copy(update=fill)})
     names = list(bundled.frame.columns)
-    return bundled, table_encoding(config, names, f"embedded {bundled.name}", bundled.image_shape), config
+    return (
+        bundled,
+        table_encoding(config, names, f"embedded {bundled.name}", bundled.image_shape),
+        config,
+    )
 
 
-def _from_files(config: Config, seed: int, only: str | None, leave_out: bool) -> tuple[Encoding, list[_Held]]:
+def _from_files(
+    config: Config, seed: int, only: str | None, leave_out: bool
+) -> tuple[Encoding, list[_Held]]:
     data = config.data
     if not data.files:
-        raise DataError("data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out")
+        raise DataError(
+            "data.files is empty; give {party: path}, or data.embedded: breast_cancer to try it out"
+        )
     if only is not None and data.one_table is None and only in data.files:
         encoding = file_encoding(config, data.files[only])
         return encoding, [_party_file(data, only, data.files[only], encoding, seed, leave_out)]
@@ -179,14 +202,21 @@ def _from_files(config: Config, seed: int, only: str | None, leave_out: bool) ->
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
     for path in data.files.values():
         if not is_image_file(path):
-            file_encoding(config, path)  # each party's own columns, as it checks them in a process of its own
-    held = [_party_file(data, party, path, encoding, seed, leave_out) for party, path in data.files.items()]
+            file_encoding(
+                config, path
+            )  # each party's own columns, as it checks them in a process of its own
+    held = [
+        _party_file(data, party, path, encoding, seed, leave_out)
+        for party, path in data.files.items()
+    ]
     if isinstance(data.test_file, str):
         held = _deal_test(held, _load(data.test_file, encoding, data, leave_out, test=True))
     return encoding, held
 
 
-def _party_file(data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, leave_out: bool) -> _Held:
+def _party_file(
+    data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, leave_out: bool
+) -> _Held:
     """One party with its own file; its test rows are its own too, unless one test file serves everybody."""
     rows = _load(path, encoding, data, leave_out, test=False)
     everything = np.arange(len(rows))
@@ -210,12 +240,16 @@ def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
     """Rows of a test file for everybody go to the parties in order, each to one, so that each is predicted once."""
     parts = np.array_split(np.arange(len(test)), len(held))
     pairs = zip(held, parts, strict=True)
-    return [_Held(Share(one.share.party, one.share.train, part), one.rows, test) for one, part in pairs]
+    return [
+        _Held(Share(one.share.party, one.share.train, part), one.rows, test) for one, part in pairs
+    ]
 
 
 def _test_path(data: DataConfig) -> str | None:
     if isinstance(data.test_file, dict):
-        raise DataError("data.test_file names a file per party, but the training rows are one table; give one path")
+        raise DataError(
+            "data.test_file names a file per party, but the training rows are one table; give one path"
+        )
     return data.test_file
 
 
@@ -234,7 +268,9 @@ def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, t
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
-    return encode_rows(read_table(path, csv_form(data)), None, encoding, data, masked(path), leave_out=leave_out)
+    return encode_rows(
+        read_table(path, csv_form(data)), None, encoding, data, masked(path), leave_out=leave_out
+    )
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
@@ -268,11 +304,15 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
                 frames[id(one.test)] = one.test.frame[columns]
             frame = frames[id(one.test)].iloc[one.share.test].reset_index(drop=True)
             test = Table(test_features, test_labels, frame, test_users)
-        within = labels.clamp(-1, 1) if labels.is_floating_point() else labels  # a target, to its public bounds
+        within = (
+            labels.clamp(-1, 1) if labels.is_floating_point() else labels
+        )  # a target, to its public bounds
         train = Table(features, within, None, train_users)
         name = one.share.party
         left_out = counts[number] - len(one.share.train)
-        parties[name] = PartyData(name, train, test, data.rows.get(name), left_out, one.rows.misfit or one.test.misfit)
+        parties[name] = PartyData(
+            name, train, test, data.rows.get(name), left_out, one.rows.misfit or one.test.misfit
+        )
     return parties, user_names[
         : 1 + max((int(pair[0].max()) for pair in users if len(pair[0])), default=-1)
     ] if users else None
@@ -292,7 +332,11 @@ def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, to
         groups.setdefault(id(rows), []).append(number)
     views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for numbers in groups.values():
-        views |= dict(zip(numbers, gather(wanted[numbers[0]][0], [wanted[n][1] for n in numbers]), strict=True))
+        views |= dict(
+            zip(
+                numbers, gather(wanted[numbers[0]][0], [wanted[n][1] for n in numbers]), strict=True
+            )
+        )
     return [views[number] for number in range(len(wanted))]
 
 
@@ -307,7 +351,9 @@ def _user_numbers(held: list[_Held]) -> tuple[list[tuple[torch.Tensor, torch.Ten
     import pandas as pd
 
     pieces = []
-    for rows, at in [(o.rows, o.share.train) for o in held] + [(o.test, o.share.test) for o in held]:
+    for rows, at in [(o.rows, o.share.train) for o in held] + [
+        (o.test, o.share.test) for o in held
+    ]:
         if rows.users is None and len(at):
             return [], np.empty(0, dtype=object)
         pieces.append(np.empty(0, dtype=object) if rows.users is None else rows.users[at])
@@ -326,10 +372,16 @@ def _together(parties: list[PartyData]) -> Table | None:
         return None
     frames = [test.frame for test in tests if test.frame is not None]
     labels = [test.labels for test in tests if test.labels is not None]
-    return Table(torch.cat([test.features for test in tests]), torch.cat(labels), pd.concat(frames, ignore_index=True))
+    return Table(
+        torch.cat([test.features for test in tests]),
+        torch.cat(labels),
+        pd.concat(frames, ignore_index=True),
+    )
 
 
-def _scored(features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored) -> Table:
+def _scored(
+    features: torch.Tensor, frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored
+) -> Table:
     there = encoding.label.name in frame.columns
     labels = encoding.encode_labels(frame, source, how.numbers) if there else None
     return Table(features, labels, frame)

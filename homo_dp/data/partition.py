@@ -41,7 +41,9 @@ def by_label(codes: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
     return [np.sort(part) for part in np.array_split(order, parties)]
 
 
-def dirichlet_shares(codes: np.ndarray, parties: int, alpha: float, seed: int, classes: int = 0) -> np.ndarray:
+def dirichlet_shares(
+    codes: np.ndarray, parties: int, alpha: float, seed: int, classes: int = 0
+) -> np.ndarray:
     """Shares (classes x parties) drawn from Dirichlet(alpha) so that no party is left without a row."""
     _check_alpha(alpha)
     _enough(len(codes), parties, "rows")
@@ -49,7 +51,9 @@ def dirichlet_shares(codes: np.ndarray, parties: int, alpha: float, seed: int, c
     generator = _generator(seed, "dirichlet")
     for _ in range(_DRAWS):
         shares = generator.dirichlet(np.full(parties, alpha), size=len(counts))
-        sizes = sum(np.diff(_cuts(count, share)) for count, share in zip(counts, shares, strict=True))
+        sizes = sum(
+            np.diff(_cuts(count, share)) for count, share in zip(counts, shares, strict=True)
+        )
         if np.all(sizes > 0):
             return shares
     raise DataError(
@@ -110,7 +114,9 @@ def _generator(seed: int, purpose: str) -> np.random.Generator:
 
 def _check_alpha(alpha: float) -> None:
     if not alpha > 0:
-        raise DataError(f"data.partition.alpha={alpha} must be > 0 (0.1 very uneven, 100 nearly even)")
+        raise DataError(
+            f"data.partition.alpha={alpha} must be > 0 (0.1 very uneven, 100 nearly even)"
+        )
 
 
 def _cuts(count: int, share: np.ndarray) -> np.ndarray:
@@ -121,4 +127,6 @@ def _cuts(count: int, share: np.ndarray) -> np.ndarray:
 
 def _enough(rows: int, parties: int, what: str) -> None:
     if rows < parties:
-        raise DataError(f"data.partition.parties={parties} is more than the {rows} {what} there are; use fewer parties")
+        raise DataError(
+            f"data.partition.parties={parties} is more than the {rows} {what} there are; use fewer parties"
+        )

@@ -33,7 +33,9 @@ def check_own_rows(config: Config, party: str) -> None:
     test = data.test_file.get(party) if isinstance(data.test_file, dict) else data.test_file
     for source in filter(None, (path, test)):
         images = is_image_file(source)
-        frame = read_images(source, data.label).frame if images else read_table(source, csv_form(data))
+        frame = (
+            read_images(source, data.label).frame if images else read_table(source, csv_form(data))
+        )
         _check_frame(frame, label, data, masked(source))
 
 

@@ -31,14 +31,22 @@ def public_encoding(config: Config) -> Encoding:
     shipped = data.columns_from or data.embedded
     if shipped is not None:
         names += [column.name for column in shipped_columns(shipped)]
-    names += [name for name in (data.party_column, data.user_column, data.split_column) if name is not None]
-    if not (set(names) - {data.label, data.id, data.party_column, data.user_column, data.split_column}):
+    names += [
+        name
+        for name in (data.party_column, data.user_column, data.split_column)
+        if name is not None
+    ]
+    if not (
+        set(names) - {data.label, data.id, data.party_column, data.user_column, data.split_column}
+    ):
         raise DataError(
             "data.columns: is empty; without reading a table the features are known only if it lists the columns that "
             "all parties use, or if data.image.shape gives the shape of images"
         )
     if data.embedded is not None and data.columns_from is None:
-        config = config.model_copy(update={"data": data.model_copy(update={"columns_from": data.embedded})})
+        config = config.model_copy(
+            update={"data": data.model_copy(update={"columns_from": data.embedded})}
+        )
     return table_encoding(config, list(dict.fromkeys(names)), "data.columns")
 
 
@@ -52,9 +60,15 @@ def public_table(config: Config, encoding: Encoding) -> Table | None:
     if data.embedded is not None and not data.files and data.test_file is None:
         return load_federation(config).public_test
     if not isinstance(data.test_file, str):
-        raise DataError("data.public_test=true: give the public table as one path in data.test_file")
-    parts = list(iter_tables(data.test_file, encoding, how=Scored(csv_form(data), number_form(data))))
+        raise DataError(
+            "data.public_test=true: give the public table as one path in data.test_file"
+        )
+    parts = list(
+        iter_tables(data.test_file, encoding, how=Scored(csv_form(data), number_form(data)))
+    )
     labels = [part.labels for part in parts if part.labels is not None]
     if not parts or len(labels) != len(parts):
-        raise DataError(f"data.test_file={data.test_file}: has no rows or no label column {data.label!r}")
+        raise DataError(
+            f"data.test_file={data.test_file}: has no rows or no label column {data.label!r}"
+        )
     return Table(torch.cat([part.features for part in parts]), torch.cat(labels))

@@ -21,15 +21,24 @@ def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
     """Row counts by party, declared or of an embedded (public) set; and whether files had to be counted for them."""
     data = config.data
     if data.embedded is not None and not data.files:
-        counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
+        counted = {
+            name: len(party.train) for name, party in load_federation(config).parties.items()
+        }
         return counted | dict(data.rows), False
-    absent = [name for name in data.files if name not in data.rows] if data.one_table is None else []
+    absent = (
+        [name for name in data.files if name not in data.rows] if data.one_table is None else []
+    )
     if data.rows and not absent:
         return dict(data.rows), False
     gone = [path for path in data.files.values() if not is_there(path)]
     if gone or not data.files:
-        name, what = absent[0] if absent else "<party>", f"{gone[0]} is not there" if gone else "there are no files"
-        raise ConfigError(f"data.rows.{name}: is not declared, and {what} to count rows in; declare every party's rows")
+        name, what = (
+            absent[0] if absent else "<party>",
+            f"{gone[0]} is not there" if gone else "there are no files",
+        )
+        raise ConfigError(
+            f"data.rows.{name}: is not declared, and {what} to count rows in; declare every party's rows"
+        )
     counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
     return counted | dict(data.rows), True
 

@@ -47,12 +47,18 @@ class RawEncoding(Encoding):
         return unlisted_of(self)
 
     def encode(
-        self, frame: pd.DataFrame, source: str = "table", numbers: NumberForm = PLAIN, strays: Strays | None = None
+        self,
+        frame: pd.DataFrame,
+        source: str = "table",
+        numbers: NumberForm = PLAIN,
+        strays: Strays | None = None,
     ) -> torch.Tensor:
         """The columns of all rows, shape (rows, columns)."""
         absent = [name for name in self.names if name not in frame.columns]
         if absent:
-            raise DataError(f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}")
+            raise DataError(
+                f"{source}: {missing_columns(absent)}; its columns are {short(frame.columns)}"
+            )
         block = np.empty((len(frame), *self.input_shape), dtype=np.float64)
         for place, column in enumerate(self.columns):
             block[:, place] = self._values(column, frame[column.name], source, numbers)
@@ -61,7 +67,9 @@ class RawEncoding(Encoding):
             block[:, start : start + TEXT_NUMBERS] = text_numbers(frame[name], self.missing_values)
         return torch.from_numpy(block)
 
-    def _values(self, column: Column, series: pd.Series, source: str, numbers: NumberForm) -> np.ndarray:
+    def _values(
+        self, column: Column, series: pd.Series, source: str, numbers: NumberForm
+    ) -> np.ndarray:
         if isinstance(column, Numeric):
             return as_numbers(series, self.missing_values, source, numbers)
         if isinstance(column, Date):
@@ -76,7 +84,9 @@ def raw_encoding(encoding: Encoding) -> RawEncoding:
     if encoding.pixel_bounds is not None or encoding.shape is not None:
         raise DataError("privacy.mechanism=statistics: are of tables with columns, not of images")
     columns = tuple(
-        replace(column, missing="level") if isinstance(column, Categorical) else replace(column, missing="middle")
+        replace(column, missing="level")
+        if isinstance(column, Categorical)
+        else replace(column, missing="middle")
         for column in encoding.columns
     )
     return RawEncoding(columns, encoding.label, encoding.id, encoding.missing_values)
@@ -84,7 +94,11 @@ def raw_encoding(encoding: Encoding) -> RawEncoding:
 
 def unlisted_of(encoding: Encoding) -> tuple[str, ...]:
     """The columns of an encoding whose levels are to be learnt."""
-    return tuple(column.name for column in encoding.columns if isinstance(column, Categorical) and column.unlisted)
+    return tuple(
+        column.name
+        for column in encoding.columns
+        if isinstance(column, Categorical) and column.unlisted
+    )
 
 
 def text_numbers(series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
@@ -114,7 +128,11 @@ def number_text(numbers: np.ndarray) -> str | None:
     """The text that ``text_numbers`` wrote; None of a missing one."""
     if np.isnan(numbers).any():
         return None
-    return b"".join(int(number).to_bytes(_BYTES_A_NUMBER, "big") for number in numbers).rstrip(b"\0").decode()
+    return (
+        b"".join(int(number).to_bytes(_BYTES_A_NUMBER, "big") for number in numbers)
+        .rstrip(b"\0")
+        .decode()
+    )
 
 
 def may_be_level(text: str) -> bool:

@@ -23,8 +23,20 @@ import pyarrow.csv
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
-from homo_dp.data.csv_dialect import COMMAS, SAMPLE, CsvForm, form_keys, guess_form, likely_separator
-from homo_dp.data.databases import database_columns, is_database, read_database, read_database_chunks
+from homo_dp.data.csv_dialect import (
+    COMMAS,
+    SAMPLE,
+    CsvForm,
+    form_keys,
+    guess_form,
+    likely_separator,
+)
+from homo_dp.data.databases import (
+    database_columns,
+    is_database,
+    read_database,
+    read_database_chunks,
+)
 from homo_dp.data.in_memory import table_in_memory
 from homo_dp.data.values import NumberForm
 
@@ -35,14 +47,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
-_INDEX = ("", "__index_level_0__")  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
+_INDEX = (
+    "",
+    "__index_level_0__",
+)  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
 _BLOCK = 1 << 20  # bytes that Arrow parses at a time, several of them at once; a row must fit
 _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
 MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
-_WHOLE = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}  # wider than what a float64 holds
+_WHOLE = {
+    pa.int64(): pd.Int64Dtype(),
+    pa.uint64(): pd.UInt64Dtype(),
+}  # wider than what a float64 holds
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
 # How files begin that are no CSV, and what to do with them.
 _OTHER_FILES: tuple[tuple[bytes, str], ...] = (
@@ -98,7 +116,9 @@ def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFram
     return _to_pandas(table)
 
 
-def read_chunks(path: str | PathLike[str], rows: int = 50_000, form: CsvForm = COMMAS) -> Iterator[pd.DataFrame]:
+def read_chunks(
+    path: str | PathLike[str], rows: int = 50_000, form: CsvForm = COMMAS
+) -> Iterator[pd.DataFrame]:
     """The table in pieces of at most `rows` rows, in order, in memory that does not grow with the file."""
     if rows < 1:
         raise DataError(f"rows={rows} must be at least 1")
@@ -156,7 +176,9 @@ def _names(path: str | PathLike[str], form: CsvForm) -> list[str]:
 def _row_numbers(names: Sequence[str]) -> str | None:
     """The name under which a column of row numbers stands: none in CSV, and last in Parquet."""
     if len(names) > 1:
-        return next((name for name, at in ((_INDEX[0], 0), (_INDEX[1], -1)) if names[at] == name), None)
+        return next(
+            (name for name, at in ((_INDEX[0], 0), (_INDEX[1], -1)) if names[at] == name), None
+        )
     return None
 
 
@@ -167,15 +189,23 @@ def _checked_names(names: list[str], file: str) -> list[str]:
             "store wide records as arrays in an .npz file"
         )
     if len(names) > MANY_COLUMNS:
-        log.warning("%s: has %d columns; reading and encoding them takes a while", printable(file), len(names))
+        log.warning(
+            "%s: has %d columns; reading and encoding them takes a while",
+            printable(file),
+            len(names),
+        )
     twice = sorted(name for name, times in collections.Counter(names).items() if times > 1)
     if twice:
-        raise DataError(f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them")
+        raise DataError(
+            f"{file}: column {twice[0]!r} stands twice in the header; rename or remove one of them"
+        )
     numbers = _row_numbers(names)
     if numbers is not None:
         names.remove(numbers)
     if "" in names:
-        raise DataError(f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it")
+        raise DataError(
+            f"{file}: column {names.index('') + 1} of the header has no name; name it or remove it"
+        )
     return names
 
 
@@ -184,7 +214,11 @@ def column_types(path: str | PathLike[str]) -> dict[str, str]:
 
     A number in a column of text, or a code in one of numbers, is not known here: a person checks.
     """
-    if table_in_memory(path) is not None or is_database(path) or not is_parquet(file := checked(path)):
+    if (
+        table_in_memory(path) is not None
+        or is_database(path)
+        or not is_parquet(file := checked(path))
+    ):
         return {}
     with _explained(file, (), COMMAS):
         schema = _parquet().read_schema(file)
@@ -192,7 +226,11 @@ def column_types(path: str | PathLike[str]) -> dict[str, str]:
     for field in schema:
         kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
         words = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
-        plain = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind)
+        plain = (
+            pyarrow.types.is_integer(kind)
+            or pyarrow.types.is_floating(kind)
+            or pyarrow.types.is_decimal(kind)
+        )
         if words or plain:
             found[str(field.name)] = "text" if words else "number"
     return found
@@ -216,7 +254,9 @@ def checked(path: str | PathLike[str]) -> Path:
         if file.is_dir():
             raise DataError(f"{file}: is a directory, not a table; name the file inside it")
         if not file.exists():
-            raise DataError(f"{file}: no such file; check the path (relative paths start at the working directory)")
+            raise DataError(
+                f"{file}: no such file; check the path (relative paths start at the working directory)"
+            )
         if not file.is_file():
             raise DataError(f"{file}: is not a regular file; write the table to a file first")
         if file.stat().st_size == 0:
@@ -226,7 +266,9 @@ def checked(path: str | PathLike[str]) -> Path:
     except DataError:
         raise
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read ({reason(error)}); give the permission, or name another") from None
+        raise DataError(
+            f"{file}: cannot be read ({reason(error)}); give the permission, or name another"
+        ) from None
 
 
 def reason(error: BaseException) -> str:
@@ -242,7 +284,9 @@ def _csv_header(file: Path, form: CsvForm) -> list[str]:
     if not any(name.strip() for name in names):
         raise DataError(f"{file}: the first line is empty; a table needs a header")
     if len(names) == 1 and likely_separator(names[0]) not in (form.separator, None):
-        raise DataError(f"{file}: the columns are not separated by {form.separator!r}; {_form_advice(file)}")
+        raise DataError(
+            f"{file}: the columns are not separated by {form.separator!r}; {_form_advice(file)}"
+        )
     return names
 
 
@@ -259,7 +303,11 @@ def _form_advice(file: Path) -> str:
     """The keys that fit how a file is written, as --params takes them."""
     keys = form_keys(*guess_form(_start(file)))
     said = ",".join(f"data.{key}={_param(value)}" for key, value in keys.items())
-    return f"it looks like {said}" if said else "say data.separator and data.encoding, or save the table as UTF-8 CSV"
+    return (
+        f"it looks like {said}"
+        if said
+        else "say data.separator and data.encoding, or save the table as UTF-8 CSV"
+    )
 
 
 def _param(value: str) -> str:
@@ -269,7 +317,9 @@ def _param(value: str) -> str:
 def _check_is_text(file: Path) -> None:
     """Refuse what is another kind of file by how it begins, or by its ending where that is not certain."""
     if file.suffix.lower() in _JSON:
-        raise DataError(f"{file}: is JSON; save the table as CSV or Parquet (pandas: read_json, then to_parquet)")
+        raise DataError(
+            f"{file}: is JSON; save the table as CSV or Parquet (pandas: read_json, then to_parquet)"
+        )
     with file.open("rb") as raw:
         begins = raw.read(16)
     for magic, what in _OTHER_FILES:
@@ -279,13 +329,19 @@ def _check_is_text(file: Path) -> None:
 
 def _read_csv(file: Path, names: Sequence[str], block: int, form: CsvForm) -> pa.Table:
     with _stream(file) as stream:
-        return pyarrow.csv.read_csv(stream, **_csv_options(names, block, form, newlines=_has_quotes(file)))
+        return pyarrow.csv.read_csv(
+            stream, **_csv_options(names, block, form, newlines=_has_quotes(file))
+        )
 
 
-def _batches(file: Path, names: Sequence[str], rows: int, form: CsvForm) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: Path, names: Sequence[str], rows: int, form: CsvForm
+) -> Iterator[pa.RecordBatch]:
     if is_parquet(file):
         with _parquet().ParquetFile(file) as parquet:
-            yield from (batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows))
+            yield from (
+                batch.select(list(names)) for batch in parquet.iter_batches(batch_size=rows)
+            )
         return
     with (
         _stream(file) as stream,
@@ -295,13 +351,19 @@ def _batches(file: Path, names: Sequence[str], rows: int, form: CsvForm) -> Iter
         yield from reader
 
 
-def _csv_options(names: Sequence[str], block: int, form: CsvForm, *, newlines: bool) -> dict[str, Any]:
+def _csv_options(
+    names: Sequence[str], block: int, form: CsvForm, *, newlines: bool
+) -> dict[str, Any]:
     encoding = "utf8" if form.is_utf8 else form.encoding
     return {
         "read_options": pyarrow.csv.ReadOptions(block_size=block, encoding=encoding),
-        "parse_options": pyarrow.csv.ParseOptions(delimiter=form.separator, newlines_in_values=newlines),
+        "parse_options": pyarrow.csv.ParseOptions(
+            delimiter=form.separator, newlines_in_values=newlines
+        ),
         "convert_options": pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.large_string()), strings_can_be_null=False, include_columns=list(names)
+            column_types=dict.fromkeys(names, pa.large_string()),
+            strings_can_be_null=False,
+            include_columns=list(names),
         ),
     }
 
@@ -334,7 +396,9 @@ def _stream(file: Path) -> Iterator[pa.NativeFile]:
 
 def _to_pandas(table: pa.Table) -> pd.DataFrame:
     """Whole numbers stay whole beside a missing one: as floats, one row would change how all others are read."""
-    frame: pd.DataFrame = table.to_pandas(ignore_metadata=True, types_mapper=_TEXT.get, split_blocks=True)
+    frame: pd.DataFrame = table.to_pandas(
+        ignore_metadata=True, types_mapper=_TEXT.get, split_blocks=True
+    )
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.type in _WHOLE and column.null_count:
             frame[name] = column.to_pandas(types_mapper=_WHOLE.get)
@@ -349,19 +413,27 @@ def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None
     except DataError:
         raise
     except UnicodeDecodeError:
-        raise DataError(f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}") from None
+        raise DataError(
+            f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}"
+        ) from None
     except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error) as error:
         text = reason(error)
         if is_parquet(file):
-            raise DataError(f"{file}: not a readable Parquet file ({text}); write it again") from None
+            raise DataError(
+                f"{file}: not a readable Parquet file ({text}); write it again"
+            ) from None
         if "Empty CSV" in text:
             raise DataError(f"{file}: {_NO_ROWS}") from None
         if "UTF8" in text:
-            raise DataError(f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}") from None
+            raise DataError(
+                f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}"
+            ) from None
         if "Expected" in text and "columns" in text:
             raise DataError(f"{file}: {_uneven_row(file, form)}") from None
         if _is_gzip(file):
-            raise DataError(f"{file}: the gzip data are damaged or cut off ({text}); copy the file again") from None
+            raise DataError(
+                f"{file}: the gzip data are damaged or cut off ({text}); copy the file again"
+            ) from None
         raise DataError(f"{file}: not a readable CSV table ({text})") from None
 
 
@@ -369,7 +441,9 @@ def _uneven_row(file: Path, form: CsvForm) -> str:
     """Find the row that Arrow stumbled over; its own message does not always number it."""
     with file.open("rb") as raw:
         opened = gzip.GzipFile(fileobj=raw) if _is_gzip(file) else raw
-        text = io.TextIOWrapper(cast(IO[bytes], opened), encoding=form.codec, newline="", errors="replace")
+        text = io.TextIOWrapper(
+            cast(IO[bytes], opened), encoding=form.codec, newline="", errors="replace"
+        )
         rows = csv.reader(text, delimiter=form.separator)
         filled = (row for row in rows if row)
         columns = len(next(filled, ()))

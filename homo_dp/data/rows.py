@@ -51,7 +51,9 @@ class Rows:
     classes: int | None = None
     public: bool = False
     fits: np.ndarray | None = None  # which rows could be encoded; None: all of them
-    misfit: str | None = None  # what is wrong with the first of the others, for the owner of the table
+    misfit: str | None = (
+        None  # what is wrong with the first of the others, for the owner of the table
+    )
 
     def __len__(self) -> int:
         return len(self.features)
@@ -87,13 +89,19 @@ def encode_rows(
     try:
         features, labels = _encoded(frame, pixels, encoding, source, numbers)
     except DataError as error:
-        absent = [name for name in (*encoding.names, encoding.label.name) if name not in frame.columns]
+        absent = [
+            name for name in (*encoding.names, encoding.label.name) if name not in frame.columns
+        ]
         refused = None if absent or not leave_out else encoding.misfits(frame, pixels, numbers)
         if refused is None or not refused.any():
             raise  # it is not about single rows
         fits, misfit = ~refused, str(error)
-        some = _encoded(frame[fits], None if pixels is None else pixels[fits], encoding, source, numbers)
-        features, labels = (torch.zeros(len(frame), *part.shape[1:], dtype=part.dtype) for part in some)
+        some = _encoded(
+            frame[fits], None if pixels is None else pixels[fits], encoding, source, numbers
+        )
+        features, labels = (
+            torch.zeros(len(frame), *part.shape[1:], dtype=part.dtype) for part in some
+        )
         features[torch.from_numpy(fits)], labels[torch.from_numpy(fits)] = some
     users = None
     if data.user_column is not None and data.user_column in frame.columns:
@@ -103,9 +111,17 @@ def encode_rows(
 
 
 def _encoded(
-    frame: pd.DataFrame, pixels: np.ndarray | None, encoding: Encoding, source: str, numbers: NumberForm
+    frame: pd.DataFrame,
+    pixels: np.ndarray | None,
+    encoding: Encoding,
+    source: str,
+    numbers: NumberForm,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    features = encoding.encode(frame, source, numbers) if pixels is None else encoding.encode_images(pixels, source)
+    features = (
+        encoding.encode(frame, source, numbers)
+        if pixels is None
+        else encoding.encode_images(pixels, source)
+    )
     return features, encoding.encode_labels(frame, source, numbers)
 
 
@@ -116,10 +132,14 @@ def texts(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     series = frame[column]
     named = pd.Series(as_texts(series).to_pylist(), dtype=object).fillna("").astype(str).str.strip()
     if named.iloc[:1].str.endswith(".0").all() and named.str.fullmatch(r"-?\d+\.0").all():
-        named = named.str.removesuffix(".0")  # whole numbers as floats: else 7.0 and another table's 7 were two users
+        named = named.str.removesuffix(
+            ".0"
+        )  # whole numbers as floats: else 7.0 and another table's 7 were two users
     gaps = (named == "").to_numpy(dtype=bool)
     if gaps.any():
-        raise DataError(f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there")
+        raise DataError(
+            f"{source}: column {column!r} row {first_row(gaps)}: empty; every row needs a value there"
+        )
     return named.to_numpy(dtype=object)
 
 
@@ -129,7 +149,9 @@ def held_out_mask(frame: pd.DataFrame, column: str, source: str) -> np.ndarray:
     wrong = ~np.isin(words, ["train", "test"])
     if wrong.any():
         row = first_row(wrong)
-        raise DataError(f"{source}: column {column!r} row {row}: {str(words[row - 1])!r} is neither 'train' nor 'test'")
+        raise DataError(
+            f"{source}: column {column!r} row {row}: {str(words[row - 1])!r} is neither 'train' nor 'test'"
+        )
     mask: np.ndarray = words == "test"
     return mask
 

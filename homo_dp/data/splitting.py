@@ -33,14 +33,18 @@ class Share:
 def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> list[Share]:
     """Shares of one table: by the party column, by the partition, or one party for all."""
     if test is not None:
-        names, train_parts, test_parts = _dealt(data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed)
+        names, train_parts, test_parts = _dealt(
+            data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed
+        )
         return _shares(names, train_parts, test_parts)
     if data.split_column is not None:
         mask = held_out_mask(rows.frame, data.split_column, rows.source)
         kept, held = np.flatnonzero(~mask), np.flatnonzero(mask)
         names, train_parts, test_parts = _dealt(data, rows, kept, rows, held, seed)
         return _shares(names, train_parts, test_parts)
-    names, parts, _ = _dealt(data, rows, np.arange(len(rows)), rows, np.empty(0, dtype=np.int64), seed)
+    names, parts, _ = _dealt(
+        data, rows, np.arange(len(rows)), rows, np.empty(0, dtype=np.int64), seed
+    )
     return [hold_out(data, rows, name, part, seed) for name, part in zip(names, parts, strict=True)]
 
 
@@ -95,9 +99,13 @@ def _by_partition(
     count = chosen.parties
     if rows.users is not None:
         if chosen.kind != "iid":
-            raise DataError(f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column use iid")
+            raise DataError(
+                f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column use iid"
+            )
     elif chosen.kind != "iid" and rows.labels.is_floating_point():
-        raise DataError(f"data.partition.kind={chosen.kind} needs classes; a regression table can be split iid")
+        raise DataError(
+            f"data.partition.kind={chosen.kind} needs classes; a regression table can be split iid"
+        )
     if not rows.public:
         return _by_place(chosen, rows, kept, seed), _by_place(chosen, test, held, seed)
     if rows.users is not None:
@@ -126,7 +134,9 @@ def _by_place(chosen: PartitionConfig, rows: Rows, part: np.ndarray, seed: int) 
         return partition.by_code((places * count).astype(np.int64), count)
     codes, classes = rows.labels.numpy()[part], rows.classes or 1
     if chosen.kind == "by_label":
-        return partition.by_code(((codes + places) / classes * count).astype(np.int64).clip(max=count - 1), count)
+        return partition.by_code(
+            ((codes + places) / classes * count).astype(np.int64).clip(max=count - 1), count
+        )
     ends = partition.public_shares(classes, count, chosen.alpha, seed).cumsum(axis=1)
     owner = (places[:, None] >= ends[codes, :-1]).sum(axis=1)
     return partition.by_code(owner, count)
@@ -144,12 +154,18 @@ def _by_column(
     found = [str(text) for text in index]
     names = [_NOT_IN_A_NAME.sub("_", text).strip("_-")[:64] or "party" for text in found]
     if len(set(names)) != len(names):
-        raise DataError(f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them")
-    test_text = texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
+        raise DataError(
+            f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them"
+        )
+    test_text = (
+        texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
+    )
     test_owner = pd.Index(index).get_indexer(pd.Index(test_text))
     if (test_owner < 0).any():
         stranger = test_text[int((test_owner < 0).argmax())]
-        raise DataError(f"{test.source}: party {stranger!r} has test rows but no training rows; drop them")
+        raise DataError(
+            f"{test.source}: party {stranger!r} has test rows but no training rows; drop them"
+        )
     train_parts = [kept[part] for part in partition.by_code(owner, len(found))]
     return names, train_parts, [held[part] for part in partition.by_code(test_owner, len(found))]
 

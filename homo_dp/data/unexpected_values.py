@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WARN_ABOVE = 0.1  # share of a column's values that a model does not know; predict.warn_above of commands
+WARN_ABOVE = (
+    0.1  # share of a column's values that a model does not know; predict.warn_above of commands
+)
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,9 @@ class ColumnStrays:
     missing: int = 0
 
     def __add__(self, more: ColumnStrays) -> ColumnStrays:
-        return ColumnStrays(self.other + more.other, self.clipped + more.clipped, self.missing + more.missing)
+        return ColumnStrays(
+            self.other + more.other, self.clipped + more.clipped, self.missing + more.missing
+        )
 
 
 @dataclass
@@ -56,5 +60,7 @@ class Strays:
                 (each.clipped, "are outside of the declared bounds and were clipped"),
             ):
                 if self.rows and count > share * self.rows:
-                    lines.append(f"column {name!r}: {count} of {self.rows} values ({count / self.rows:.0%}) {what}")
+                    lines.append(
+                        f"column {name!r}: {count} of {self.rows} values ({count / self.rows:.0%}) {what}"
+                    )
         return lines

@@ -96,7 +96,9 @@ def not_finite(values: np.ndarray) -> bool:
         return not math.isfinite(float(values.sum()))
 
 
-def as_days(series: pd.Series, missing_values: Sequence[str], source: str, form: str | None = None) -> np.ndarray:
+def as_days(
+    series: pd.Series, missing_values: Sequence[str], source: str, form: str | None = None
+) -> np.ndarray:
     """The column's calendar days as float64 (0001-01-01 is 1), NaN where one is missing.
 
     `form` is the file's way to write a date ("%d.%m.%Y"); typed dates and ISO text need none.
@@ -125,7 +127,9 @@ def parse_days(
     """
     encoded, texts = distinct_texts(series)
     absent = {text.strip() for text in missing_values} | {""}
-    days = np.array([*(math.nan if text.strip() in absent else _day(text, form) for text in texts), math.nan])
+    days = np.array(
+        [*(math.nan if text.strip() in absent else _day(text, form) for text in texts), math.nan]
+    )
     wrong: np.ndarray = np.isinf(days)[encoded]
     return np.where(wrong, math.nan, days[encoded]), wrong
 
@@ -164,7 +168,11 @@ def text_of(value: Any) -> str | None:
         text = value.isoformat()
         return text[:10] if text[10:] in ("", "T00:00:00") else text
     if isinstance(value, Decimal) and value.is_finite():
-        return str(int(value)) if value == value.to_integral_value() else format(value.normalize(), "f")
+        return (
+            str(int(value))
+            if value == value.to_integral_value()
+            else format(value.normalize(), "f")
+        )
     if isinstance(value, float | np.floating):
         number = float(value)
         return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(value)
@@ -172,7 +180,10 @@ def text_of(value: Any) -> str | None:
 
 
 def level_codes(
-    series: pd.Series, levels: Sequence[Level], missing_values: Sequence[str], numbers: NumberForm = PLAIN
+    series: pd.Series,
+    levels: Sequence[Level],
+    missing_values: Sequence[str],
+    numbers: NumberForm = PLAIN,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Position of each value in `levels` (-1: none of them), and which values are missing.
 
@@ -194,13 +205,19 @@ def level_codes(
     return known[at], (gaps & (known < 0))[at]
 
 
-def class_codes(series: pd.Series, classes: Sequence[Level], source: str, numbers: NumberForm = PLAIN) -> np.ndarray:
+def class_codes(
+    series: pd.Series, classes: Sequence[Level], source: str, numbers: NumberForm = PLAIN
+) -> np.ndarray:
     """Class number of every label; a label that is not declared is refused with its row."""
     codes, _ = level_codes(series, classes, (), numbers)
     wrong = codes < 0
     if wrong.any():
         value = series.iloc[int(wrong.argmax())]
-        shown = "missing" if text_of(value) in (None, "") else repr(value.item() if hasattr(value, "item") else value)
+        shown = (
+            "missing"
+            if text_of(value) in (None, "")
+            else repr(value.item() if hasattr(value, "item") else value)
+        )
         raise DataError(
             f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
             f"classes={list(classes)}; fix the row, or train with every class in data.classes (in Python classes=[...])"
@@ -214,12 +231,16 @@ def first_row(mask: np.ndarray, series: pd.Series | None = None) -> int:
     >>> first_row(np.array([False, True]), pd.Series(["1", "tall"], index=pd.RangeIndex(50_000, 50_002)))
     50002
     """
-    start = series.index.start if series is not None and isinstance(series.index, pd.RangeIndex) else 0
+    start = (
+        series.index.start if series is not None and isinstance(series.index, pd.RangeIndex) else 0
+    )
     return start + int(mask.argmax()) + 1
 
 
 def _is_number(series: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_complex_dtype(series.dtype)
+    return pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_complex_dtype(
+        series.dtype
+    )
 
 
 def distinct_texts(series: pd.Series) -> tuple[np.ndarray, list[str]]:
@@ -318,7 +339,9 @@ def parse_numbers(
     plain = numbers.plain(text)
     try:
         return _to_float(plain), nothing
-    except pa.ArrowInvalid:  # something is not a plain number: missing markers, spaces, booleans, or a mistake
+    except (
+        pa.ArrowInvalid
+    ):  # something is not a plain number: missing markers, spaces, booleans, or a mistake
         gaps = _missing(text, missing_values)
         text = pc.utf8_trim_whitespace(text)
         gaps |= _missing(text, missing_values)
@@ -329,7 +352,9 @@ def parse_numbers(
     try:
         return _to_float(known), nothing
     except pa.ArrowInvalid:
-        parsed = pd.to_numeric(pd.Series(known.to_numpy(zero_copy_only=False), dtype=object), errors="coerce")
+        parsed = pd.to_numeric(
+            pd.Series(known.to_numpy(zero_copy_only=False), dtype=object), errors="coerce"
+        )
         absent = parsed.isna().to_numpy()
     wrong: np.ndarray = absent & ~gaps & ~_is_nan_text(known)
     try:
@@ -350,7 +375,9 @@ def _advice(text: str, name: str, numbers: NumberForm) -> str:
         return f"it is a date: describe the column by data.columns.{name}.date=[first, last]"
     if len(text) >= _FREE_TEXT or len(text.split()) > 4:
         return f"it is free text, which cannot be a feature: list {name} in data.drop"
-    if numbers == PLAIN and re.fullmatch(r"[+-]?[\d.]*,\d+|[+-]?\d{1,3}([ .,']\d{3})+([.,]\d+)?", text):
+    if numbers == PLAIN and re.fullmatch(
+        r"[+-]?[\d.]*,\d+|[+-]?\d{1,3}([ .,']\d{3})+([.,]\d+)?", text
+    ):
         return "if the file writes numbers so, say data.decimal and data.thousands"
     return f"fix it, or train with it in data.missing_values or with data.columns.{name}.levels"
 
@@ -365,5 +392,7 @@ def _to_float(text: pa.Array) -> np.ndarray:
 
 
 def _is_nan_text(text: pa.Array) -> np.ndarray:
-    mask: np.ndarray = pc.fill_null(pc.equal(pc.utf8_lower(text), "nan"), False).to_numpy(zero_copy_only=False)
+    mask: np.ndarray = pc.fill_null(pc.equal(pc.utf8_lower(text), "nan"), False).to_numpy(
+        zero_copy_only=False
+    )
     return mask

@@ -28,7 +28,9 @@ class Attack(ABC):
     name: ClassVar[str]
     observer: str
     claim: Claim
-    scores_are_losses: bool = False  # the score is the log likelihood ratio of its law, which is known beforehand
+    scores_are_losses: bool = (
+        False  # the score is the log likelihood ratio of its law, which is known beforehand
+    )
 
     def law(self) -> Profile | None:
         """The best test of what this attack looks at, if the claim holds: of the whole claim, unless it sees less."""
@@ -39,7 +41,9 @@ class Attack(ABC):
         """One score a run, larger where the canary seems to be in."""
 
 
-def sampled_losses(values: Floats, noise: float, rate: float, shift: float | Floats = 1.0) -> Floats:
+def sampled_losses(
+    values: Floats, noise: float, rate: float, shift: float | Floats = 1.0
+) -> Floats:
     """Log likelihood ratio of noisy values: mean ``shift`` with probability ``rate`` if the canary is in, else 0.
 
     >>> sampled_losses(np.array([0.5, 1.0]), noise=1.0, rate=1.0).tolist()

@@ -76,7 +76,9 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
-            raise InputError(f"--confidence={self.confidence} is outside [0.5, 1); {CONFIDENCE} is usual")
+            raise InputError(
+                f"--confidence={self.confidence} is outside [0.5, 1); {CONFIDENCE} is usual"
+            )
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,18 @@ class Audited:
     def _repr_html_(self) -> str:
         from homo_dp.tracking.report.page import HtmlTable, render
 
-        figures = ("claimed_epsilon", "lower_bound", "ceiling", "point_estimate", "confidence", "runs")
+        figures = (
+            "claimed_epsilon",
+            "lower_bound",
+            "ceiling",
+            "point_estimate",
+            "confidence",
+            "runs",
+        )
         values = self.outcome.to_json()
-        table = HtmlTable([self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures])
+        table = HtmlTable(
+            [self.outcome.attack, self.outcome.observer], [[name, values[name]] for name in figures]
+        )
         return render("plan.html", parties=table, texts=(self.verdict,))
 
     @property
@@ -133,7 +144,8 @@ def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
         observer=attack.observer,
         delta=claim.delta,
         runs=len(scores.present) + len(scores.absent),
-        refuted=bound > claim.epsilon or (profile is not None and profile.refuted_by(guesses, confidence)),
+        refuted=bound > claim.epsilon
+        or (profile is not None and profile.refuted_by(guesses, confidence)),
         estimator="clopper_pearson",
         assumes=ASSUMES["clopper_pearson"],
         bound_by_epsilon_delta_alone=clopper_pearson(guesses, claim.delta, confidence),
@@ -147,16 +159,26 @@ def judge(attack: Attack, scores: Scores, confidence: float) -> Outcome:
 
 
 def judge_one_run(
-    scores: Floats, present: NDArray[np.bool_], claim: Claim, attack: str, observer: str, confidence: float
+    scores: Floats,
+    present: NDArray[np.bool_],
+    claim: Claim,
+    attack: str,
+    observer: str,
+    confidence: float,
 ) -> Outcome:
     """The same for one run with many canaries."""
     profile = claim.profile()
     if profile is None:
-        raise InputError("privacy.sampling: one run needs a claim with a curve; audit poisson or everyone")
+        raise InputError(
+            "privacy.sampling: one run needs a claim with a curve; audit poisson or everyone"
+        )
     canaries = len(scores)
     threshold, ceiling = _one_run_threshold(profile, claim.delta, canaries, confidence)
     guesses = guesses_at(scores[present], scores[~present], threshold)
-    guessed, correct = int(guesses.true_positives + guesses.false_positives), int(guesses.true_positives)
+    guessed, correct = (
+        int(guesses.true_positives + guesses.false_positives),
+        int(guesses.true_positives),
+    )
     bound = f_dp_one_run(canaries, guessed, correct, claim.delta, confidence)
     return Outcome(
         claimed_epsilon=claim.epsilon,
@@ -180,7 +202,9 @@ def judge_one_run(
     )
 
 
-def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence: float) -> tuple[float, float]:
+def _one_run_threshold(
+    profile: Profile, delta: float, canaries: int, confidence: float
+) -> tuple[float, float]:
     """The threshold with the largest expected bound, and that bound; of equal ones the most balanced.
 
     Where no bound can be expected, the threshold is 0: only there does noise that is missing altogether show.
@@ -188,7 +212,9 @@ def _one_run_threshold(profile: Profile, delta: float, canaries: int, confidence
     best = (0.0, -math.inf, 0.0)
     inside = np.flatnonzero((profile.in_rate > 1e-6) & (profile.in_rate < 1 - 1e-6))
     for at in inside[:: max(1, len(inside) // 25)]:
-        right, wrong = (canaries / 2 * float(rate[at]) for rate in (profile.in_rate, profile.out_rate))
+        right, wrong = (
+            canaries / 2 * float(rate[at]) for rate in (profile.in_rate, profile.out_rate)
+        )
         guessed, loss = round(right + wrong), float(profile.losses[at])
         if guessed:
             bound = f_dp_one_run(canaries, guessed, min(guessed, round(right)), delta, confidence)
@@ -201,12 +227,18 @@ def _threshold(attack: Attack, scores: Scores, confidence: float) -> tuple[float
     law = attack.law() if attack.scores_are_losses else None
     if law is not None:
         return law.best_threshold(len(scores.present), len(scores.absent), confidence)[0], scores
-    first, second = (max(FEWEST // 2, int(PILOT * len(each))) for each in (scores.present, scores.absent))
+    first, second = (
+        max(FEWEST // 2, int(PILOT * len(each))) for each in (scores.present, scores.absent)
+    )
     pilot = Scores(scores.present[:first], scores.absent[:second])
     kept = Scores(scores.present[first:], scores.absent[second:])
     spread = math.sqrt((float(np.var(pilot.present)) + float(np.var(pilot.absent))) / 2) or 1e-12
-    distance = min(max((float(pilot.present.mean()) - float(pilot.absent.mean())) / spread, 1e-3), 30.0)
-    loss, _ = gaussian_profile(distance).best_threshold(len(kept.present), len(kept.absent), confidence)
+    distance = min(
+        max((float(pilot.present.mean()) - float(pilot.absent.mean())) / spread, 1e-3), 30.0
+    )
+    loss, _ = gaussian_profile(distance).best_threshold(
+        len(kept.present), len(kept.absent), confidence
+    )
     return float(pilot.absent.mean()) + spread * (loss / distance + distance / 2), kept
 
 

@@ -43,13 +43,21 @@ def attack_name(config: Config, name: str | None, observer: str | None) -> tuple
         name = _BY_MECHANISM.get((mechanism, observer))
     if name is None:
         known = ", ".join(f"{each} towards the {who}" for each, who in _BY_MECHANISM)
-        raise InputError(f"privacy.mechanism={mechanism}: no attack on it towards the {observer}; there are: {known}")
+        raise InputError(
+            f"privacy.mechanism={mechanism}: no attack on it towards the {observer}; there are: {known}"
+        )
     return name, observer
 
 
 def attack_on(config: Config, name: str, observer: str) -> Attack:
     """Build an attack; reads of the data its shape and counts, no values."""
-    from homo_dp.evidence import failing_fits_attack, record_attacks, statistics_attack, sum_attacks, update_attacks
+    from homo_dp.evidence import (
+        failing_fits_attack,
+        record_attacks,
+        statistics_attack,
+        sum_attacks,
+        update_attacks,
+    )
 
     recipe = record_attacks.recipe_of(config)
     match name:
@@ -63,7 +71,9 @@ def attack_on(config: Config, name: str, observer: str) -> Attack:
             return update_attacks.CanaryUser(recipe)
         case "clip_bits":
             return update_attacks.ClipBits(recipe)
-    by_record: dict[str, type[record_attacks.CanaryGradient] | type[sum_attacks.CanaryDifference]] = {
+    by_record: dict[
+        str, type[record_attacks.CanaryGradient] | type[sum_attacks.CanaryDifference]
+    ] = {
         each.name: each
         for each in (
             record_attacks.CanaryGradient,

@@ -35,10 +35,16 @@ class Guesses:
     absent: int
 
     def __post_init__(self) -> None:
-        if not (0 <= self.true_positives <= self.present and 0 <= self.false_positives <= self.absent):
-            raise InputError(f"{self} is not possible: give counts between 0 and the number of runs")
+        if not (
+            0 <= self.true_positives <= self.present and 0 <= self.false_positives <= self.absent
+        ):
+            raise InputError(
+                f"{self} is not possible: give counts between 0 and the number of runs"
+            )
         if self.present < 1 or self.absent < 1:
-            raise InputError(f"{self} has no runs on one side: an audit needs runs with and without the canary")
+            raise InputError(
+                f"{self} has no runs on one side: an audit needs runs with and without the canary"
+            )
 
 
 def guesses_at(present: Floats, absent: Floats, threshold: float) -> Guesses:
@@ -47,14 +53,21 @@ def guesses_at(present: Floats, absent: Floats, threshold: float) -> Guesses:
     >>> guesses_at(np.array([1.0, 3.0]), np.array([0.0, 2.0]), 2.0)
     Guesses(true_positives=1, present=2, false_positives=1, absent=2)
     """
-    return Guesses(int(np.sum(present >= threshold)), len(present), int(np.sum(absent >= threshold)), len(absent))
+    return Guesses(
+        int(np.sum(present >= threshold)),
+        len(present),
+        int(np.sum(absent >= threshold)),
+        len(absent),
+    )
 
 
 def error_bounds(guesses: Guesses, confidence: float) -> tuple[float, float]:
     """Upper bounds on the false-positive and false-negative rates that hold together with ``confidence``."""
     tail = (1 - _checked(confidence)) / 2
     misses = guesses.present - guesses.true_positives
-    return _upper(guesses.false_positives, guesses.absent, tail), _upper(misses, guesses.present, tail)
+    return _upper(guesses.false_positives, guesses.absent, tail), _upper(
+        misses, guesses.present, tail
+    )
 
 
 def clopper_pearson(guesses: Guesses, delta: float, confidence: float) -> float:
@@ -86,7 +99,9 @@ def one_run(canaries: int, guessed: int, correct: int, delta: float, confidence:
     )
 
 
-def one_run_p_value(canaries: int, guessed: int, correct: int, epsilon: float, delta: float) -> float:
+def one_run_p_value(
+    canaries: int, guessed: int, correct: int, epsilon: float, delta: float
+) -> float:
     """Chance of so many right guesses under an (epsilon, delta) claim, at most (arXiv:2305.08846)."""
     right = 1 / (1 + math.exp(-epsilon))
     beta = float(stats.binom.sf(correct - 1, guessed, right))
@@ -97,19 +112,25 @@ def one_run_p_value(canaries: int, guessed: int, correct: int, epsilon: float, d
     return min(1.0, beta + 2 * canaries * delta * alpha)
 
 
-def f_dp_one_run(canaries: int, guessed: int, correct: int, delta: float, confidence: float) -> float:
+def f_dp_one_run(
+    canaries: int, guessed: int, correct: int, delta: float, confidence: float
+) -> float:
     """The largest epsilon at ``delta`` whose Gaussian curve is refuted (arXiv:2410.22235)."""
     _check_guesses(canaries, guessed, correct)
     if guessed == 0:
         return 0.0
 
     def refuted(epsilon: float) -> bool:
-        return _curve_refuted(gaussian_distance(epsilon, delta), canaries, guessed, correct, 1 - confidence)
+        return _curve_refuted(
+            gaussian_distance(epsilon, delta), canaries, guessed, correct, 1 - confidence
+        )
 
     return _largest_refuted(refuted)
 
 
-def _curve_refuted(distance: float, canaries: int, guessed: int, correct: int, significance: float) -> bool:
+def _curve_refuted(
+    distance: float, canaries: int, guessed: int, correct: int, significance: float
+) -> bool:
     """Whether a Gaussian mechanism with this distance over noise could not be guessed so well."""
     right, wrong = significance * correct / canaries, significance * (guessed - correct) / canaries
     for left in range(correct - 1, -1, -1):

@@ -15,7 +15,14 @@ import numpy as np
 from torch import Tensor
 
 from homo_dp.core.errors import ConfigError, MessageError
-from homo_dp.evidence.record_attacks import MECHANISM, CanaryGradient, Floats, PartyOfAttack, Recipe, first_weight
+from homo_dp.evidence.record_attacks import (
+    MECHANISM,
+    CanaryGradient,
+    Floats,
+    PartyOfAttack,
+    Recipe,
+    first_weight,
+)
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.ids import AGGREGATOR
@@ -51,7 +58,9 @@ class UnchargedFits(CanaryGradient):
         make_party: Callable[[PartyOfAttack, Path], Answering] | None = None,
     ) -> None:
         if recipe.config.train.rounds != 1:
-            raise ConfigError(f"train.rounds={recipe.config.train.rounds}: uncharged_fits asks for one round; set 1")
+            raise ConfigError(
+                f"train.rounds={recipe.config.train.rounds}: uncharged_fits asks for one round; set 1"
+            )
         super().__init__(recipe, mechanism)
         self._make_party = make_party or self._real_party
 
@@ -75,7 +84,9 @@ class UnchargedFits(CanaryGradient):
 
     def _ask(self, party: Answering, weights: dict[str, Tensor]) -> Message | None:
         try:
-            return party.handle(Message(RUN, 1, AGGREGATOR, self.recipe.party, "weights", weights, {"rounds": 1}))
+            return party.handle(
+                Message(RUN, 1, AGGREGATOR, self.recipe.party, "weights", weights, {"rounds": 1})
+            )
         except (MessageError, PrivacyError):
             return None  # refused, or charged and skipped
 
@@ -87,4 +98,6 @@ class UnchargedFits(CanaryGradient):
             return made.fit, made.mechanism
 
         settings = PartySettings(self.recipe.party, RUN, config.data.dataset, run_budget(config))
-        return Party(settings, parts.fit, parts.mechanism, Ledger(folder / "ledger.sqlite"), None, renew)
+        return Party(
+            settings, parts.fit, parts.mechanism, Ledger(folder / "ledger.sqlite"), None, renew
+        )

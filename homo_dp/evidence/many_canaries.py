@@ -25,7 +25,12 @@ from homo_dp.evidence.record_attacks import Recipe
 from homo_dp.evidence.tradeoff import Claim, claim_of
 from homo_dp.federation.mechanisms.base import Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+)
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.privacy.accounting.events import compose
 
@@ -64,7 +69,9 @@ def many_canaries(recipe: Recipe, canaries: int) -> OneRun:
     made = (_in_pixels if config.model.name == "cnn" else _in_columns)(recipe, canaries)
     model, features = made.model, made.features
     parameters = sum(p.numel() for p in model.module.parameters())
-    mechanism = build_mechanism(config, federation_facts(config, rows, parameters), noise_source(config))
+    mechanism = build_mechanism(
+        config, federation_facts(config, rows, parameters), noise_source(config)
+    )
     facts = mechanism.facts.parties[recipe.party]
     plan = mechanism.plan(facts)
     features *= max(1.0, plan.clip_norm)
@@ -86,7 +93,9 @@ def many_canaries(recipe: Recipe, canaries: int) -> OneRun:
             raise InputError("a step left no gradient to look at")
         along = expected.along(gradient.detach(), made.columns) * (scale / unit)
         shift = (expected.lengths / unit).double().numpy()
-        losses = sampled_losses(along.double().numpy(), plan.noise_multiplier, facts.sample_rate, shift)
+        losses = sampled_losses(
+            along.double().numpy(), plan.noise_multiplier, facts.sample_rate, shift
+        )
         scores += np.where(shift > 1e-6, losses, 0.0)
         expected = _expected(fit, made, labels, plan.clip_norm)
 
@@ -105,7 +114,9 @@ def _in_columns(recipe: Recipe, canaries: int) -> Canaries:
     model = build_model(config.model, (canaries,), recipe.classes, config.train.seed)
     layers = [layer for layer in model.module.modules() if list(layer.parameters(recurse=False))]
     if not layers or not isinstance(layers[0], nn.Linear):
-        raise InputError(f"model.name={config.model.name}: its first layer is not linear; no canaries are known for it")
+        raise InputError(
+            f"model.name={config.model.name}: its first layer is not linear; no canaries are known for it"
+        )
     _steer(model.module, layers[0])
     columns = torch.arange(canaries).unsqueeze(1)
     return Canaries(model, torch.eye(canaries) * LENGTH, layers[0], columns, _weights(model.module))
@@ -126,7 +137,9 @@ def _in_pixels(recipe: Recipe, canaries: int) -> Canaries:
     places = torch.arange(canaries)
     for down in range(cell):  # all of its pixels, so that halving takes nothing away
         for across in range(cell):
-            features[places, :, places // cells * cell + down, places % cells * cell + across] = LENGTH
+            features[places, :, places // cells * cell + down, places % cells * cell + across] = (
+                LENGTH
+            )
     halvings, one = 0, features[:1]
     first: nn.Linear | None = None
     with torch.no_grad():
@@ -150,7 +163,9 @@ def _in_pixels(recipe: Recipe, canaries: int) -> Canaries:
                 break
             one = layer(one)
     if first is None or halvings != len(config.model.channels):
-        raise InputError(f"model.name={config.model.name}: no canaries are known for a network of this shape")
+        raise InputError(
+            f"model.name={config.model.name}: no canaries are known for a network of this shape"
+        )
     _steer(model.module, first)
     maps = first.in_features // cells**2
     columns = torch.arange(maps).unsqueeze(0) * cells**2 + places.unsqueeze(1)
@@ -192,7 +207,9 @@ class _Expected:
 def _expected(fit: LocalFit, made: Canaries, labels: Tensor, clip_norm: float) -> _Expected:
     """At the weights of now, by back-propagation."""
     seen: list[tuple[Tensor, Tensor]] = []
-    handle = made.layer.register_forward_hook(lambda _, given, result: seen.append((given[0], result)))
+    handle = made.layer.register_forward_hook(
+        lambda _, given, result: seen.append((given[0], result))
+    )
     grads = [p.grad for p in fit.model.parameters()]
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     try:

@@ -23,11 +23,17 @@ def log_audit(outcome: Outcome, config: Config, folder: Path, run_id: str | None
 
     uri = config.tracking.uri
     try:
-        client = MlflowClient(absolute(uri))  # MLflow keeps a store by its name for the life of the process
+        client = MlflowClient(
+            absolute(uri)
+        )  # MLflow keeps a store by its name for the life of the process
         own = run_id is None
         if run_id is None:
             known = client.get_experiment_by_name(config.tracking.experiment)
-            experiment = known.experiment_id if known else client.create_experiment(config.tracking.experiment)
+            experiment = (
+                known.experiment_id
+                if known
+                else client.create_experiment(config.tracking.experiment)
+            )
             run_id = client.create_run(experiment, run_name=f"audit {outcome.attack}").info.run_id
         values = outcome.to_json()
         for name in METRICS:

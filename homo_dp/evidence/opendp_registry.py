@@ -20,7 +20,10 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
     """The record; only fields and enumerated values that the registry's schema has."""
     privacy: Mapping[str, Any] = indicators["privacy"]
     run = str(indicators.get("run", "unnamed run"))
-    unit, relation = str(privacy.get("unit")), str(privacy.get("neighbouring_relation")).replace("_", " ")
+    unit, relation = (
+        str(privacy.get("unit")),
+        str(privacy.get("neighbouring_relation")).replace("_", " "),
+    )
     observer = str(privacy.get("quoted_observer", "aggregator"))
     numbers = {name: privacy.get(name) for name in ("epsilon", "delta")}
     return {
@@ -45,7 +48,9 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
             "privacy_loss": {
                 "privacy_unit": unit,
                 "privacy_unit_details": f"Adjacent tables differ by one {unit}: {relation}",
-                "privacy_parameters": {name: value for name, value in numbers.items() if value is not None},
+                "privacy_parameters": {
+                    name: value for name, value in numbers.items() if value is not None
+                },
                 "privacy_parameters_details": f"The largest of any party, towards the {observer}; by PLD where it "
                 "exists, else by RDP",
             },
@@ -76,5 +81,7 @@ def registry_record(indicators: Mapping[str, Any]) -> dict[str, Any]:
 
 def registry_yaml(indicators: Mapping[str, Any]) -> bytes:
     """As YAML with plain and quoted strings only: the registry refuses folded ones."""
-    text: str = yaml.safe_dump(registry_record(indicators), sort_keys=False, allow_unicode=True, width=10**6)
+    text: str = yaml.safe_dump(
+        registry_record(indicators), sort_keys=False, allow_unicode=True, width=10**6
+    )
     return text.encode()

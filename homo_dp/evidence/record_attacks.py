@@ -23,7 +23,12 @@ from homo_dp.evidence.attack import Attack, repeated_losses, sampled_losses
 from homo_dp.evidence.tradeoff import Profile, claim_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Update, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+)
 from homo_dp.models.registry import BuiltModel, build_model
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import PrivacyError
@@ -56,7 +61,10 @@ def recipe_of(config: Config) -> Recipe:
     from homo_dp.data.parties import load_federation
 
     federation = load_federation(config)
-    counts = {name: config.data.rows.get(name, len(data.train)) for name, data in federation.parties.items()}
+    counts = {
+        name: config.data.rows.get(name, len(data.train))
+        for name, data in federation.parties.items()
+    }
     classes = None if federation.classes is None else tuple(federation.classes)
     return Recipe(config, tuple(federation.input_shape), classes, counts, next(iter(counts)))
 
@@ -64,7 +72,9 @@ def recipe_of(config: Config) -> Recipe:
 class PartyOfAttack:
     """One party of the recipe with made-up rows, with or without the canary."""
 
-    def __init__(self, recipe: Recipe, name: str, mechanism: Mechanism, rows: Callable[[float], Table]) -> None:
+    def __init__(
+        self, recipe: Recipe, name: str, mechanism: Mechanism, rows: Callable[[float], Table]
+    ) -> None:
         self.facts: PartyFacts = mechanism.facts.parties[name]
         self.mechanism = mechanism
         self.plan: PartyPlan = mechanism.planned(self.facts)
@@ -106,13 +116,17 @@ class CanaryGradient(Attack):
         def look(_: LocalFit) -> None:
             gradient = direction.grad
             if gradient is None:
-                raise PrivacyError("a step left no gradient to look at; audit a model that is trained by steps")
+                raise PrivacyError(
+                    "a step left no gradient to look at; audit a model that is trained by steps"
+                )
             seen.append(along_canary(gradient))
 
         party.mechanism.after_batch = look  # type: ignore[method-assign,assignment]
         for number in range(1, runs * facts.rounds + 1):
             party.round(number)
-        values: Floats = np.array(seen).reshape(runs, -1) * (facts.rows * facts.sample_rate / self.plan.clip_norm)
+        values: Floats = np.array(seen).reshape(runs, -1) * (
+            facts.rows * facts.sample_rate / self.plan.clip_norm
+        )
         return values
 
     def _losses(self, values: Floats) -> Floats:
@@ -128,13 +142,20 @@ class CanaryGradient(Attack):
 
     def party(self, name: str, *, canary: bool = False) -> PartyOfAttack:
         """A party of the recipe with made-up rows."""
-        return PartyOfAttack(self.recipe, name, self._make(), lambda clip_norm: self.rows(clip_norm, canary=canary))
+        return PartyOfAttack(
+            self.recipe, name, self._make(), lambda clip_norm: self.rows(clip_norm, canary=canary)
+        )
 
     def moved(self, weights: Weights, party: PartyOfAttack) -> float:
         """How far the weights went along the canary, in clip norms of a step's sum."""
         name, facts = first_weight(party.fit.model), self.facts
         moved = along_canary(weights[name] - party.start[name])
-        return -moved * facts.rows * facts.sample_rate / (self.plan.clip_norm * self.recipe.config.train.learning_rate)
+        return (
+            -moved
+            * facts.rows
+            * facts.sample_rate
+            / (self.plan.clip_norm * self.recipe.config.train.learning_rate)
+        )
 
     @property
     def masked(self) -> bool:
@@ -155,13 +176,17 @@ class CanaryUpdates(CanaryGradient):
         super().__init__(recipe, mechanism)
         train = recipe.config.train
         if train.optimizer != "sgd" or train.momentum or train.weight_decay or train.proximal_mu:
-            raise ConfigError("train.optimizer: this attack reads plain SGD only; use --attack canary_gradient")
+            raise ConfigError(
+                "train.optimizer: this attack reads plain SGD only; use --attack canary_gradient"
+            )
         self.scores_are_losses = self.facts.steps_per_round == 1
 
     def scores(self, present: bool, runs: int) -> Floats:
         party, facts = self.attacked(present), self.facts
         sums = [self._seen(party, number) for number in range(1, runs * facts.rounds + 1)]
-        losses = repeated_losses(np.array(sums), self._noise(), facts.sample_rate, facts.steps_per_round)
+        losses = repeated_losses(
+            np.array(sums), self._noise(), facts.sample_rate, facts.steps_per_round
+        )
         scores: Floats = losses.reshape(runs, -1).sum(axis=1)
         return scores
 
@@ -181,11 +206,15 @@ class CanaryModel(CanaryUpdates):
         super().__init__(recipe, mechanism)
         self.observer = "model_reader"
         self.scores_are_losses = False
-        self.claim = claim_of(compose(*[self.plan.events["model_reader"]] * self.plan.rounds), self.plan.delta)
+        self.claim = claim_of(
+            compose(*[self.plan.events["model_reader"]] * self.plan.rounds), self.plan.delta
+        )
         others = [name for name in recipe.rows if name != recipe.party]
         self._others = [self.party(name) for name in others]
         by_rows = recipe.config.train.weighting == "rows"
-        self._weights = {name: float(count) if by_rows else 1.0 for name, count in recipe.rows.items()}
+        self._weights = {
+            name: float(count) if by_rows else 1.0 for name, count in recipe.rows.items()
+        }
 
     def law(self) -> Profile | None:
         return self.claim.with_noise(self._noise() / self.plan.noise_multiplier)
@@ -236,7 +265,9 @@ def _labels(recipe: Recipe, rows: int) -> Tensor:
 
     task = task_for(recipe.classes)
     if task.kind == "regression":
-        raise ConfigError("data.classes: this attack needs classes; audit logistic regression or a network of classes")
+        raise ConfigError(
+            "data.classes: this attack needs classes; audit logistic regression or a network of classes"
+        )
     return torch.zeros(rows, dtype=torch.int64 if task.outputs > 1 else torch.float32)
 
 
@@ -250,7 +281,9 @@ def canary_weights(model: BuiltModel) -> Weights:
     else:
         bias = first_weight(model.module).removesuffix("weight") + "bias"
         if bias not in weights:
-            raise ConfigError("model.bias=false: with one column there is nothing to hold the canary's gradient with")
+            raise ConfigError(
+                "model.bias=false: with one column there is nothing to hold the canary's gradient with"
+            )
         weights[bias][0] = WRONG if len(first) == 1 else -WRONG
     return weights
 
@@ -258,9 +291,13 @@ def canary_weights(model: BuiltModel) -> Weights:
 def first_weight(module: nn.Module) -> str:
     """The name of the weights of the only linear layer."""
     names = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    weighted = [name for name, layer in module.named_modules() if list(layer.parameters(recurse=False))]
+    weighted = [
+        name for name, layer in module.named_modules() if list(layer.parameters(recurse=False))
+    ]
     if len(names) != 1 or weighted != names:
-        raise InputError("model: many runs are for a model of one linear layer; use --canaries for a network")
+        raise InputError(
+            "model: many runs are for a model of one linear layer; use --canaries for a network"
+        )
     return f"{names[0]}.weight" if names[0] else "weight"
 
 
@@ -273,7 +310,12 @@ def along_canary(gradient: Tensor) -> float:
 def _model(recipe: Recipe) -> BuiltModel:
     config = recipe.config
     return build_model(
-        config.model, recipe.input_shape, recipe.classes, config.train.seed, config.data.target_bounds, ()
+        config.model,
+        recipe.input_shape,
+        recipe.classes,
+        config.train.seed,
+        config.data.target_bounds,
+        (),
     )
 
 

@@ -28,7 +28,9 @@ from homo_dp.runs.dry_run import settled_by_plan
 CHUNK = 50  # runs between two saves
 
 
-def audited(config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]) -> Audited:
+def audited(
+    config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]
+) -> Audited:
     """Audit a configuration by many runs, or by one with many canaries; ``state`` keeps scores for an interrupted one.
 
     What the command and ``homo_dp.audit`` both call.
@@ -36,7 +38,11 @@ def audited(config: Config, wanted: Wanted, state: Path | None, done: Callable[[
     if config.privacy.mechanism == "none":
         raise InputError("privacy.mechanism=none: claims nothing, so there is nothing to refute")
     config, _ = settled_by_plan(config)
-    found = _one_run(config, wanted) if wanted.canaries is not None else _many_runs(config, wanted, state, done)
+    found = (
+        _one_run(config, wanted)
+        if wanted.canaries is not None
+        else _many_runs(config, wanted, state, done)
+    )
     return replace(found, outcome=replace(found.outcome, mechanism=config.privacy.mechanism))
 
 
@@ -45,13 +51,21 @@ def _one_run(config: Config, wanted: Wanted) -> Audited:
     from homo_dp.evidence.record_attacks import recipe_of
 
     if config.privacy.mechanism != "dp_sgd" or (wanted.canaries or 0) < 100:
-        raise InputError(f"canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd")
+        raise InputError(
+            f"canaries={wanted.canaries}: give 100 or more, for privacy.mechanism: dp_sgd"
+        )
     found = many_canaries(recipe_of(config), wanted.canaries or 0)
-    outcome = judge_one_run(found.scores, found.present, found.claim, NAME, "aggregator", wanted.confidence)
-    return Audited(outcome, Scores(found.scores[found.present], found.scores[~found.present]), found.claim)
+    outcome = judge_one_run(
+        found.scores, found.present, found.claim, NAME, "aggregator", wanted.confidence
+    )
+    return Audited(
+        outcome, Scores(found.scores[found.present], found.scores[~found.present]), found.claim
+    )
 
 
-def _many_runs(config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]) -> Audited:
+def _many_runs(
+    config: Config, wanted: Wanted, state: Path | None, done: Callable[[int], None]
+) -> Audited:
     name, observer = attack_name(config, wanted.attack, wanted.observer)
     attack = attack_on(config, name, observer)
     tree = config.model_dump(mode="json")
@@ -71,11 +85,17 @@ def run_attack(
     """``runs`` scores of an attack on a configuration, half with the canary; what ``state`` kept is not rerun."""
     if runs < 2 * FEWEST:
         raise InputError(f"runs={runs} is below {2 * FEWEST}; nothing can be shown with so few")
-    key = hashlib.sha256(json.dumps([tree, name, observer, __version__], sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        json.dumps([tree, name, observer, __version__], sort_keys=True).encode()
+    ).hexdigest()[:16]
     found = _kept(state, key)
     need = {True: (runs + 1) // 2, False: runs // 2}
     done(sum(min(len(found[side]), need[side]) for side in need))
-    pieces = [(side, min(CHUNK, need[side] - at)) for side in need for at in range(len(found[side]), need[side], CHUNK)]
+    pieces = [
+        (side, min(CHUNK, need[side] - at))
+        for side in need
+        for at in range(len(found[side]), need[side], CHUNK)
+    ]
 
     def take(side: bool, scores: list[float]) -> None:
         found[side] += scores
@@ -105,7 +125,9 @@ def _on_all_cores(
 ) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=context, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(pieces)), mp_context=context, initializer=_ignore_interrupts
+    ) as pool:
         running: dict[Future[list[float]], bool] = {}
         try:
             for side, count in pieces:
@@ -121,7 +143,9 @@ def _on_all_cores(
 _attacks: dict[str, Attack] = {}
 
 
-def _chunk(tree: Mapping[str, Any], name: str, observer: str, present: bool, count: int) -> list[float]:
+def _chunk(
+    tree: Mapping[str, Any], name: str, observer: str, present: bool, count: int
+) -> list[float]:
     """Some runs in this process; the attack is built once."""
     import torch
 
@@ -144,7 +168,11 @@ def _kept(state: Path | None, key: str) -> dict[bool, list[float]]:
             read = file.json(line)
         except InputError:
             continue
-        if isinstance(read, dict) and read.get("key") == key and isinstance(read.get("scores"), list):
+        if (
+            isinstance(read, dict)
+            and read.get("key") == key
+            and isinstance(read.get("scores"), list)
+        ):
             found[bool(read.get("present"))] += [float(score) for score in read["scores"]]
     return found
 

@@ -33,7 +33,9 @@ class CanaryAnswers(Attack):
     def __init__(self, config: Config, rows: dict[str, int]) -> None:
         made = build_mechanism(config, federation_facts(config, rows, 1), noise_source(config))
         if not isinstance(made, Statistics):
-            raise InputError(f"privacy.mechanism={made.name}: {NAME} attacks statistics; write statistics")
+            raise InputError(
+                f"privacy.mechanism={made.name}: {NAME} attacks statistics; write statistics"
+            )
         self.mechanism, self.observer = made, "aggregator"
         spent = events_of(made.sums)
         if spent is None:
@@ -77,7 +79,9 @@ class CanaryAnswers(Attack):
             width = max(width, 1 + max(getattr(question, "places", ()), default=0))
         features = torch.full((OTHERS + present, width), float("nan"), dtype=torch.float64)
         if present:
-            features[-1] = torch.tensor([ends.get(place, 0.0) for place in range(width)], dtype=torch.float64)
+            features[-1] = torch.tensor(
+                [ends.get(place, 0.0) for place in range(width)], dtype=torch.float64
+            )
         return _Rows(features, torch.zeros(OTHERS + present, dtype=torch.int64))
 
 

@@ -43,11 +43,15 @@ class CanarySum(CanaryGradient):
 
     name = "canary_sum"
 
-    def __init__(self, recipe: Recipe, mechanism: MECHANISM | None = None, observer: str = "aggregator") -> None:
+    def __init__(
+        self, recipe: Recipe, mechanism: MECHANISM | None = None, observer: str = "aggregator"
+    ) -> None:
         super().__init__(recipe, mechanism)
         self.observer = observer
         if self.attacked(False).mechanism.name != "dp_fedsgd":
-            raise InputError(f"privacy.mechanism={recipe.config.privacy.mechanism}: canary_sum attacks dp_fedsgd")
+            raise InputError(
+                f"privacy.mechanism={recipe.config.privacy.mechanism}: canary_sum attacks dp_fedsgd"
+            )
         self._sum: PrivateSum | None = self.attacked(False).mechanism.masked_sum
         others = [self.party(name) for name in recipe.rows if name != recipe.party]
         if observer == "aggregator":
@@ -56,13 +60,19 @@ class CanarySum(CanaryGradient):
         self._others = others
 
     def values(self, party: PartyOfAttack, runs: int) -> Floats:
-        seen = [along_canary(self._seen(party, number)) for number in range(1, runs * self.facts.rounds + 1)]
+        seen = [
+            along_canary(self._seen(party, number))
+            for number in range(1, runs * self.facts.rounds + 1)
+        ]
         values: Floats = np.array(seen).reshape(runs, -1) / self.plan.clip_norm
         return values
 
     def _seen(self, party: PartyOfAttack, number: int) -> Tensor:
         """The sum of a round as far as it is known, of the weights of the linear layer."""
-        name, released = first_weight(party.fit.model), [each.round(number) for each in (party, *self._others)]
+        name, released = (
+            first_weight(party.fit.model),
+            [each.round(number) for each in (party, *self._others)],
+        )
         if self._sum is None:
             return torch.stack([each[name].double() for each in released]).sum(0)
         total = total_seen(self._sum, [each[SUM] for each in released])
@@ -86,7 +96,10 @@ class CanarySum(CanaryGradient):
         """The sum without the canary, which the attacker knows, and what the canary adds: answers without noise."""
         sums = []
         for present in (False, True):
-            parties = [self.party(self.recipe.party, canary=present), *(self.party(o.facts.name) for o in self._others)]
+            parties = [
+                self.party(self.recipe.party, canary=present),
+                *(self.party(o.facts.name) for o in self._others),
+            ]
             for each in parties:
                 each.mechanism.noise = _Silence()
             sums.append(total_seen(asked.private_sum, [_answer(each, asked) for each in parties]))
@@ -146,7 +159,9 @@ class _Silence(SeededNoise):
     def __init__(self) -> None:
         super().__init__(0)
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)
 
 
@@ -158,15 +173,21 @@ class CanaryDifference(Attack):
     def __init__(self, recipe: Recipe, mechanism: MECHANISM | None = None) -> None:
         others = [name for name in recipe.rows if name != recipe.party]
         if not others:
-            raise InputError("data: canary_difference compares two parties, and there is one; use canary_gradient")
+            raise InputError(
+                "data: canary_difference compares two parties, and there is one; use canary_gradient"
+            )
         self.view = view_of(recipe, mechanism)
         if self.view.masked:
-            raise InputError("privacy.secure_aggregation=true: no two parties' sums are seen; use canary_sum")
+            raise InputError(
+                "privacy.secure_aggregation=true: no two parties' sums are seen; use canary_sum"
+            )
         self.observer, self.claim = self.view.observer, self.view.claim
         self._second = self.view.party(others[0])
 
     def law(self) -> Profile | None:
-        own, other = (party.plan.noise_multiplier for party in (self.view.attacked(False), self._second))
+        own, other = (
+            party.plan.noise_multiplier for party in (self.view.attacked(False), self._second)
+        )
         return self.claim.with_noise(math.hypot(own, other) / own)
 
     def scores(self, present: bool, runs: int) -> Floats:
@@ -243,12 +264,19 @@ class LowBits(CanaryGradient):
         return scores
 
     def _off_lattice(self, party: PartyOfAttack, number: int) -> float:
-        released, sigma = party.round(number)[first_weight(party.fit.model)].float(), self.plan.sigma
-        small = released[released.abs() < sigma / 16].double()  # in larger ones float32 has no finer steps
+        released, sigma = (
+            party.round(number)[first_weight(party.fit.model)].float(),
+            self.plan.sigma,
+        )
+        small = released[
+            released.abs() < sigma / 16
+        ].double()  # in larger ones float32 has no finer steps
         nearest = (small / sigma * 2.0**24).round() / 2.0**24 * sigma
         return float((nearest.float() != small.float()).double().mean()) if small.numel() else 0.0
 
 
 def view_of(recipe: Recipe, mechanism: MECHANISM | None = None) -> CanaryGradient:
     """What an aggregator sees of one party, whichever record-level mechanism it runs."""
-    return (CanarySum if recipe.config.privacy.mechanism == "dp_fedsgd" else CanaryGradient)(recipe, mechanism)
+    return (CanarySum if recipe.config.privacy.mechanism == "dp_fedsgd" else CanaryGradient)(
+        recipe, mechanism
+    )

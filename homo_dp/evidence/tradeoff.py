@@ -57,7 +57,9 @@ class Profile:
         inside = np.flatnonzero((self.in_rate > 1e-9) & (self.out_rate < 1 - 1e-9))
         best = (-math.inf, 0)
         for at in inside[:: max(1, len(inside) // 400)]:
-            false_positive, false_negative = error_bounds(self._expected(int(at), present, absent), confidence)
+            false_positive, false_negative = error_bounds(
+                self._expected(int(at), present, absent), confidence
+            )
             distance = float(stats.norm.isf(false_positive) - stats.norm.ppf(false_negative))
             best = max(best, (distance, int(at)))
         return float(self.losses[best[1]]), self._expected(best[1], present, absent)
@@ -66,7 +68,10 @@ class Profile:
         """Between the losses of the two worlds: difference of their means over the root of their mean variance."""
         masses = [-np.diff(np.append(rate, 0.0)) for rate in (self.in_rate, self.out_rate)]
         means = [float(mass @ self.losses / mass.sum()) for mass in masses]
-        spreads = [float(mass @ (self.losses - mean) ** 2) for mass, mean in zip(masses, means, strict=True)]
+        spreads = [
+            float(mass @ (self.losses - mean) ** 2)
+            for mass, mean in zip(masses, means, strict=True)
+        ]
         return (means[0] - means[1]) / math.sqrt(sum(spreads) / 2)
 
     def curve(self) -> tuple[Floats, Floats]:
@@ -75,7 +80,9 @@ class Profile:
         return rates, np.array([self.allowed(float(rate)) for rate in rates])
 
     def _expected(self, at: int, present: int, absent: int) -> Guesses:
-        return Guesses(float(self.in_rate[at]) * present, present, float(self.out_rate[at]) * absent, absent)
+        return Guesses(
+            float(self.in_rate[at]) * present, present, float(self.out_rate[at]) * absent, absent
+        )
 
 
 @dataclass(frozen=True)
@@ -96,11 +103,17 @@ class Claim:
 
     def with_noise(self, factor: float) -> Profile | None:
         """The curve of the same with ``factor`` times the noise."""
-        return None if self.steps is None else _profile(_scaled(self.steps, factor), self.delta, 30.0)
+        return (
+            None if self.steps is None else _profile(_scaled(self.steps, factor), self.delta, 30.0)
+        )
 
     def epsilon_at(self, factor: float) -> float:
         """Epsilon if the noise of every step were ``factor`` times what is claimed."""
-        return self.epsilon if self.steps is None else _epsilon(_scaled(self.steps, factor), self.delta)
+        return (
+            self.epsilon
+            if self.steps is None
+            else _epsilon(_scaled(self.steps, factor), self.delta)
+        )
 
     def lower_bound(self, guesses: Guesses, confidence: float) -> float:
         """The largest epsilon that these guesses certify.
@@ -120,7 +133,9 @@ class Claim:
             return None
 
         def refuted(factor: float) -> bool:
-            return _profile(_scaled(steps, factor), self.delta, _COARSE).refuted_by(guesses, confidence)
+            return _profile(_scaled(steps, factor), self.delta, _COARSE).refuted_by(
+                guesses, confidence
+            )
 
         if sum(error_bounds(guesses, confidence)) >= 1 or not refuted(_MOST):
             return None
@@ -177,7 +192,9 @@ def _profile(steps: Steps, delta: float, resolution: float) -> Profile:
     inside = np.cumsum(found.mass[::-1])[::-1] + found.infinite
     outside = np.cumsum((found.mass * np.exp(-np.clip(losses, -600, 600)))[::-1])[::-1]
     every = max(1, len(losses) // _POINTS)
-    rates = (np.asarray(np.minimum(each, 1.0)[::every], dtype=np.float64) for each in (inside, outside))
+    rates = (
+        np.asarray(np.minimum(each, 1.0)[::every], dtype=np.float64) for each in (inside, outside)
+    )
     return Profile(np.asarray(losses[::every], dtype=np.float64), *rates)
 
 
@@ -197,10 +214,14 @@ def _gaussian_distance(steps: Steps) -> float | None:
 
 
 def _scaled(steps: Steps, factor: float) -> Steps:
-    scaled: Mapping[NoisyStep, int] = {replace(each, noise=each.noise * factor): count for each, count in steps}
+    scaled: Mapping[NoisyStep, int] = {
+        replace(each, noise=each.noise * factor): count for each, count in steps
+    }
     return tuple(scaled.items())
 
 
 def _between(x: Floats, y: Floats, at: float) -> float:
     """The ascending curve (x, y) at a point; tests may be mixed by a coin, so chords are allowed."""
-    return float(np.interp(at, np.concatenate([[0.0], x, [1.0]]), np.concatenate([[0.0], y, [1.0]])))
+    return float(
+        np.interp(at, np.concatenate([[0.0], x, [1.0]]), np.concatenate([[0.0], y, [1.0]]))
+    )

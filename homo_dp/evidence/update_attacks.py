@@ -47,11 +47,17 @@ class CanaryUser(Attack):
         keys = config.privacy.model_copy(update={"population": population})
         facts = PartyFacts(USERS, population, config.train.rounds, 1, 1.0)
         federation = FederationFacts({USERS: facts}, config.train.rounds, SIZE)
-        made = build_mechanism(config.model_copy(update={"privacy": keys}), federation, noise_source(config))
+        made = build_mechanism(
+            config.model_copy(update={"privacy": keys}), federation, noise_source(config)
+        )
         if not isinstance(made, DpFedAvg):
-            raise InputError(f"privacy.mechanism={made.name}: canary_user and clip_bits attack dp_fedavg")
+            raise InputError(
+                f"privacy.mechanism={made.name}: canary_user and clip_bits attack dp_fedavg"
+            )
         if bits_only and not made.adaptive:
-            raise InputError("privacy.clipping=fixed: sends no clip bits; attack privacy.clipping: adaptive")
+            raise InputError(
+                "privacy.clipping=fixed: sends no clip bits; attack privacy.clipping: adaptive"
+            )
         self.mechanism, self.bits_only = made, bits_only
         self.observer = "model_reader"
         plan = made.plan(facts)
@@ -65,7 +71,9 @@ class CanaryUser(Attack):
             return self._drawn_law
         if not self.bits_only:
             return self.claim.profile()
-        bits = self.mechanism.numbers.sampler.event((self.mechanism.numbers.bit_noise or math.nan) / HALF, self.rounds)
+        bits = self.mechanism.numbers.sampler.event(
+            (self.mechanism.numbers.bit_noise or math.nan) / HALF, self.rounds
+        )
         return claim_of(bits, self.claim.delta).profile()
 
     def scores(self, present: bool, runs: int) -> Floats:
@@ -82,12 +90,20 @@ class CanaryUser(Attack):
                 row = torch.zeros(1, SIZE, dtype=torch.float64)
                 row[0, 0] = self._update(present) * clip_norm
                 total.add(made.contributions(row, clip_norm, torch.tensor([True])))
-            if made.noise_at_parties:  # everybody else who is drawn sends zeros and a share of the noise
+            if (
+                made.noise_at_parties
+            ):  # everybody else who is drawn sends zeros and a share of the noise
                 quiet = torch.zeros(max(0, len(drawn) - total.replies), SIZE, dtype=torch.float64)
-                total.add(made.contributions(quiet, clip_norm, torch.ones(len(quiet), dtype=torch.bool)))
+                total.add(
+                    made.contributions(quiet, clip_norm, torch.ones(len(quiet), dtype=torch.bool))
+                )
             combined = made.combine(total, current, number)
             seen = float(combined.weights["weight"][0]) * numbers.cohort_size / clip_norm
-            bits = (combined.metrics["unclipped_share"] - 0.5) * numbers.cohort_size if made.adaptive else 0.0
+            bits = (
+                (combined.metrics["unclipped_share"] - 0.5) * numbers.cohort_size
+                if made.adaptive
+                else 0.0
+            )
             score += float(self._loss(np.array(seen), np.array(bits)))
         return score
 
@@ -158,7 +174,9 @@ class CanaryUpload(Attack):
         plan = made.plan(facts.parties[recipe.party])
         events: Any = plan.events
         if observer not in events:
-            raise InputError(f"--observer {observer}: nbafl.noise_at_upload=false promises nothing against it")
+            raise InputError(
+                f"--observer {observer}: nbafl.noise_at_upload=false promises nothing against it"
+            )
         self.times = made.exposures if observer == "aggregator" else plan.rounds
         self.claim = claim_of(compose(*[events[observer]] * self.times), plan.delta)
         self.noise_multiplier = float(events[observer].noise_multiplier)

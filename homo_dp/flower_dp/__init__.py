@@ -30,7 +30,9 @@ def calculate_sigma_u(
     0.0036336
     """
     constant = noise_constant(delta)
-    return Formula(epsilon, constant, l2_norm_clip, num_exposures, num_exposures, 1, int(min_dataset_size)).upload_sigma
+    return Formula(
+        epsilon, constant, l2_norm_clip, num_exposures, num_exposures, 1, int(min_dataset_size)
+    ).upload_sigma
 
 
 def calculate_sigma_d(
@@ -47,9 +49,13 @@ def calculate_sigma_d(
     >>> calculate_sigma_d(0.8, 1 / 1e5, 1.5, 2, 3, 2, 1e4)
     0.0009084009867385104
     """
-    exposures = num_exposures if num_exposures is not None else num_rounds if num_rounds is not None else 3
+    exposures = (
+        num_exposures if num_exposures is not None else num_rounds if num_rounds is not None else 3
+    )
     rounds = num_rounds if num_rounds is not None else exposures
     if rounds < exposures:
         raise ValueError(f"num_rounds={rounds}: must be at least num_exposures={exposures}")
     constant, rows = noise_constant(delta), int(min_dataset_size)
-    return Formula(epsilon, constant, l2_norm_clip, exposures, rounds, num_clients, rows).download_sigma
+    return Formula(
+        epsilon, constant, l2_norm_clip, exposures, rounds, num_clients, rows
+    ).download_sigma

@@ -18,7 +18,9 @@ class TemperedSigmoid(nn.Module):
     True
     """
 
-    def __init__(self, scale: float = 1.58, inverse_temperature: float = 3.0, offset: float = 0.71) -> None:
+    def __init__(
+        self, scale: float = 1.58, inverse_temperature: float = 3.0, offset: float = 0.71
+    ) -> None:
         super().__init__()
         self.scale = scale
         self.inverse_temperature = inverse_temperature
@@ -44,7 +46,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def activation(name: str, tempered: tuple[float, float, float] | None = None) -> nn.Module:
     """The activation of that name; ``tempered`` is scale, inverse temperature and offset of a tempered sigmoid."""
     if name not in ACTIVATIONS:
-        raise ConfigError(f"model.activation={name}: unknown; choose one of {', '.join(sorted(ACTIVATIONS))}")
+        raise ConfigError(
+            f"model.activation={name}: unknown; choose one of {', '.join(sorted(ACTIVATIONS))}"
+        )
     if name == "tempered_sigmoid" and tempered is not None:
         return TemperedSigmoid(*tempered)
     return ACTIVATIONS[name]()

@@ -67,7 +67,9 @@ class Architecture:
     layers: tuple[int, ...] = ()
     channels: tuple[int, ...] = ()
     activation: str = "tanh"
-    tempered: tuple[float, float, float] | None = None  # scale, temperature, offset of a tempered sigmoid
+    tempered: tuple[float, float, float] | None = (
+        None  # scale, temperature, offset of a tempered sigmoid
+    )
     bias: bool = True
     factory: str | None = None
     fix: bool = False
@@ -81,13 +83,21 @@ class Architecture:
         if self.activation not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
             raise ConfigError(f"model.activation={self.activation}: unknown; choose one of {known}")
-        for key, sizes in (("input_shape", self.input_shape), ("layers", self.layers), ("channels", self.channels)):
+        for key, sizes in (
+            ("input_shape", self.input_shape),
+            ("layers", self.layers),
+            ("channels", self.channels),
+        ):
             _check_sizes(f"model.{key}", sizes)
         _check_sizes("model.outputs", (self.outputs,))
         if not self.input_shape:
-            raise ConfigError("model.input_shape=[]: the data have no feature columns; check data.use and data.drop")
+            raise ConfigError(
+                "model.input_shape=[]: the data have no feature columns; check data.use and data.drop"
+            )
         if self.inputs > LARGEST_WIDTH:
-            raise ConfigError(f"model.input_shape={self.input_shape}: at most {LARGEST_WIDTH} numbers a record")
+            raise ConfigError(
+                f"model.input_shape={self.input_shape}: at most {LARGEST_WIDTH} numbers a record"
+            )
         if self.name in ("cnn", *IMAGE_FEATURES) and self.factory is None:
             if len(self.input_shape) != 3:
                 raise ConfigError(
@@ -101,7 +111,9 @@ class Architecture:
                     f"{self.input_shape}; use model.name=logistic_regression or mlp"
                 )
             if self.name == "cnn" and not self.channels:
-                raise ConfigError("model.channels=[]: a cnn needs at least one block, for example [16, 32]")
+                raise ConfigError(
+                    "model.channels=[]: a cnn needs at least one block, for example [16, 32]"
+                )
 
     @property
     def inputs(self) -> int:
@@ -126,7 +138,9 @@ class Architecture:
             raise ConfigError("architecture: is not JSON") from error
         names = {entry.name for entry in fields(cls)}
         if not isinstance(raw, dict) or set(raw) != names:
-            raise ConfigError(f"architecture: must have exactly the keys {', '.join(sorted(names))}")
+            raise ConfigError(
+                f"architecture: must have exactly the keys {', '.join(sorted(names))}"
+            )
         for key in ("input_shape", "layers", "channels"):
             if not isinstance(raw[key], list):
                 raise ConfigError(f"architecture.{key}: must be a list of whole numbers")
@@ -135,11 +149,15 @@ class Architecture:
         return cls(**raw)
 
 
-def architecture_of(settings: ModelSettings, input_shape: Sequence[int], outputs: int) -> Architecture:
+def architecture_of(
+    settings: ModelSettings, input_shape: Sequence[int], outputs: int
+) -> Architecture:
     """The architecture that a `model` block asks for on data of this shape."""
     factory = settings.factory or None
     name = "factory" if factory else settings.name
-    tempered = settings.tempered if settings.activation == "tempered_sigmoid" and not factory else None
+    tempered = (
+        settings.tempered if settings.activation == "tempered_sigmoid" and not factory else None
+    )
     plain = name in ("logistic_regression", "linear_regression", *IMAGE_FEATURES, "factory")
     layers = settings.layers
     if layers is None:
@@ -183,7 +201,13 @@ def _check_types(raw: dict[str, Any]) -> None:
     shape = raw["tempered"]
     if shape is None:
         return
-    numbers = isinstance(shape, list) and len(shape) == 3 and all(type(value) in (int, float) for value in shape)
+    numbers = (
+        isinstance(shape, list)
+        and len(shape) == 3
+        and all(type(value) in (int, float) for value in shape)
+    )
     if not numbers or not all(math.isfinite(value) for value in shape):
-        raise ConfigError("architecture.tempered: must be three numbers, scale, temperature and offset")
+        raise ConfigError(
+            "architecture.tempered: must be three numbers, scale, temperature and offset"
+        )
     raw["tempered"] = tuple(float(value) for value in shape)

@@ -27,11 +27,15 @@ class ArrayModel(nn.Module):
                 raise ConfigError(
                     f"weights: array {at} holds {np.asarray(array).dtype}, not floats; keep it at the client"
                 )
-            self.register_parameter(f"array_{at:04}", nn.Parameter(torch.from_numpy(np.array(array, dtype=np.float32))))
+            self.register_parameter(
+                f"array_{at:04}", nn.Parameter(torch.from_numpy(np.array(array, dtype=np.float32)))
+            )
 
     def forward(self, rows: Tensor) -> Tensor:
         """Outputs that are zero for every row: the model itself is elsewhere."""
-        nothing = sum((parameter.sum() * 0.0 for parameter in self.parameters()), start=rows.new_zeros(()))
+        nothing = sum(
+            (parameter.sum() * 0.0 for parameter in self.parameters()), start=rows.new_zeros(())
+        )
         return rows.new_zeros(len(rows), self.outputs) + nothing
 
 
@@ -42,7 +46,9 @@ def array_model(shapes: Sequence[Sequence[int]], outputs: int) -> ArrayModel:
     [(4, 3), (3,)]
     """
     if not shapes:
-        raise ConfigError("model.options.shapes: is empty; give the shape of every array, such as [[30, 2], [2]]")
+        raise ConfigError(
+            "model.options.shapes: is empty; give the shape of every array, such as [[30, 2], [2]]"
+        )
     arrays = []
     for shape in shapes:
         bound = 1 / math.sqrt(shape[0]) if len(shape) > 1 else 0.0

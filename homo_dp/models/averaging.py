@@ -25,7 +25,9 @@ class WeightAverage:
     {'w': tensor([2.])}
     """
 
-    def __init__(self, kind: Kind = "none", rounds: int = 1, tail: float = 0.5, decay: float = 0.9) -> None:
+    def __init__(
+        self, kind: Kind = "none", rounds: int = 1, tail: float = 0.5, decay: float = 0.9
+    ) -> None:
         if kind not in ("none", "tail", "ema"):
             raise ConfigError(f"train.averaging={kind}: unknown; choose none, tail or ema")
         if not 0.0 < tail <= 1.0:
@@ -38,7 +40,9 @@ class WeightAverage:
         self.decay = decay
         self.skipped = rounds - math.ceil(rounds * tail) if kind == "tail" else 0
         self.added = 0
-        self._mass = 0.0  # total weight of the rounds in the sum, which also corrects the start of an ema
+        self._mass = (
+            0.0  # total weight of the rounds in the sum, which also corrects the start of an ema
+        )
         self._sum: dict[str, Tensor] = {}
 
     def add(self, weights: Mapping[str, Tensor]) -> None:
@@ -76,4 +80,8 @@ class WeightAverage:
         """Go on from what `state` gave."""
         added, self._mass = state["counters"].tolist()
         self.added = int(added)
-        self._sum = {name.removeprefix("sum."): value.clone() for name, value in state.items() if name != "counters"}
+        self._sum = {
+            name.removeprefix("sum."): value.clone()
+            for name, value in state.items()
+            if name != "counters"
+        }

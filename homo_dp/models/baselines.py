@@ -12,7 +12,9 @@ from homo_dp.data.rows import Table
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.task import Task, task_for
 
-MOST_VALUES = 20_000_000  # features of the plain fit; beyond, it would take longer than the training
+MOST_VALUES = (
+    20_000_000  # features of the plain fit; beyond, it would take longer than the training
+)
 _STEPS, _PENALTY = 100, 1e-4
 WHAT = "linear model without privacy, fitted to what all parties hold together"
 
@@ -33,7 +35,9 @@ def plain_fit(task: Task, train: Sequence[Table], test: Sequence[Table]) -> dict
     linear = task_for(task.classes, None, task.target_bounds)
     features, labels = _joined(train)
     held, truth = _joined(test)
-    weights = torch.zeros(features.shape[1] + 1, linear.outputs, dtype=torch.float64, requires_grad=True)
+    weights = torch.zeros(
+        features.shape[1] + 1, linear.outputs, dtype=torch.float64, requires_grad=True
+    )
     optimizer = torch.optim.LBFGS([weights], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> float:
@@ -46,7 +50,10 @@ def plain_fit(task: Task, train: Sequence[Table], test: Sequence[Table]) -> dict
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     outputs = held @ weights.detach()[:-1] + weights.detach()[-1]
     found = evaluate(linear, outputs, truth, "test_")
-    return {"what": WHAT, **{name: found[name] for name in ("test_acc", "test_auc", "test_r2") if name in found}}
+    return {
+        "what": WHAT,
+        **{name: found[name] for name in ("test_acc", "test_auc", "test_r2") if name in found},
+    }
 
 
 def _joined(tables: Sequence[Table]) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,12 @@ from torch import nn
 
 
 def logistic_regression(
-    inputs: int, outputs: int, generator: torch.Generator | None, *, bias: bool = True, flatten: bool = False
+    inputs: int,
+    outputs: int,
+    generator: torch.Generator | None,
+    *,
+    bias: bool = True,
+    flatten: bool = False,
 ) -> nn.Sequential:
     """A linear layer of logits that starts at zero.
 
@@ -111,7 +116,9 @@ def linear(inputs: int, outputs: int, bias: bool, generator: torch.Generator | N
     return layer
 
 
-def zero_linear(inputs: int, outputs: int, bias: bool, generator: torch.Generator | None) -> nn.Linear:
+def zero_linear(
+    inputs: int, outputs: int, bias: bool, generator: torch.Generator | None
+) -> nn.Linear:
     """A Linear layer of zeros: the best data-free guess of a last layer, with nothing for noise to undo."""
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     if generator is not None:
@@ -121,7 +128,9 @@ def zero_linear(inputs: int, outputs: int, bias: bool, generator: torch.Generato
     return layer
 
 
-def convolution(inputs: int, outputs: int, bias: bool, generator: torch.Generator | None) -> nn.Conv2d:
+def convolution(
+    inputs: int, outputs: int, bias: bool, generator: torch.Generator | None
+) -> nn.Conv2d:
     """A 3 x 3 convolution that keeps height and width, with torch's usual uniform start."""
     layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias, device="meta")
     _start_uniform(layer, inputs * 9, generator)
@@ -130,7 +139,9 @@ def convolution(inputs: int, outputs: int, bias: bool, generator: torch.Generato
 
 def group_norm(channels: int, generator: torch.Generator | None) -> nn.GroupNorm:
     """A GroupNorm of about 4 channels a group, that starts as no change of scale."""
-    return nn.GroupNorm(norm_groups(channels), channels, device="cpu" if generator is not None else "meta")
+    return nn.GroupNorm(
+        norm_groups(channels), channels, device="cpu" if generator is not None else "meta"
+    )
 
 
 def norm_groups(channels: int) -> int:

@@ -71,12 +71,16 @@ def load_function(path: str) -> Callable[..., Any]:
             ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
-        raise ConfigError(f"model.factory={path}: {name} has no function {attribute}; check the spelling")
+        raise ConfigError(
+            f"model.factory={path}: {name} has no function {attribute}; check the spelling"
+        )
     result: Callable[..., Any] = function
     return result
 
 
-def validate_private(module: nn.Module, fix: bool = False, public_tensors: Collection[str] = ()) -> nn.Module:
+def validate_private(
+    module: nn.Module, fix: bool = False, public_tensors: Collection[str] = ()
+) -> nn.Module:
     """The module, if each record's gradient can be bounded on its own; ``fix`` replaces what cannot be private.
 
     Guarantees:
@@ -89,7 +93,9 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
 
     _check_shared(_with_one_name_each(module))
     try:
-        return _with_one_name_each(compatible_module(module.train(), fix=fix, public=public_tensors))
+        return _with_one_name_each(
+            compatible_module(module.train(), fix=fix, public=public_tensors)
+        )
     except ValueError:
         raise
     except Exception as error:  # copying and replacing layers of foreign code may raise any error
@@ -102,7 +108,9 @@ def validate_private(module: nn.Module, fix: bool = False, public_tensors: Colle
 def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> None:
     """Try the factory's loss on two made-up records, so that a wrong one is a line and not a crash in training."""
     path = architecture.factory
-    labels = torch.zeros(2) if task.kind == "regression" else torch.tensor([0, len(task.classes) - 1])
+    labels = (
+        torch.zeros(2) if task.kind == "regression" else torch.tensor([0, len(task.classes) - 1])
+    )
     module.eval()
     try:
         with torch.no_grad():
@@ -123,7 +131,11 @@ def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> Non
 
 
 def _kind_of(labels: torch.Tensor) -> str:
-    return "labels that are floats" if labels.is_floating_point() else "labels that are class numbers (int64)"
+    return (
+        "labels that are floats"
+        if labels.is_floating_point()
+        else "labels that are class numbers (int64)"
+    )
 
 
 def _with_one_name_each(module: nn.Module) -> nn.Module:
@@ -146,10 +158,14 @@ def _check_shared(module: nn.Module) -> None:
     for name, parameter in module.named_parameters(remove_duplicate=False):
         other = first.setdefault(id(parameter), name)
         if other != name:
-            raise ConfigError(f"{other} and {name} are one shared weight; give each layer a weight of its own")
+            raise ConfigError(
+                f"{other} and {name} are one shared weight; give each layer a weight of its own"
+            )
 
 
-def _arguments(path: str, function: Callable[..., Any], architecture: Architecture) -> dict[str, Any]:
+def _arguments(
+    path: str, function: Callable[..., Any], architecture: Architecture
+) -> dict[str, Any]:
     offered: dict[str, Any] = {
         "input_shape": architecture.input_shape,
         "outputs": architecture.outputs,
@@ -166,13 +182,17 @@ def _arguments(path: str, function: Callable[..., Any], architecture: Architectu
             parameter.POSITIONAL_OR_KEYWORD,
             parameter.KEYWORD_ONLY,
         )
-        if parameter.kind is parameter.POSITIONAL_ONLY or (required and parameter.name not in offered):
+        if parameter.kind is parameter.POSITIONAL_ONLY or (
+            required and parameter.name not in offered
+        ):
             raise ConfigError(
                 f"model.factory={path}: argument {parameter.name} is not given; the function may take input_shape, "
                 "outputs and the keys of model.options"
             )
     if not open_ended and (strangers := sorted(set(architecture.options) - names)):
-        raise ConfigError(f"model.options.{strangers[0]}: {path} has no such argument; remove it or check the spelling")
+        raise ConfigError(
+            f"model.options.{strangers[0]}: {path} has no such argument; remove it or check the spelling"
+        )
     return {name: value for name, value in offered.items() if open_ended or name in names}
 
 
@@ -181,7 +201,9 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
     module.eval()
     try:
         with torch.no_grad():
-            found = {count: module(torch.zeros(count, *architecture.input_shape)) for count in (2, 1)}
+            found = {
+                count: module(torch.zeros(count, *architecture.input_shape)) for count in (2, 1)
+            }
     except Exception as error:
         raise ConfigError(
             f"model.factory={path}: fails on records of shape {architecture.input_shape} with "

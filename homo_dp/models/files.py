@@ -64,10 +64,14 @@ class SavedModel:
                 "the file is damaged"
             )
         if tuple(classes or ()) != self.card.classes:
-            raise ModelFileError(f"{self.path}: its label and its weights have different classes; the file is damaged")
+            raise ModelFileError(
+                f"{self.path}: its label and its weights have different classes; the file is damaged"
+            )
 
 
-def save_model(path: str | Path, weights: Mapping[str, Tensor], card: ModelCard, name: str = "modelFileName") -> None:
+def save_model(
+    path: str | Path, weights: Mapping[str, Tensor], card: ModelCard, name: str = "modelFileName"
+) -> None:
     """Write weights and card to one file, whole or not at all; ``name`` is how an error calls the path."""
     from safetensors.torch import save
 
@@ -78,7 +82,9 @@ def save_model(path: str | Path, weights: Mapping[str, Tensor], card: ModelCard,
                 f"{name}={path}: weight {key} is not finite; lower train.learning_rate and train again"
             )
     values = {key: getattr(card, key) for key in _JSON_KEYS}
-    metadata = {key: json.dumps(value, sort_keys=True, allow_nan=False) for key, value in values.items()}
+    metadata = {
+        key: json.dumps(value, sort_keys=True, allow_nan=False) for key, value in values.items()
+    }
     metadata |= {
         "format": FORMAT,
         "version": str(VERSION),
@@ -99,7 +105,11 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
     architecture = card.architecture
     if architecture.factory is not None and trust_factory not in (True, architecture.factory):
         named = f"model.factory={architecture.factory}"  # training runs no other factory than its config names
-        way = "--trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)" if trust_factory is False else named
+        way = (
+            "--trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)"
+            if trust_factory is False
+            else named
+        )
         raise ModelFileError(
             f"{path}: this model needs the code of its factory {architecture.factory}; if you trust it, give {way}"
         )
@@ -110,7 +120,9 @@ def load_model(path: str | Path, trust_factory: bool | str | None = False) -> Sa
     except ConfigError as error:
         raise ModelFileError(f"{path}: cannot be rebuilt: {error}") from error
     except (ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise ModelFileError(f"{path}: cannot be rebuilt from its description; it may be damaged") from error
+        raise ModelFileError(
+            f"{path}: cannot be rebuilt from its description; it may be damaged"
+        ) from error
     _check_tensors(path, module, tensors)
     module.load_state_dict(tensors, assign=True)
     module.eval()
@@ -131,7 +143,15 @@ def _read(path: str | Path) -> tuple[ModelCard, dict[str, Tensor]]:
             metadata = file.metadata() or {}
             card = _card(path, metadata)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, KeyError, OverflowError) as error:
+    except (
+        SafetensorError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+    ) as error:
         if isinstance(error, ModelFileError):
             raise
         raise ModelFileError(
@@ -150,14 +170,18 @@ def _check_header(path: str | Path) -> None:
             size = os.fstat(file.fileno()).st_size
             start = file.read(9)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path}: no such model file; train first or correct the path") from error
+        raise ModelFileError(
+            f"{path}: no such model file; train first or correct the path"
+        ) from error
     except (OSError, ValueError) as error:
         raise ModelFileError(
             f"{path}: cannot be read ({error_text(error)}); check the path and its permissions"
         ) from error
     header = int.from_bytes(start[:8], "little")
     if len(start) < 9 or start[8:] != b"{" or header > min(size - 8, LARGEST_HEADER):
-        raise ModelFileError(f"{path}: is damaged or not a model file (bad header); copy or train it again")
+        raise ModelFileError(
+            f"{path}: is damaged or not a model file (bad header); copy or train it again"
+        )
 
 
 def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
@@ -167,10 +191,14 @@ def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
         )
     if metadata.get("version") != str(VERSION):
         shown = str(metadata.get("version"))[:20]
-        raise ModelFileError(f"{path}: model format version={shown}, this program reads {VERSION}; upgrade homo_dp")
+        raise ModelFileError(
+            f"{path}: model format version={shown}, this program reads {VERSION}; upgrade homo_dp"
+        )
     absent = [key for key in ("architecture", *_JSON_KEYS) if key not in metadata]
     if absent:
-        raise ModelFileError(f"{path}: its metadata have no {absent[0]}; the file is damaged, copy or train it again")
+        raise ModelFileError(
+            f"{path}: its metadata have no {absent[0]}; the file is damaged, copy or train it again"
+        )
     try:
         architecture = Architecture.from_json(metadata["architecture"])
         values = {key: strict_json(metadata[key], unique=False) for key in _JSON_KEYS}
@@ -196,24 +224,36 @@ def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
 def _check_card(path: str | Path, card: ModelCard) -> None:
     scalars = all(isinstance(name, str | int | float) for name in card.classes)
     wrong = [
-        ("classes", not scalars or len(card.classes) == 1 or len(set(map(str, card.classes))) != len(card.classes)),
+        (
+            "classes",
+            not scalars
+            or len(card.classes) == 1
+            or len(set(map(str, card.classes))) != len(card.classes),
+        ),
         ("label", not isinstance(card.label, str | None)),
         ("encoding", not isinstance(card.encoding, dict)),
         ("privacy", not isinstance(card.privacy, dict)),
         ("threshold", not 0.0 <= card.threshold <= 1.0),
-        ("target_bounds", card.target_bounds is not None and not all(map(math.isfinite, card.target_bounds))),
+        (
+            "target_bounds",
+            card.target_bounds is not None and not all(map(math.isfinite, card.target_bounds)),
+        ),
         ("outputs", card.outputs != card.architecture.outputs),
     ]
     for key, bad in wrong:
         if bad:
-            raise ModelFileError(f"{path}: its metadata are damaged ({key}); copy or train it again")
+            raise ModelFileError(
+                f"{path}: its metadata are damaged ({key}); copy or train it again"
+            )
 
 
 def _check_tensors(path: str | Path, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     expected = module.state_dict()
     if set(expected) != set(tensors):
         odd = sorted(set(expected) ^ set(tensors))[0][:80]
-        raise ModelFileError(f"{path}: its weights do not fit its architecture ({odd!r}); the file is damaged")
+        raise ModelFileError(
+            f"{path}: its weights do not fit its architecture ({odd!r}); the file is damaged"
+        )
     for name, value in tensors.items():
         if value.shape != expected[name].shape or value.dtype != expected[name].dtype:
             raise ModelFileError(
@@ -221,4 +261,6 @@ def _check_tensors(path: str | Path, module: nn.Module, tensors: Mapping[str, Te
                 f"for {tuple(expected[name].shape)} and {expected[name].dtype}; the file is damaged"
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise ModelFileError(f"{path}: weight {name} holds NaN or infinity; the file is damaged")
+            raise ModelFileError(
+                f"{path}: weight {name} holds NaN or infinity; the file is damaged"
+            )

@@ -49,7 +49,9 @@ class FixedFeatures(nn.Module):
     def _at_once(self) -> int:
         """How many images a piece has: as many as leave each the same bits at every place."""
         if self._size is None:
-            made_up = torch.rand(1, *self.input_shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+            made_up = (
+                torch.rand(1, *self.input_shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+            )
             rows = self.rows_of(made_up.repeat(_PIECE, 1, 1, 1))
             self._size = _PIECE if torch.equal(rows, rows[:1].expand_as(rows)) else 1
         return self._size
@@ -61,7 +63,11 @@ class FixedFeatures(nn.Module):
 
 def _filled(piece: Tensor, size: int) -> Tensor:
     lacking = size - len(piece)
-    return torch.cat([piece, piece[:1].expand(lacking, *piece.shape[1:])]) if lacking else piece.contiguous()
+    return (
+        torch.cat([piece, piece[:1].expand(lacking, *piece.shape[1:])])
+        if lacking
+        else piece.contiguous()
+    )
 
 
 def on_features(
@@ -84,7 +90,9 @@ def trained_part(module: nn.Module) -> nn.Module:
     """A model without its fixed front end, with the same weights under the same names."""
     if front_end(module) is None:
         return module
-    return nn.Sequential(OrderedDict((name, part) for name, part in module.named_children() if name != "features"))
+    return nn.Sequential(
+        OrderedDict((name, part) for name, part in module.named_children() if name != "features")
+    )
 
 
 def unit(rows: Tensor, least: float) -> Tensor:

@@ -21,7 +21,9 @@ Ints = NDArray[np.int64]
 ROC_POINTS = 1000
 
 
-def evaluate(task: Task, outputs: Tensor, labels: Tensor, prefix: str = "", threshold: float = 0.5) -> Metrics:
+def evaluate(
+    task: Task, outputs: Tensor, labels: Tensor, prefix: str = "", threshold: float = 0.5
+) -> Metrics:
     """All indicators of a task from a module's raw outputs and the labels of the same rows, as a flat dict.
 
     >>> from homo_dp.models.task import task_for
@@ -103,14 +105,18 @@ def multiclass_metrics(labels: Ints, probabilities: Floats, classes: Sequence[An
     """
     count = len(classes)
     predicted = probabilities.argmax(axis=1) if len(labels) else np.zeros(0, dtype=np.int64)
-    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
+    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(
+        count, count
+    )
     hits, truth, guessed = np.diag(confusion), confusion.sum(axis=1), confusion.sum(axis=0)
     precision = [_ratio(int(hit), int(total)) for hit, total in zip(hits, guessed, strict=True)]
     recall = [_ratio(int(hit), int(total)) for hit, total in zip(hits, truth, strict=True)]
     f1 = [_f1(one, other) for one, other in zip(precision, recall, strict=True)]
     # As in scikit-learn, a class that is neither present nor predicted is left out of the mean.
     present = (truth + guessed > 0).astype(np.float64)
-    areas = [auc((labels == index).astype(np.int64), probabilities[:, index]) for index in range(count)]
+    areas = [
+        auc((labels == index).astype(np.int64), probabilities[:, index]) for index in range(count)
+    ]
     defined = [area for area in areas if area is not None]
     rows = truth.astype(np.float64)
     return {

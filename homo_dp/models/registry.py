@@ -20,7 +20,10 @@ from homo_dp.models.second_order_scattering import SecondOrderScattering
 from homo_dp.models.task import Loss, Task, task_for
 
 BYTES_PER_WEIGHT = 4
-FRONT_ENDS: dict[str, type[FixedFeatures]] = {"scattering": Scattering, "scattering2": SecondOrderScattering}
+FRONT_ENDS: dict[str, type[FixedFeatures]] = {
+    "scattering": Scattering,
+    "scattering2": SecondOrderScattering,
+}
 COPIES = 3  # the least that any run holds: the global weights, a party's model, and its gradient or update
 
 
@@ -52,10 +55,22 @@ def build_model(
     ('binary', 1, 31)
     """
     task = task_for(classes)
-    if settings.factory is None and settings.name == "linear_regression" and task.kind != "regression":
-        raise ConfigError("model.name=linear_regression: predicts a number; for classes use logistic_regression")
-    if settings.factory is None and settings.name == "logistic_regression" and task.kind == "regression":
-        raise ConfigError("model.name=logistic_regression: predicts classes; for numbers use linear_regression")
+    if (
+        settings.factory is None
+        and settings.name == "linear_regression"
+        and task.kind != "regression"
+    ):
+        raise ConfigError(
+            "model.name=linear_regression: predicts a number; for classes use logistic_regression"
+        )
+    if (
+        settings.factory is None
+        and settings.name == "logistic_regression"
+        and task.kind == "regression"
+    ):
+        raise ConfigError(
+            "model.name=logistic_regression: predicts classes; for numbers use linear_regression"
+        )
     architecture = architecture_of(settings, input_shape, task.outputs)
     check_memory(settings, input_shape, classes)
     module, loss = build_module(architecture, seed, public_tensors)
@@ -65,7 +80,9 @@ def build_model(
     return BuiltModel(module, task, architecture)
 
 
-def check_memory(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> None:
+def check_memory(
+    settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None
+) -> None:
     """Refuse a model that does not fit, with the memory that it would need, before any of it is taken."""
     weights = size_of(settings, input_shape, classes)
     problem = too_large(COPIES * BYTES_PER_WEIGHT * weights)
@@ -79,7 +96,9 @@ def check_memory(settings: ModelSettings, input_shape: Sequence[int], classes: S
         )
 
 
-def size_of(settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None) -> int:
+def size_of(
+    settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None
+) -> int:
     """How many parameters the model would have, without taking memory for them; 0 for a factory's model.
 
     >>> from homo_dp.config.model import ModelConfig
@@ -89,7 +108,9 @@ def size_of(settings: ModelSettings, input_shape: Sequence[int], classes: Sequen
     if settings.factory is not None:
         return 0
     with torch.device("meta"):
-        module, _ = build_module(architecture_of(settings, input_shape, task_for(classes).outputs), seed=None)
+        module, _ = build_module(
+            architecture_of(settings, input_shape, task_for(classes).outputs), seed=None
+        )
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -112,6 +133,8 @@ def build_module(
         return on_features(front, outputs, generator, bias=bias), None
     layers = architecture.layers
     if architecture.name == "mlp":
-        return mlp(inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten), None
+        return mlp(
+            inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten
+        ), None
     shape, channels = architecture.input_shape, architecture.channels
     return cnn(shape, channels, layers, outputs, generator, between=between, bias=bias), None

@@ -43,7 +43,9 @@ class Scattering(FixedFeatures):
         coarse = F.avg_pool2d(_edges(F.avg_pool2d(images, 2), filters), square // 2)
         means, places = F.avg_pool2d(images, square), fine.shape[2:]
         edges = torch.cat([fine, coarse[:, :, : places[0], : places[1]]], dim=1)
-        return torch.cat([unit(means.flatten(1), _LEAST), unit(edges.sqrt().flatten(1), _LEAST)], dim=1)
+        return torch.cat(
+            [unit(means.flatten(1), _LEAST), unit(edges.sqrt().flatten(1), _LEAST)], dim=1
+        )
 
 
 def square_of(input_shape: Sequence[int]) -> int:
@@ -81,7 +83,10 @@ def wavelets() -> Tensor:
         along = x * math.cos(angle) + y * math.sin(angle)
         across = y * math.cos(angle) - x * math.sin(angle)
         window = torch.exp(-(along**2 + 0.25 * across**2) / (2 * 1.1**2))
-        real, imaginary = window * torch.cos(0.75 * math.pi * along), window * torch.sin(0.75 * math.pi * along)
+        real, imaginary = (
+            window * torch.cos(0.75 * math.pi * along),
+            window * torch.sin(0.75 * math.pi * along),
+        )
         real = real - window * (real.sum() / window.sum())  # a flat image has no edges
         norm = math.sqrt(float((real**2 + imaginary**2).sum()))
         parts += [real / norm, imaginary / norm]

@@ -77,7 +77,10 @@ def area_under_curve(task: Task, outputs: Tensor, labels: Tensor) -> float | Non
     truth, scores = labels.long().cpu().numpy(), task.probabilities(outputs.double()).cpu().numpy()
     if task.kind == "binary":
         return auc(truth, scores)
-    found = [auc((truth == index).astype("int64"), scores[:, index]) for index in range(len(task.classes))]
+    found = [
+        auc((truth == index).astype("int64"), scores[:, index])
+        for index in range(len(task.classes))
+    ]
     areas = [area for area in found if area is not None]
     return sum(areas) / len(areas) if areas else None
 

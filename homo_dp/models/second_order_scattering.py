@@ -25,7 +25,12 @@ from homo_dp.models.scattering import ANGLES, edge_sizes, wavelets
 MOST_FEATURES = 800
 _USUAL_SIDE = 32  # pixels: larger images are made smaller first
 _PLACE = 4  # pixels a side of a place
-_KINDS = (1, ANGLES, ANGLES, ANGLES**2)  # maps of a colour: means, fine edges, coarse edges, edges of fine edges
+_KINDS = (
+    1,
+    ANGLES,
+    ANGLES,
+    ANGLES**2,
+)  # maps of a colour: means, fine edges, coarse edges, edges of fine edges
 _WEIGHTS = (0.7, 1.0, 1.0, 1.0)  # their norms, before all are brought to one
 _FAINT = 1e-4  # edges that are taken for none; pixels are in [-1, 1]
 _LEAST = 0.05  # norm of maps of one kind: below it they are rounding, and are not brought to 1
@@ -50,11 +55,18 @@ class SecondOrderScattering(FixedFeatures):
         filters = wavelets().to(images.device)
         images = F.avg_pool2d(images, _shrinking(self.input_shape))
         fine = _edges(images, filters)
-        coarse, second = _edges(F.avg_pool2d(images, 2), filters), _edges(F.avg_pool2d(fine, 2), filters)
+        coarse, second = (
+            _edges(F.avg_pool2d(images, 2), filters),
+            _edges(F.avg_pool2d(fine, 2), filters),
+        )
         kinds = [F.avg_pool2d(images, _PLACE), F.avg_pool2d(fine, _PLACE), *_halved(coarse, second)]
-        maps = torch.cat([_scaled(kind, self.input_shape[0], at) for at, kind in enumerate(kinds)], dim=2)
+        maps = torch.cat(
+            [_scaled(kind, self.input_shape[0], at) for at, kind in enumerate(kinds)], dim=2
+        )
         directions, places, kept = (part.to(images.device) for part in _series(self.input_shape))
-        filled = F.pad(maps, (0, places.shape[0] - maps.shape[3], 0, directions.shape[0] - maps.shape[2]))
+        filled = F.pad(
+            maps, (0, places.shape[0] - maps.shape[3], 0, directions.shape[0] - maps.shape[2])
+        )
         series = torch.matmul(directions, torch.matmul(filled, places.t()))
         return unit(series.flatten(1)[:, kept], _SHORTEST) * math.sqrt(self.row_square)
 
@@ -115,9 +127,19 @@ def _series(input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     kinds = (one, fourier, fourier, torch.kron(fourier, fourier) @ turned)
     directions: Tensor = torch.block_diag(*kinds)  # type: ignore[no-untyped-call]
     smooth = (1 + own**2) ** -2.0
-    maps = torch.cat([torch.tensor([0.7], dtype=torch.float64), smooth, smooth, 0.65 * torch.kron(smooth, smooth)])
+    maps = torch.cat(
+        [
+            torch.tensor([0.7], dtype=torch.float64),
+            smooth,
+            smooth,
+            0.65 * torch.kron(smooth, smooth),
+        ]
+    )
     places = torch.kron(_cosines(height), _cosines(width))
-    down, across = torch.arange(height, dtype=torch.float64), torch.arange(width, dtype=torch.float64)
+    down, across = (
+        torch.arange(height, dtype=torch.float64),
+        torch.arange(width, dtype=torch.float64),
+    )
     spread = (1 + down[:, None] ** 2 + across[None, :] ** 2).flatten() ** -1.25
     importance = (maps[:, None] * spread[None, :]).flatten().repeat(input_shape[0])
     order = torch.argsort(importance.round(decimals=9), descending=True, stable=True)
@@ -147,5 +169,8 @@ def _fourier(size: int) -> tuple[Tensor, Tensor]:
 
 def _cosines(size: int) -> Tensor:
     """Cosine series (DCT-II) of a line, a row each."""
-    at, frequency = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(size, dtype=torch.float64)
+    at, frequency = (
+        torch.arange(size, dtype=torch.float64) + 0.5,
+        torch.arange(size, dtype=torch.float64),
+    )
     return F.normalize(torch.cos(math.pi * frequency[:, None] * at[None, :] / size), dim=1)

@@ -97,13 +97,17 @@ def _held_back(outputs: Tensor) -> Tensor:
 
 
 def task_for(
-    classes: Sequence[Any] | None, loss: Loss | None = None, target_bounds: tuple[float, float] | None = None
+    classes: Sequence[Any] | None,
+    loss: Loss | None = None,
+    target_bounds: tuple[float, float] | None = None,
 ) -> Task:
     """The task that fits the declared classes: none means regression."""
     if not classes:
         return Task("regression", (), loss or squared_error, target_bounds)
     if len(classes) < 2:
-        raise ConfigError(f"data.classes={list(classes)}: a classifier needs at least 2 classes; declare all of them")
+        raise ConfigError(
+            f"data.classes={list(classes)}: a classifier needs at least 2 classes; declare all of them"
+        )
     if len(set(map(str, classes))) != len(classes):
         raise ConfigError(f"data.classes={list(classes)}: every class must be named once")
     kind: Kind = "binary" if len(classes) == 2 else "multiclass"

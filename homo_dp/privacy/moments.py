@@ -81,4 +81,6 @@ def second_moment(values: Tensor, width: int) -> Tensor:
 def _upper(width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Positions of the upper triangle, and the factor of each: 1 on the diagonal, sqrt(2) off it."""
     upper = torch.triu_indices(width, width)
-    return upper, like.new_full((upper.shape[1],), math.sqrt(2.0)).masked_fill_(upper[0] == upper[1], 1.0)
+    return upper, like.new_full((upper.shape[1],), math.sqrt(2.0)).masked_fill_(
+        upper[0] == upper[1], 1.0
+    )

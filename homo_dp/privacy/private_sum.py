@@ -72,16 +72,22 @@ class PrivateSum:
     dimension: int
     clip_norm: float
     noise_multiplier: float
-    rows: int  # of all parties together, declared or public; the proof that nothing wraps rests on it
+    rows: (
+        int  # of all parties together, declared or public; the proof that nothing wraps rests on it
+    )
     sample_rate: float = 1.0
     share: NoiseShare | None = None
 
     def __post_init__(self) -> None:
         check_clip_norm(self.clip_norm)
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise PrivacyError(f"noise_multiplier={self.noise_multiplier}: must be above 0; a sum needs noise")
+            raise PrivacyError(
+                f"noise_multiplier={self.noise_multiplier}: must be above 0; a sum needs noise"
+            )
         if self.dimension < 1 or self.rows < 0:
-            raise PrivacyError(f"dimension={self.dimension} rows={self.rows}: give at least one number, rows from 0")
+            raise PrivacyError(
+                f"dimension={self.dimension} rows={self.rows}: give at least one number, rows from 0"
+            )
         self.sampler(0)  # refuses a bad rate
         _ = self.bits  # refuses sums that could wrap
 
@@ -121,7 +127,9 @@ class PrivateSum:
     def sampler(self, population: int, declared: int | None = None) -> PoissonSampler:
         """Draws a party's rows; ``declared`` is the public figure for how many there are."""
         return PoissonSampler(
-            population, self.sample_rate, declared=max(1, population if declared is None else declared)
+            population,
+            self.sample_rate,
+            declared=max(1, population if declared is None else declared),
         )
 
     def event(self, releases: int = 1) -> DpEvent:
@@ -141,7 +149,9 @@ class PrivateSum:
     def of_chunks(self, contributions: Iterable[Tensor], noise: NoiseSource) -> Tensor:
         """The same over all rows, of which some come at a time; a sum that samples takes ``of_rows``."""
         if self.sample_rate != 1:
-            raise PrivacyError(f"sample_rate={self.sample_rate}: rows that come in pieces are not sampled")
+            raise PrivacyError(
+                f"sample_rate={self.sample_rate}: rows that come in pieces are not sampled"
+            )
         total = torch.zeros(self.dimension, dtype=torch.float64)
         for chunk in contributions:
             total += clip_rows(chunk.detach().double().cpu(), self.clip_norm).sum(0)
@@ -153,7 +163,9 @@ class PrivateSum:
         Alone: float64 values that may be seen. Shared: int64 steps of the grid, to be seen only in a sum over parties.
         """
         if total.shape != (self.dimension,) or total.dtype is not torch.float64:
-            raise PrivacyError(f"{tuple(total.shape)} of {total.dtype}: the sum is {self.dimension} of torch.float64")
+            raise PrivacyError(
+                f"{tuple(total.shape)} of {total.dtype}: the sum is {self.dimension} of torch.float64"
+            )
         values = summed_with_noise(total, self.party_sigma, noise)
         return self.grid.round_(values) if self.share is None else self.grid.share(values, noise)
 

@@ -72,18 +72,27 @@ from homo_dp.tracking.mlflow.tracker import open_tracker
 
 _SMALL_MODEL = 64 << 20  # bytes that a message may have however small the model is
 _NUMBER_BYTES = 9  # of a sum in a message, with what is around it
-SEEN_BY = {"directory": "can list the folder", "flower": "runs the SuperLink"}  # who is in which cohort
+SEEN_BY = {
+    "directory": "can list the folder",
+    "flower": "runs the SuperLink",
+}  # who is in which cohort
 COHORT_NOTE = (
     "transport.kind={kind}: whoever {who} sees who is in which cohort; epsilon holds for readers of the model who "
     "cannot (docs/threat_model.md)"
 )
-WHO = ("replied", "missing", "refused")  # of a round: in no output where cohorts are drawn in secret
+WHO = (
+    "replied",
+    "missing",
+    "refused",
+)  # of a round: in no output where cohorts are drawn in secret
 
 
 class AggregatorProcess:
     """Builds the parts, runs the session, writes model and indicators; metrics only on a table declared public."""
 
-    def __init__(self, config: Config, screen: Screen, open_end: OpenTransport = open_transport) -> None:
+    def __init__(
+        self, config: Config, screen: Screen, open_end: OpenTransport = open_transport
+    ) -> None:
         config = self.config = with_model(config)
         self.screen = screen
         self._open_transport = open_end
@@ -101,11 +110,15 @@ class AggregatorProcess:
         config = self.config
         self.encoding: Encoding = public_encoding(config)
         self.test = public_table(config, self.encoding)
-        self.model: BuiltModel = trained_model(config, self.encoding.input_shape, self.encoding.classes)
+        self.model: BuiltModel = trained_model(
+            config, self.encoding.input_shape, self.encoding.classes
+        )
         if self.test is not None:
             self.test = with_features(self.model.module, self.test)
         private = config.private and mechanism_class(chosen_mechanism(config)).private
-        self.earlier = earlier_model(config, self.model.architecture, self.encoding.to_json(), private=private)
+        self.earlier = earlier_model(
+            config, self.model.architecture, self.encoding.to_json(), private=private
+        )
         # Bounds the memory that a party can make this process take: an update is as large as the model.
         needed = max(_SMALL_MODEL, 4 * payload_bytes(self.model.module.state_dict()))
         self.sealer.limits = replace(self._allowed, bytes=min(self._allowed.bytes, needed))
@@ -127,7 +140,12 @@ class AggregatorProcess:
         try:
             heads = LedgerHeads(Path(config.federation.state_dir) / "heads.json")
             members = Members(
-                self.run_id, list(self.sealer.allowed), transport, heads, self.screen.line, self._most_rows
+                self.run_id,
+                list(self.sealer.allowed),
+                transport,
+                heads,
+                self.screen.line,
+                self._most_rows,
             )
             rules = self._rules()
             if plan is None:
@@ -148,22 +166,38 @@ class AggregatorProcess:
                         **self._numbers(aggregator, plans, found),
                     }
                     replies = None if aggregator.mechanism.hides_cohort else len(found.replied)
-                    progress.advance(loss=row["test_loss"], accuracy=row["test_acc"], replies=replies)
-                    numbers = {name: float(value) for name, value in numbers_of(row).items() if name != "round"}
-                    numbers |= {f"{n}/{party}": v for party, own in found.by_party.items() for n, v in own.items()}
+                    progress.advance(
+                        loss=row["test_loss"], accuracy=row["test_acc"], replies=replies
+                    )
+                    numbers = {
+                        name: float(value)
+                        for name, value in numbers_of(row).items()
+                        if name != "round"
+                    }
+                    numbers |= {
+                        f"{n}/{party}": v
+                        for party, own in found.by_party.items()
+                        for n, v in own.items()
+                    }
                     self.tracker.log_round(found.round, numbers, {})
                     return row
 
-                session = AggregatorSession(aggregator, plan, members, rules, state, report, best_round_of(config))
+                session = AggregatorSession(
+                    aggregator, plan, members, rules, state, report, best_round_of(config)
+                )
                 mechanism = aggregator.mechanism
                 private = config.private and mechanism.private
-                start_tracker(self.tracker, config, "aggregator", folder, mechanism, private=private)
+                start_tracker(
+                    self.tracker, config, "aggregator", folder, mechanism, private=private
+                )
                 if saved is None:
                     session.begin()
                 else:
                     session.resume(saved)
                     done = aggregator.round
-                    self.screen.line(f"run {self.run_id}: continues after round {done} of {aggregator.settings.rounds}")
+                    self.screen.line(
+                        f"run {self.run_id}: continues after round {done} of {aggregator.settings.rounds}"
+                    )
                     progress.advance(done)
                 session.run()
             self._write(aggregator, session, plan)
@@ -172,7 +206,9 @@ class AggregatorProcess:
             self.tracker.finish("KILLED", {}, {})
             done = session.aggregator.round if session else 0
             text = str(interrupt) or "Ctrl-C"
-            raise Interrupted(f"{text}, in round {done} of {config.train.rounds}; {GO_ON}") from None
+            raise Interrupted(
+                f"{text}, in round {done} of {config.train.rounds}; {GO_ON}"
+            ) from None
         except SystemExit:  # `flwr stop`: Flower ends its ServerApp so, wherever it is
             self.tracker.finish("KILLED", {}, {})
             raise
@@ -192,7 +228,9 @@ class AggregatorProcess:
 
     def _plan(self, joined: Mapping[str, int | None]) -> PlanJson:
         declared = self.config.data.rows
-        rows = {name: declared.get(name) if count is None else count for name, count in joined.items()}
+        rows = {
+            name: declared.get(name) if count is None else count for name, count in joined.items()
+        }
         self._settle(rows)
         return make_plan(self.config, rows, self.encoding.to_json())
 
@@ -234,9 +272,13 @@ class AggregatorProcess:
         if mechanism.private and mechanism.ledger_keeper == "aggregator":
             self.ledger = Ledger(self.config.privacy.ledger)
         sums = aggregator_sums(self.run_id, plan, self.sealer, mechanism, folder)
-        hidden = mechanism.private and not self.config.privacy.not_private  # only then parties hold weights to limits
+        hidden = (
+            mechanism.private and not self.config.privacy.not_private
+        )  # only then parties hold weights to limits
         limits = number_limits(self.config.party.caps, self.config) if hidden else None
-        return build_aggregator(self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits)
+        return build_aggregator(
+            self.config, self.run_id, self._first_weights(), mechanism, self.ledger, sums, limits
+        )
 
     def _check_sums(self, mechanism: Mechanism) -> None:
         """Refuse to ask for answers that this process would not read, before a party pays for one."""
@@ -255,11 +297,15 @@ class AggregatorProcess:
 
     def _measured(self, number: int, weights: Weights) -> dict[str, float | None]:
         load_into(self.model.module, weights)
-        tables = [self.test] if self.test is not None and self.config.train.evaluates(number) else []
+        tables = (
+            [self.test] if self.test is not None and self.config.train.evaluates(number) else []
+        )
         return round_metrics(self.model.module, self.model.task, tables)
 
     @staticmethod
-    def _numbers(aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport) -> dict[str, float]:
+    def _numbers(
+        aggregator: Aggregator, plans: Mapping[str, PartyPlan], found: RoundReport
+    ) -> dict[str, float]:
         """What the round cost: epsilon by the plan, the noise that was added here, and what travelled."""
         numbers = promised_numbers(plans, found.round) if plans else {}
         if aggregator.applied_sigma is not None:
@@ -291,7 +337,9 @@ class AggregatorProcess:
         write_indicators(files["indicators"], indicators)
         crash_point("aggregator.written")
         last = numbers_of(indicators)
-        tracked = self.tracker.finish("FINISHED", files, {"statement": statement["statement"]}, last)
+        tracked = self.tracker.finish(
+            "FINISHED", files, {"statement": statement["statement"]}, last
+        )
         self._show(session, statement, files, tracked)
 
     def _indicators(
@@ -338,7 +386,11 @@ class AggregatorProcess:
         )
 
     def _show(
-        self, session: AggregatorSession, statement: Mapping[str, Any], files: Mapping[str, Path], tracked: str | None
+        self,
+        session: AggregatorSession,
+        statement: Mapping[str, Any],
+        files: Mapping[str, Path],
+        tracked: str | None,
     ) -> None:
         if not session.aggregator.mechanism.hides_cohort:
             missed = dict.fromkeys(session.members.parties, 0)

@@ -20,7 +20,9 @@ from homo_dp.core.files import write_whole
 from homo_dp.federation.sessions.plan_schema import PlanJson, PlanRefused
 
 ASKED: Final = "asked.json"
-ROWS_TOLD: Final = "rows told to the aggregator"  # the declared count among what is given away, or "no"
+ROWS_TOLD: Final = (
+    "rows told to the aggregator"  # the declared count among what is given away, or "no"
+)
 _WORDS: Final = {"approve": "approved.json", "refuse": "refused.json"}
 _LOOK: Final = 0.5  # seconds between looks for the operator's word
 
@@ -28,7 +30,11 @@ _LOOK: Final = 0.5  # seconds between looks for the operator's word
 def check_rules(own: Config, agreed: Config) -> None:
     """Refuse a plan whose mechanism the party's rules do not name."""
     rules = own.party.serve
-    if rules is not None and rules.mechanisms is not None and agreed.privacy.mechanism not in rules.mechanisms:
+    if (
+        rules is not None
+        and rules.mechanisms is not None
+        and agreed.privacy.mechanism not in rules.mechanisms
+    ):
         raise PlanRefused(
             "mechanism",
             f"party.serve.mechanisms: the plan's privacy.mechanism={agreed.privacy.mechanism} is none of "
@@ -44,13 +50,19 @@ def must_ask(own: Config) -> bool:
     return rules.approve == "ask" or own.party.caps.epsilon is None
 
 
-def wait_for_word(folder: Path, plan: PlanJson, values: Mapping[str, Any], run: str, screen: Screen) -> None:
+def wait_for_word(
+    folder: Path, plan: PlanJson, values: Mapping[str, Any], run: str, screen: Screen
+) -> None:
     """Wait until the operator approves this plan; PlanRefused if it is refused. Nobody is told anything meanwhile."""
     digest = plan_digest(plan)
     if _word(folder, digest) is None:
         asked = {"run": run, "plan": digest, "since": time.time(), "given_away": dict(values)}
-        write_whole(folder / ASKED, json.dumps(asked, default=str).encode(), "question to the operator")
-        screen.line(f"run {run}: its plan waits for `homo-dp party approve {run}` (or `refuse {run}`)")
+        write_whole(
+            folder / ASKED, json.dumps(asked, default=str).encode(), "question to the operator"
+        )
+        screen.line(
+            f"run {run}: its plan waits for `homo-dp party approve {run}` (or `refuse {run}`)"
+        )
     while (word := _word(folder, digest)) is None:
         time.sleep(_LOOK)
     (folder / ASKED).unlink(missing_ok=True)
@@ -75,7 +87,11 @@ def answer(folder: Path, run: str, word: str, screen: Screen) -> None:
 def read_question(folder: Path) -> dict[str, Any] | None:
     """What waits for the operator in a run's folder; None if nothing does."""
     found = _read(folder / ASKED)
-    return found if found is not None and isinstance(found.get("given_away"), dict) and "plan" in found else None
+    return (
+        found
+        if found is not None and isinstance(found.get("given_away"), dict) and "plan" in found
+        else None
+    )
 
 
 def plan_digest(plan: PlanJson) -> str:

@@ -24,10 +24,31 @@ from homo_dp.privacy.private_sum import NoiseShare
 from homo_dp.runs.auto_rules import Choice, PublicFacts, choose, takes_curves
 
 # Who sets one of these chooses for himself, unless train.auto says otherwise.
-TRAIN_KNOBS = ("learning_rate", "rounds", "batch_size", "sample_rate", "local_steps", "local_epochs", "optimizer")
-OTHER_KNOBS = ("momentum", "schedule", "server_optimizer", "averaging", "weighting", "weight_decay", "proximal_mu")
+TRAIN_KNOBS = (
+    "learning_rate",
+    "rounds",
+    "batch_size",
+    "sample_rate",
+    "local_steps",
+    "local_epochs",
+    "optimizer",
+)
+OTHER_KNOBS = (
+    "momentum",
+    "schedule",
+    "server_optimizer",
+    "averaging",
+    "weighting",
+    "weight_decay",
+    "proximal_mu",
+)
 NUMBERS_OF_SGD = ("learning_rate", "batch_size", "sample_rate", "local_steps", "local_epochs")
-LOCAL_KNOBS = ("optimizer", "momentum", "grad_clip", "proximal_mu")  # of steps that parties take without privacy
+LOCAL_KNOBS = (
+    "optimizer",
+    "momentum",
+    "grad_clip",
+    "proximal_mu",
+)  # of steps that parties take without privacy
 
 
 OF_IMAGES = "scattering2"
@@ -73,9 +94,17 @@ def with_model(config: Config) -> Config:
     """
     found: dict[str, Any] = {}
     continued = config.train.init_from
-    if continued is not None and config.data.curves is None and read_card(continued).encoding.get("curves"):
+    if (
+        continued is not None
+        and config.data.curves is None
+        and read_card(continued).encoding.get("curves")
+    ):
         found["data.curves"] = True
-    if is_auto(config) and "name" not in config.model.model_fields_set and _fixed_features_suit(config):
+    if (
+        is_auto(config)
+        and "name" not in config.model.model_fields_set
+        and _fixed_features_suit(config)
+    ):
         found["model.name"] = OF_IMAGES
     if not found:
         return config
@@ -121,12 +150,18 @@ def settled(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) 
     if mechanism in (CHOSEN, "none") and solver != "sgd":
         encoding = _curved_by_rule(config, encoding, rows)
     choice = choose(public_facts(config, encoding, rows), mechanism, solver)
-    return Settled(_filled(config, mechanism, choice, encoding), _notes(config, mechanism, choice, encoding))
+    return Settled(
+        _filled(config, mechanism, choice, encoding), _notes(config, mechanism, choice, encoding)
+    )
 
 
 def _curved_by_rule(config: Config, encoding: Encoding, rows: Mapping[str, int | None]) -> Encoding:
     """The encoding with curves, where the rules take them and nobody named a model, a file to continue, or curves."""
-    said = "name" in config.model.model_fields_set or config.data.curves is not None or config.train.init_from
+    said = (
+        "name" in config.model.model_fields_set
+        or config.data.curves is not None
+        or config.train.init_from
+    )
     if said or not encoding.columns or encoding.shape is not None:
         return encoding
     found = replace(encoding, curves=True)
@@ -147,7 +182,9 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
     shared = config.privacy
     sharers = None
     if isinstance(shared, SharedNoiseKeys) and shared.secure_aggregation:
-        sharers = NoiseShare(len(rows), shared.tolerated_dropouts, shared.tolerated_colluders).sharers
+        sharers = NoiseShare(
+            len(rows), shared.tolerated_dropouts, shared.tolerated_colluders
+        ).sharers
     return PublicFacts(
         rows=sum(known) + least * (len(rows) - len(known)),
         parties=max(1, len(rows)),
@@ -161,7 +198,9 @@ def public_facts(config: Config, encoding: Encoding, rows: Mapping[str, int | No
         mu=_mu(config),
         bias=config.model.bias,
         fixed_features=fixed,
-        even_levels=sum(1 / len(column.levels) for column in encoding.columns if isinstance(column, Categorical)),
+        even_levels=sum(
+            1 / len(column.levels) for column in encoding.columns if isinstance(column, Categorical)
+        ),
         alike=task.kind == "multiclass" and _alike(encoding),
     )
 
@@ -198,13 +237,19 @@ def _spare(encoding: Encoding) -> int:
 
 def _alike(encoding: Encoding) -> bool:
     """Whether all columns are numbers within the same bounds."""
-    bounds = {(column.low, column.high) if isinstance(column, Numeric) else None for column in encoding.columns}
+    bounds = {
+        (column.low, column.high) if isinstance(column, Numeric) else None
+        for column in encoding.columns
+    }
     return len(bounds) <= 1 and None not in bounds
 
 
 def _sgd_numbers(config: Config) -> bool:
     train, privacy = config.train, config.privacy
-    return bool(train.model_fields_set & set(NUMBERS_OF_SGD)) or "max_grad_norm" in privacy.model_fields_set
+    return (
+        bool(train.model_fields_set & set(NUMBERS_OF_SGD))
+        or "max_grad_norm" in privacy.model_fields_set
+    )
 
 
 def _local_steps(config: Config, mechanism: str) -> bool:
@@ -237,8 +282,14 @@ def _filled(config: Config, mechanism: str, choice: Choice, encoding: Encoding) 
 
 def _notes(config: Config, mechanism: str, choice: Choice, encoding: Encoding) -> tuple[str, ...]:
     shown = {key.split(".", 1)[1]: value for key, value in choice.settings.items()}
-    text = ", ".join(f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config))
-    notes = [f"train.auto: {mechanism}, {text}", *_model_note(config), *(f"train.auto: {why}" for why in choice.why)]
+    text = ", ".join(
+        f"{key} {_short(value)}" for key, value in shown.items() if key not in _given(config)
+    )
+    notes = [
+        f"train.auto: {mechanism}, {text}",
+        *_model_note(config),
+        *(f"train.auto: {why}" for why in choice.why),
+    ]
     if encoding.curves and config.data.curves is None:
         count = len(encoding.curved)
         notes.append(
@@ -252,10 +303,14 @@ def _model_note(config: Config) -> tuple[str, ...]:
     """Which model images get, or would get."""
     name = config.model.name
     if name in FRONT_ENDS:
-        return (f"train.auto: model {name}, a linear model on fixed features of images, of which nothing is learnt",)
+        return (
+            f"train.auto: model {name}, a linear model on fixed features of images, of which nothing is learnt",
+        )
     if not _fixed_features_suit(config):
         return ()
-    return (f"model.name={name} stays, as it is written; left out, images get {OF_IMAGES} (docs/auto.md compares)",)
+    return (
+        f"model.name={name} stays, as it is written; left out, images get {OF_IMAGES} (docs/auto.md compares)",
+    )
 
 
 def _given(config: Config) -> Sequence[str]:

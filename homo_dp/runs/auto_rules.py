@@ -22,16 +22,26 @@ LEAST_DETAIL = 2.0  # below it a second moment is mostly noise
 LEAST_OF_IMAGES = 0.3  # few directions hold most of an image, and these stand out of much noise
 COLUMN_SHARE = 0.06
 SCALES_DETAIL = 3.0  # below it means and spreads of columns are mostly noise
-MODEST_DETAIL = 10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
+MODEST_DETAIL = (
+    10.0  # below it gradients of two classes are best heard alike: longer steps, and no momentum
+)
 MUCH_DETAIL = 150.0  # from here on more rounds cost no more than their messages
 FEW_DETAIL = 20.0  # below it one round must do to mend scores: each is a gradient less
 CALIBRATED_DETAIL = 200.0  # above it clip norms are so long that scores need no mending
 CALIBRATED_KAPPA = 300.0  # below it noise is much of two numbers, too
-MOST_DETAIL = 1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
-ROWS_OF_PENALTY = 3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
-CURVES_DETAIL = 3.0  # for each output: below it squares and roots of numbers are more noise than they tell
+MOST_DETAIL = (
+    1000.0  # from here on classes that are nearly apart gain by more rounds, and no others lose
+)
+ROWS_OF_PENALTY = (
+    3  # without privacy: a weight is pulled to 0 as strongly as so many rows would move it
+)
+CURVES_DETAIL = (
+    3.0  # for each output: below it squares and roots of numbers are more noise than they tell
+)
 CURVES_ROWS = 50  # for each weight: with fewer, they are learnt by heart
-WIDEST_MOMENT = 1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
+WIDEST_MOMENT = (
+    1200  # encoded columns: above it the moment costs more than it gives, in time and in noise
+)
 
 # What to expect of two classes by these rules, as benchmarks/auto_rules.py prints it (320 tables): up to this rho, the
 # AUC lost against the same model without privacy in points (of ten tables one lost less, half of them, one lost more),
@@ -70,7 +80,9 @@ class PublicFacts:
 
     rows: int  # of all parties, declared, public or released with noise
     parties: int
-    sharers: int | None  # parties that share the noise of a sum; None where each adds all of its own
+    sharers: (
+        int | None
+    )  # parties that share the noise of a sum; None where each adds all of its own
     numeric: int
     categorical: int
     width: int  # numbers of an encoded row, without places for values that are not declared
@@ -80,7 +92,9 @@ class PublicFacts:
     mu: float | None  # of one Gaussian release that takes the whole target; None: no privacy
     bias: bool = True
     fixed_features: bool = False  # of images: rows are what a fixed front end makes of them
-    even_levels: float = 0.0  # sum of 1 / L over columns of L levels: what their places have in common, squared
+    even_levels: float = (
+        0.0  # sum of 1 / L over columns of L levels: what their places have in common, squared
+    )
     alike: bool = False  # several classes by numbers that all have the same bounds: pixels, readings of one kind
 
     @property
@@ -157,7 +171,9 @@ def takes_curves(facts: PublicFacts) -> bool:
 
     Numbers that are alike (pixels) say what they say together: a curve of each is mostly noise.
     """
-    enough = facts.detail >= CURVES_DETAIL * facts.outputs and facts.rows >= CURVES_ROWS * (facts.width + 1)
+    enough = facts.detail >= CURVES_DETAIL * facts.outputs and facts.rows >= CURVES_ROWS * (
+        facts.width + 1
+    )
     return enough and not facts.alike
 
 
@@ -186,7 +202,11 @@ def by_second_moment(facts: PublicFacts) -> Choice:
     }
     why = (
         f"second moment first: {rho:.3g} rows times mu for each weight are enough for it (from {facts.least_detail:g})"
-        + (f", and for means and spreads of columns before it (from {SCALES_DETAIL:g})" if scales else ""),
+        + (
+            f", and for means and spreads of columns before it (from {SCALES_DETAIL:g})"
+            if scales
+            else ""
+        ),
         f"rows are clipped to {facts.row_norm:.3g}, gradients to {clip:.2g} of a typical row: less noise hurts less "
         "than fewer rows heard, the more so the fewer there are",
     )
@@ -218,7 +238,9 @@ def _rounds_of(facts: PublicFacts) -> int:
 def _calibration_of(facts: PublicFacts) -> int:
     """How many rounds mend the scores of two classes."""
     fits = facts.task == "binary" and facts.bias and facts.detail <= CALIBRATED_DETAIL
-    return (1 if facts.detail < FEW_DETAIL else 2) if fits and facts.kappa >= CALIBRATED_KAPPA else 0
+    return (
+        (1 if facts.detail < FEW_DETAIL else 2) if fits and facts.kappa >= CALIBRATED_KAPPA else 0
+    )
 
 
 def _rate_of(facts: PublicFacts) -> float:
@@ -253,7 +275,11 @@ def by_gradient(facts: PublicFacts) -> Choice:
     """
     rho, norm = facts.detail, facts.row_norm
     little = rho < LEAST_DETAIL
-    part = min(0.3, max(0.16, 0.23 * rho**0.35)) if little else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3)
+    part = (
+        min(0.3, max(0.16, 0.23 * rho**0.35))
+        if little
+        else min(1.0, 0.35 * (rho / LEAST_DETAIL) ** 0.3)
+    )
     step = 0.56 * max(0.4, rho) / part if little else min(3.0, rho / LEAST_DETAIL)
     settings = {
         "train.solver": "gradient",
@@ -267,7 +293,11 @@ def by_gradient(facts: PublicFacts) -> Choice:
         "train.averaging": {"kind": "none"} if little else {"kind": "tail", "tail": 0.5},
         **FULL_BATCH,
     }
-    reason = "too little for a second moment" if little else "the columns are too many for a second moment"
+    reason = (
+        "too little for a second moment"
+        if little
+        else "the columns are too many for a second moment"
+    )
     why = (
         f"gradients of rows clipped to {settings['train.row_norm']:.3g}: {rho:.3g} rows times mu for each weight, "
         f"{reason}",
@@ -280,7 +310,10 @@ def full_batches(facts: PublicFacts, mechanism: str) -> Choice:
     kappa, norm = facts.kappa, facts.row_norm
     much = kappa >= 3000
     rounds, clip = (160, norm) if much else (80, 0.5 * norm)
-    step = min(8.0, 0.12 * kappa / rounds) / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task]
+    step = (
+        min(8.0, 0.12 * kappa / rounds)
+        / {"binary": 1, "multiclass": 2, "regression": 4}[facts.task]
+    )
     settings = {
         "train.rounds": rounds,
         "privacy.max_grad_norm": clip,
@@ -301,7 +334,10 @@ def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
     the loss from any weights, on separable tables too.
     """
     if not facts.linear:
-        return Choice({"train.rounds": 40, "train.batch_size": 64, "train.learning_rate": 0.1}, ("no privacy",))
+        return Choice(
+            {"train.rounds": 40, "train.batch_size": 64, "train.learning_rate": 0.1},
+            ("no privacy",),
+        )
     least = 1 / {"binary": 1 / 4, "multiclass": 1 / 2, "regression": 2}[facts.task]
     wide = facts.fixed_features or facts.width > WIDEST_MOMENT
     if solver == "second_moment" or (solver == "auto" and not wide):
@@ -310,12 +346,19 @@ def without_privacy(facts: PublicFacts, solver: str = "auto") -> Choice:
             "train.solver": "second_moment",
             "train.rounds": 4 if squared else 100,
             "train.column_share": 0.0 if facts.alike else COLUMN_SHARE,
-            "train.learning_rate": least if squared else 1.5 * least,  # the step of squared errors is exact
-            "train.weight_decay": min(0.01, ROWS_OF_PENALTY / facts.rows),  # rows that nobody declared count little
+            "train.learning_rate": least
+            if squared
+            else 1.5 * least,  # the step of squared errors is exact
+            "train.weight_decay": min(
+                0.01, ROWS_OF_PENALTY / facts.rows
+            ),  # rows that nobody declared count little
             "train.weighting": "rows",
             **FULL_BATCH,
         }
-        return Choice(settings, ("a second moment without noise first; steps that lower the loss from any weights",))
+        return Choice(
+            settings,
+            ("a second moment without noise first; steps that lower the loss from any weights",),
+        )
     settings = {
         "train.rounds": 150,
         "train.local_steps": 1,

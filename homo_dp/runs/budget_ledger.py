@@ -42,31 +42,60 @@ RUN, DATASET = 26, 14  # characters of a name that fit into 80 columns with the 
 def add_ledger_commands(parser: argparse.ArgumentParser) -> None:
     """The arguments of the ledger commands."""
     parser.epilog = EXAMPLES
-    actions = parser.add_subparsers(dest="action", required=True, metavar="show | verify | export | check")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="show | verify | export | check"
+    )
     listing = actions.add_parser("show", help="one line a run, or a release", epilog=EXAMPLES)
     listing.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
     listing.add_argument("--run", help="every release of this run")
     listing.add_argument("--party", help="every release of this party")
-    listing.add_argument("--rows", action="store_true", help="every release there is; checks the whole ledger")
-    listing.add_argument("--plot", metavar="FILE.png", help="draw what each run spent against each observer")
-    check = actions.add_parser("verify", help="check every row, their order and the head", epilog=EXAMPLES)
-    export = actions.add_parser("export", help="an extract signed with the party's key", epilog=EXAMPLES)
+    listing.add_argument(
+        "--rows", action="store_true", help="every release there is; checks the whole ledger"
+    )
+    listing.add_argument(
+        "--plot", metavar="FILE.png", help="draw what each run spent against each observer"
+    )
+    check = actions.add_parser(
+        "verify", help="check every row, their order and the head", epilog=EXAMPLES
+    )
+    export = actions.add_parser(
+        "export", help="an extract signed with the party's key", epilog=EXAMPLES
+    )
     export.add_argument("--dataset", metavar="NAME", help="only this dataset (data.name)")
     export.add_argument("--run", help="only this run")
-    export.add_argument("--key", required=True, metavar="FILE.key", help="the party's private key (homo_dp.keys new)")
-    export.add_argument("-o", "--output", required=True, metavar="FILE", help="where the extract is written")
-    outside = actions.add_parser("check", help="check a signed extract, without the party", epilog=EXAMPLES)
+    export.add_argument(
+        "--key",
+        required=True,
+        metavar="FILE.key",
+        help="the party's private key (homo_dp.keys new)",
+    )
+    export.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="where the extract is written"
+    )
+    outside = actions.add_parser(
+        "check", help="check a signed extract, without the party", epilog=EXAMPLES
+    )
     outside.add_argument("file", metavar="FILE", help="an extract of `ledger export`")
-    outside.add_argument("--key", metavar="FILE.pub", help="the party's public key, got by another way")
+    outside.add_argument(
+        "--key", metavar="FILE.pub", help="the party's public key, got by another way"
+    )
     add_screen_arguments(outside)
     for action in (listing, check, export):
-        action.add_argument("path", metavar="PATH", nargs="?", default=DEFAULT, help=f"the ledger (default {DEFAULT})")
+        action.add_argument(
+            "path",
+            metavar="PATH",
+            nargs="?",
+            default=DEFAULT,
+            help=f"the ledger (default {DEFAULT})",
+        )
         add_screen_arguments(action)
 
 
 def ledger_command(options: argparse.Namespace, screen: Screen) -> int:
     """Do what was asked for; the exit code."""
-    return {"show": show, "verify": verify, "export": export, "check": check}[options.action](options, screen)
+    return {"show": show, "verify": verify, "export": export, "check": check}[options.action](
+        options, screen
+    )
 
 
 def show(options: argparse.Namespace, screen: Screen) -> int:
@@ -76,7 +105,9 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
     if options.plot is not None:
         check_plot(options.plot)
     with _open(options.path) as ledger:
-        listed = options.rows or screen.as_json or options.run is not None or options.party is not None
+        listed = (
+            options.rows or screen.as_json or options.run is not None or options.party is not None
+        )
         rows = ledger.rows(options.run, options.party) if listed else []
         rows = [row for row in rows if row.is_release and options.dataset in (None, row.dataset)]
         last = [row for row in ledger.last_rows() if options.dataset in (None, row.dataset)]
@@ -84,10 +115,14 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
         spent = _spent_by_run(last, runs)
         totals = _totals(ledger, last, runs) if not listed else []
     if options.dataset is not None and not last:
-        raise InputError(f"--dataset={options.dataset}: nothing was released about it by {options.path}")
+        raise InputError(
+            f"--dataset={options.dataset}: nothing was released about it by {options.path}"
+        )
     if options.plot is not None:
         draw_spent(
-            options.plot, options.dataset or "all datasets", [(each.run, each.observer, each.epsilon) for each in spent]
+            options.plot,
+            options.dataset or "all datasets",
+            [(each.run, each.observer, each.epsilon) for each in spent],
         )
         screen.line(f"picture: {options.plot}")
     if screen.as_json:
@@ -99,7 +134,9 @@ def show(options: argparse.Namespace, screen: Screen) -> int:
     return 0
 
 
-Runs = dict[str, tuple[str, bool]]  # when each was first charged, and whether all its noise was private
+Runs = dict[
+    str, tuple[str, bool]
+]  # when each was first charged, and whether all its noise was private
 
 
 @dataclass(frozen=True)
@@ -133,7 +170,9 @@ def _spent_by_run(last: Sequence[LedgerRow], runs: Runs) -> list[RunSpent]:
     ]
 
 
-def _print_runs(screen: Screen, path: str, spent: Sequence[RunSpent], totals: list[tuple[object, ...]]) -> None:
+def _print_runs(
+    screen: Screen, path: str, spent: Sequence[RunSpent], totals: list[tuple[object, ...]]
+) -> None:
     lines: dict[tuple[str, str], dict[str, RunSpent]] = {}
     for each in spent:
         lines.setdefault((each.run, each.dataset), {})[each.observer] = each
@@ -141,7 +180,9 @@ def _print_runs(screen: Screen, path: str, spent: Sequence[RunSpent], totals: li
         (
             *(next(iter(told.values())).started[:10], _cut(run, RUN), _cut(dataset, DATASET)),
             _told(told.get("aggregator"), "trusted"),
-            _told(told.get("model_reader", told.get("aggregator")), "-"),  # a model is made of what the aggregator saw
+            _told(
+                told.get("model_reader", told.get("aggregator")), "-"
+            ),  # a model is made of what the aggregator saw
         )
         for (run, dataset), told in lines.items()
     ]
@@ -191,7 +232,13 @@ def export(options: argparse.Namespace, screen: Screen) -> int:
     write_whole(options.output, json.dumps(made, allow_nan=False).encode() + b"\n", "-o")
     screen.line(f"extract: {options.output}, {len(made['rows'])} releases, signed by {key.name}")
     screen.line(f"fingerprint to tell the checker: {key.public.fingerprint}")
-    screen.summary({"extract": options.output, "rows": len(made["rows"]), "fingerprint": key.public.fingerprint})
+    screen.summary(
+        {
+            "extract": options.output,
+            "rows": len(made["rows"]),
+            "fingerprint": key.public.fingerprint,
+        }
+    )
     return 0
 
 
@@ -209,7 +256,9 @@ def check(options: argparse.Namespace, screen: Screen) -> int:
         columns = ("dataset", "run", "party", "observer", "epsilon", "delta")
         screen.table("What the party says was spent", columns, spent(found["rows"]))
     listed = [{"ok": each, "text": text} for each, text in findings]
-    screen.summary({"ok": good, "party": found.get("party"), "rows": len(found["rows"]), "findings": listed})
+    screen.summary(
+        {"ok": good, "party": found.get("party"), "rows": len(found["rows"]), "findings": listed}
+    )
     return 0 if good else 1
 
 

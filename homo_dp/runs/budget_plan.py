@@ -109,11 +109,17 @@ class Change:
     refusals: tuple[str, ...] = ()
 
 
-def changes(plan: BudgetPlan, noise_multiplier: float, target_epsilon: float | None = None) -> Iterator[Change]:
+def changes(
+    plan: BudgetPlan, noise_multiplier: float, target_epsilon: float | None = None
+) -> Iterator[Change]:
     """What half and twice of each knob would do: to the noise needed if there is a target, else to epsilon."""
 
     def result(other: BudgetPlan) -> float:
-        return other.epsilon(noise_multiplier).quoted if target_epsilon is None else other.noise_for(target_epsilon)
+        return (
+            other.epsilon(noise_multiplier).quoted
+            if target_epsilon is None
+            else other.noise_for(target_epsilon)
+        )
 
     if target_epsilon is None:
         yield _change("noise multiplier", noise_multiplier, lambda z: plan.epsilon(z).quoted)
@@ -132,11 +138,16 @@ def changes(plan: BudgetPlan, noise_multiplier: float, target_epsilon: float | N
 
 def _change(knob: str, value: float, result: Callable[[float], float]) -> Change:
     half, twice = max(value // 2, 1) if isinstance(value, int) else value / 2, value * 2
-    (at_half, first), (at_twice, second) = _allowed(knob, result, half), _allowed(knob, result, twice)
+    (at_half, first), (at_twice, second) = (
+        _allowed(knob, result, half),
+        _allowed(knob, result, twice),
+    )
     return Change(knob, half, at_half, twice, at_twice, first + second)
 
 
-def _allowed(knob: str, result: Callable[[float], float], value: float) -> tuple[float | None, tuple[str, ...]]:
+def _allowed(
+    knob: str, result: Callable[[float], float], value: float
+) -> tuple[float | None, tuple[str, ...]]:
     """The result, or why there is none."""
     try:
         return result(value), ()
@@ -145,4 +156,6 @@ def _allowed(knob: str, result: Callable[[float], float], value: float) -> tuple
 
 
 def _with_total(plan: BudgetPlan, value: float) -> BudgetPlan:
-    return replace(plan, total=int(value), drawn=int(value) if plan.sampling == "everyone" else plan.drawn)
+    return replace(
+        plan, total=int(value), drawn=int(value) if plan.sampling == "everyone" else plan.drawn
+    )

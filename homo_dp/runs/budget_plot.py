@@ -47,7 +47,9 @@ def draw(path: str, plan: BudgetPlan, noise_multiplier: float) -> None:
     axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.yaxis.set_minor_locator(NullLocator())
     if plan.epochs is None:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))  # there is no half round
+        axes.xaxis.set_major_locator(
+            MaxNLocator(integer=True, min_n_ticks=1)
+        )  # there is no half round
     axes.set_xlim(0, _length(plan))
     axes.set_xlabel(unit)
     axes.set_ylabel(f"epsilon at delta = {plan.delta:g}")
@@ -73,13 +75,26 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
     figure = Figure(figsize=(7.2, 4.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    number = {run: place for place, run in enumerate(dict.fromkeys(run for run, _, _ in spent), start=1)}
+    number = {
+        run: place for place, run in enumerate(dict.fromkeys(run for run, _, _ in spent), start=1)
+    }
     for observer, colour in (("aggregator", COLOURS[3]), ("model_reader", COLOURS[0])):
-        points = [(number[run], epsilon) for run, who, epsilon in spent if who == observer and epsilon is not None]
+        points = [
+            (number[run], epsilon)
+            for run, who, epsilon in spent
+            if who == observer and epsilon is not None
+        ]
         if points:
             x, y = zip(*points, strict=True)
             axes.vlines(x, 0, y, color=colour, linewidth=1.2, alpha=0.6)
-            axes.plot(x, y, "o", color=colour, markersize=5, label=f"told to the {observer.replace('_', ' ')}")
+            axes.plot(
+                x,
+                y,
+                "o",
+                color=colour,
+                markersize=5,
+                label=f"told to the {observer.replace('_', ' ')}",
+            )
             axes.legend(frameon=False)
     axes.set_ylim(bottom=0)
     axes.set_xlim(0.5, len(number) + 0.5)
@@ -96,8 +111,12 @@ def draw_spent(path: str, title: str, spent: Sequence[tuple[str, str, float | No
 
 def _curve(axes: Axes, plan: BudgetPlan, noise: float, colour: str, planned: bool) -> None:
     whole = math.ceil(plan.steps / POINTS)
-    pieces, first = divmod(plan.steps, whole)  # what is left over is done first, so that the curve ends with the plan
-    spent = epsilon_curve(plan.event(noise, whole), pieces, plan.delta, before=plan.event(noise, first))
+    pieces, first = divmod(
+        plan.steps, whole
+    )  # what is left over is done first, so that the curve ends with the plan
+    spent = epsilon_curve(
+        plan.event(noise, whole), pieces, plan.delta, before=plan.event(noise, first)
+    )
     at = ((first + done * whole) * _length(plan) / plan.steps for done in range(1, pieces + 1))
     shown = [(x, value.quoted) for x, value in zip(at, spent, strict=True) if value.quoted > 0]
     if not shown:

@@ -38,7 +38,10 @@ class ClientSimulation(UserSimulation):
 
     def arrays(self, weights: Weights) -> list[np.ndarray]:
         """Weights as the clients know them: order and types of the first ones."""
-        return [array.astype(first.dtype) for array, first in zip(arrays_of(weights), self._start, strict=True)]
+        return [
+            array.astype(first.dtype)
+            for array, first in zip(arrays_of(weights), self._start, strict=True)
+        ]
 
     def _build(self) -> BuiltModel:
         built = super()._build()  # of the stand-in table: task and description
@@ -46,7 +49,11 @@ class ClientSimulation(UserSimulation):
 
     def _training(self) -> CohortTraining:
         return ClientsTraining(
-            self._build().module, self.model.task.loss, self.users, self.config.train, clients=self._clients
+            self._build().module,
+            self.model.task.loss,
+            self.users,
+            self.config.train,
+            clients=self._clients,
         )
 
     def _report(self, report: RoundReport, kept: Row) -> Row:

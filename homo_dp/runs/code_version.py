@@ -6,7 +6,9 @@ import contextlib
 import re
 from pathlib import Path
 
-COMMIT_TAG = "mlflow.source.git.commit"  # the one that MLflow's pages show as the version of the source
+COMMIT_TAG = (
+    "mlflow.source.git.commit"  # the one that MLflow's pages show as the version of the source
+)
 
 
 def commit_tags(root: Path = Path(__file__).parents[2]) -> dict[str, str]:

@@ -47,9 +47,13 @@ def earlier_model(
             f"train.init_from={path}: was trained {has} data.curves; leave data.curves out to follow it"
         )
     if saved.card.architecture != architecture:
-        raise ModelFileError(f"train.init_from={path}: has another architecture than the model section")
+        raise ModelFileError(
+            f"train.init_from={path}: has another architecture than the model section"
+        )
     if encoding_digest(saved.card.encoding) != encoding_digest(encoding):
-        raise ModelFileError(f"train.init_from={path}: was trained on other columns than data describes")
+        raise ModelFileError(
+            f"train.init_from={path}: was trained on other columns than data describes"
+        )
     ancestors = ancestors_of(saved.card.privacy)
     if private and not all(one["private"] for one in _same_data(ancestors, config.data.dataset)):
         raise ConfigError(
@@ -57,7 +61,9 @@ def earlier_model(
             "and its weights tell it already; start from another model, or write privacy.not_private: true to have "
             "the result marked NOT PRIVATE"
         )
-    return Earlier({name: tensor.clone() for name, tensor in saved.module.state_dict().items()}, ancestors)
+    return Earlier(
+        {name: tensor.clone() for name, tensor in saved.module.state_dict().items()}, ancestors
+    )
 
 
 def ancestors_of(privacy: Mapping[str, Any]) -> list[Ancestor]:
@@ -69,12 +75,16 @@ def ancestors_of(privacy: Mapping[str, Any]) -> list[Ancestor]:
     False
     """
     before = privacy.get("continues")
-    listed = before if isinstance(before, list) and all(isinstance(one, dict) for one in before) else []
+    listed = (
+        before if isinstance(before, list) and all(isinstance(one, dict) for one in before) else []
+    )
     damaged = before is not None and listed is not before
     return [*map(_ancestor, listed), *([_ancestor({})] if damaged else []), _ancestor(privacy)]
 
 
-def continued_statement(statement: Mapping[str, Any], earlier: Earlier | None, data: str) -> dict[str, Any]:
+def continued_statement(
+    statement: Mapping[str, Any], earlier: Earlier | None, data: str
+) -> dict[str, Any]:
     """The statement of a run with what its first weights add to it."""
     if earlier is None:
         return dict(statement)
@@ -88,12 +98,19 @@ def continued_statement(statement: Mapping[str, Any], earlier: Earlier | None, d
         notes.append(
             f"The first weights come from a model of other data ({names}), whose rows this run does not protect."
         )
-    return {**statement, "statement": sentence, "notes": notes, "continues": list(earlier.ancestors)}
+    return {
+        **statement,
+        "statement": sentence,
+        "notes": notes,
+        "continues": list(earlier.ancestors),
+    }
 
 
 def _together(statement: Mapping[str, Any], same: Sequence[Ancestor]) -> str:
     start = "The first weights come from the same data, which costs more:"
-    alike = all(one[key] == statement.get(key) for one in same for key in ("unit", "neighbouring_relation"))
+    alike = all(
+        one[key] == statement.get(key) for one in same for key in ("unit", "neighbouring_relation")
+    )
     spent = [one["epsilon"] for one in (*same, statement)]
     if not alike or None in spent:
         return f"{start} the epsilons of all these runs add up."
@@ -102,13 +119,17 @@ def _together(statement: Mapping[str, Any], same: Sequence[Ancestor]) -> str:
 
 
 def _same_data(ancestors: Sequence[Ancestor], data: str) -> list[Ancestor]:
-    return [one for one in ancestors if one["data"] in (None, data)]  # a file that does not say may be of these rows
+    return [
+        one for one in ancestors if one["data"] in (None, data)
+    ]  # a file that does not say may be of these rows
 
 
 def _ancestor(privacy: Mapping[str, Any]) -> Ancestor:
     epsilon, delta = (_number(privacy.get(key)) for key in ("epsilon", "delta"))
     texts = {key: value if isinstance(value := privacy.get(key), str) else None for key in _TEXTS}
-    known = epsilon is not None or privacy.get("epsilon", 0) is None  # null: the parties keep it to themselves
+    known = (
+        epsilon is not None or privacy.get("epsilon", 0) is None
+    )  # null: the parties keep it to themselves
     private = privacy.get("private") is True and known and delta is not None
     return {**texts, "private": private, "epsilon": epsilon if private else None, "delta": delta}
 
@@ -117,5 +138,10 @@ _TEXTS = ("data", "unit", "neighbouring_relation")
 
 
 def _number(value: object) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    usable = (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
     return float(value) if usable and isinstance(value, int | float) else None

@@ -12,7 +12,12 @@ from homo_dp.console.screen import Screen
 from homo_dp.data.public_facts import declared_encoding, planned_rows, public_shape
 from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.mechanisms.charges import Account
-from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.sessions.build import (
+    build_mechanism,
+    federation_facts,
+    noise_source,
+    run_budget,
+)
 from homo_dp.federation.sessions.statement import epsilon_after, quoted_observer
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.ledger import Ledger
@@ -100,7 +105,9 @@ def show_plan(config: Config, screen: Screen) -> None:
 
 def noise_warnings(plans: Mapping[str, PartyPlan]) -> list[str]:
     """A warning where the noise of a step is larger than the largest sum of clipped gradients, for the worst party."""
-    name, worst = max(((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1])
+    name, worst = max(
+        ((name, plan.noise_to_signal) for name, plan in plans.items()), key=lambda each: each[1]
+    )
     if worst < MUCH_NOISE:
         return []
     return [
@@ -132,7 +139,11 @@ def continuation_note(path: str) -> str:
 
 
 def _row(
-    mechanism: Mechanism, name: str, plan: PartyPlan, plans: dict[str, PartyPlan], remaining: float | None
+    mechanism: Mechanism,
+    name: str,
+    plan: PartyPlan,
+    plans: dict[str, PartyPlan],
+    remaining: float | None,
 ) -> dict[str, Any]:
     party = mechanism.facts.parties[name]
     spent = epsilon_after(plan, quoted_observer(plans), plan.all_rounds)
@@ -171,7 +182,9 @@ def _refusal(config: Config, mechanism: Mechanism, plans: dict[str, PartyPlan]) 
         charge
         for name, plan in plans.items()
         if mechanism.paid_against in plan.events
-        for charge in Account("dry-run", config.data.dataset, name).all_planned(mechanism, plan, mechanism.paid_against)
+        for charge in Account("dry-run", config.data.dataset, name).all_planned(
+            mechanism, plan, mechanism.paid_against
+        )
     ]
     if not Path(config.privacy.ledger).exists():
         return refusal(Totals(), planned, run_budget(config))

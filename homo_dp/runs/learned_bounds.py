@@ -36,14 +36,22 @@ _MASKED = ("secure_aggregation", "tolerated_dropouts", "tolerated_colluders")
 
 def learns(config: Config) -> bool:
     """Whether a config asks for bounds, counts or levels to be learnt, and they have not been yet."""
-    return bool(parts_of(config)) and config.data.learnt is None and config.privacy.mechanism != "statistics"
+    return (
+        bool(parts_of(config))
+        and config.data.learnt is None
+        and config.privacy.mechanism != "statistics"
+    )
 
 
 def with_what_is_learnt(config: Config) -> Config:
     """The config with the levels, row counts and bounds that were found; as it is where nothing is asked."""
     if not learns(config):
         return config
-    steps = {"levels": with_released_levels, "counts": with_noisy_counts, "bounds": with_working_bounds}
+    steps = {
+        "levels": with_released_levels,
+        "counts": with_noisy_counts,
+        "bounds": with_working_bounds,
+    }
     for name, part in parts_of(config).items():
         config = steps[name](config, part)
     return config
@@ -77,7 +85,9 @@ def levels_phase(config: Config, names: Sequence[str] = (), part: float = 1.0) -
     """
     _with_levels_later(config)  # refuses what cannot be learnt
     tree = phase_of(config, [LEVEL_NAMES], part).model_dump(mode="json")
-    tree["privacy"] = {name: value for name, value in tree["privacy"].items() if name not in _MASKED}
+    tree["privacy"] = {
+        name: value for name, value in tree["privacy"].items() if name not in _MASKED
+    }
     if config.data.counts == "private":
         tree["data"] |= {"rows": dict.fromkeys(names, 1) | config.data.rows, "counts": None}
     return config_from(tree)
@@ -93,7 +103,10 @@ def with_levels(config: Config, found: Results) -> Config:
                 f"data.columns.{name}.levels=private: no value passed the threshold of {answer['threshold']:.0f} rows "
                 "of a party; list the levels, drop the column, or raise privacy.statistics_share or target_epsilon"
             )
-        tree["data"]["columns"][name] |= {"levels": levels, "source": f"learnt under privacy in run {run}"}
+        tree["data"]["columns"][name] |= {
+            "levels": levels,
+            "source": f"learnt under privacy in run {run}",
+        }
     tree["data"]["learnt"] = _learnt(config, run, [answer["noise_multiplier"]], answer["delta"])
     return config_from(tree)
 
@@ -110,7 +123,9 @@ def _with_levels_later(config: Config) -> Config:
     later = config_from(tree)
     known = _known_encoding(later).names
     if unused := [name for name in config.data.private_levels if name not in known]:
-        raise DataError(f"data.columns.{unused[0]}.levels=private: the column is not used; leave its description out")
+        raise DataError(
+            f"data.columns.{unused[0]}.levels=private: the column is not used; leave its description out"
+        )
     return later
 
 
@@ -143,7 +158,8 @@ def with_counts(config: Config, found: Results, names: Sequence[str]) -> Config:
     rows = {name: min(most, max(1, round(each["values"]["rows"]))) for name, each in seen.items()}
     tree = _tree(config)
     tree["data"] |= {
-        "rows": config.data.rows | {name: count for name, count in rows.items() if name not in config.data.rows},
+        "rows": config.data.rows
+        | {name: count for name, count in rows.items() if name not in config.data.rows},
         "learnt": _learnt(config, found["run"], [answer["noise_multiplier"]]),
     }
     return config_from(tree)
@@ -177,10 +193,16 @@ def with_bounds(described: Config, found: Results) -> Config:
 def _learnt(config: Config, run: str, noise: Sequence[float], delta: float = 0.0) -> dict[str, Any]:
     """What has been spent so far, and now."""
     before = config.data.learnt or LearntConfig()
-    return {"run": run, "noise_multipliers": [*before.noise_multipliers, *noise], "delta": before.delta + delta}
+    return {
+        "run": run,
+        "noise_multipliers": [*before.noise_multipliers, *noise],
+        "delta": before.delta + delta,
+    }
 
 
-def with_planned_learning(config: Config, planned: Callable[[Config], tuple[Mechanism, bool]]) -> Config:
+def with_planned_learning(
+    config: Config, planned: Callable[[Config], tuple[Mechanism, bool]]
+) -> Config:
     """The config with the price that learning bounds will have, for a dry run; the bounds are still the outer ones."""
     if not learns(config):
         return config
@@ -214,7 +236,9 @@ def with_all_columns(config: Config) -> Config:
                 "indicator": column.indicator,
             }
         else:  # of a pattern
-            blocks[column.name] = config.data.columns[_pattern(config, column.name)].model_dump(mode="json")
+            blocks[column.name] = config.data.columns[_pattern(config, column.name)].model_dump(
+                mode="json"
+            )
     tree["data"] |= {"columns": blocks, "columns_from": None, "default_bounds": None}
     if config.data.embedded is None or config.data.files:
         tree["data"]["use"] = list(blocks)
@@ -224,27 +248,42 @@ def with_all_columns(config: Config) -> Config:
 def _known_encoding(config: Config) -> Encoding:
     """By the names of a table's columns where one is here, else by those that are declared, as an aggregator does."""
     data = config.data
-    return encoding_of(config) if data.files or data.embedded is not None else public_encoding(config)
+    return (
+        encoding_of(config) if data.files or data.embedded is not None else public_encoding(config)
+    )
 
 
 def _tree(config: Config) -> dict[str, Any]:
     """A config as plain values; what nobody set in these sections stays open for ``train.auto``."""
     given = config.model_dump(mode="json", exclude_unset=True)
-    return config.model_dump(mode="json") | {name: given.get(name, {}) for name in ("model", "privacy", "train")}
+    return config.model_dump(mode="json") | {
+        name: given.get(name, {}) for name in ("model", "privacy", "train")
+    }
 
 
 def _noise(config: Config, part: float) -> float:
     """The noise multiplier of one sum that takes a part of the statistics' budget."""
     privacy = config.privacy
-    return noise_of_share(privacy.statistics_share * part, privacy.target_epsilon or 1.0, privacy.delta)
+    return noise_of_share(
+        privacy.statistics_share * part, privacy.target_epsilon or 1.0, privacy.delta
+    )
 
 
 def phase_of(config: Config, ask: Sequence[str], part: float = 1.0) -> Config:
     """The statistics that are asked first, with their part of the budget as a target of their own."""
     target = epsilon(GaussianDpEvent(_noise(config, part)), config.privacy.delta).quoted
     tree = config.model_dump(mode="json")
-    kept = ("delta", "secure_mode", "ledger", "lifetime_epsilon", "lifetime_delta", "seeded_noise_for_tests")
-    tree["privacy"] = {name: tree["privacy"][name] for name in (*kept, *_MASKED) if name in tree["privacy"]} | {
+    kept = (
+        "delta",
+        "secure_mode",
+        "ledger",
+        "lifetime_epsilon",
+        "lifetime_delta",
+        "seeded_noise_for_tests",
+    )
+    tree["privacy"] = {
+        name: tree["privacy"][name] for name in (*kept, *_MASKED) if name in tree["privacy"]
+    } | {
         "mechanism": "statistics",
         "target_epsilon": target,
     }

@@ -22,7 +22,9 @@ from homo_dp.transport.keys import PublicKey
 from homo_dp.transport.sealing import Sealer
 
 
-def party_sums(own: Config, plan: PlanJson, sealer: Sealer, mechanism: Mechanism, folder: Path) -> PartySums | None:
+def party_sums(
+    own: Config, plan: PlanJson, sealer: Sealer, mechanism: Mechanism, folder: Path
+) -> PartySums | None:
     """A party's side, None where nothing is masked; ``plan`` is as it came, since all parties must have got the same.
 
     Guarantees:
@@ -55,7 +57,9 @@ def aggregator_sums(
     if found is None or found.share is None:
         return None
     roster = _roster(run, sealer.allowed, found.share, plan)
-    return AggregatorSums(run, roster, found, SumFiles(folder / "sums"), mechanism.sums, mechanism.rounds)
+    return AggregatorSums(
+        run, roster, found, SumFiles(folder / "sums"), mechanism.sums, mechanism.rounds
+    )
 
 
 def _roster(run: str, keys: Mapping[str, PublicKey], share: NoiseShare, plan: PlanJson) -> Roster:

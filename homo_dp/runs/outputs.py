@@ -35,7 +35,13 @@ from homo_dp.tracking.indicators import build_indicators, local_only_names, writ
 from homo_dp.tracking.predictions import PredictionWriter
 from homo_dp.tracking.report.ledger_extract import ledger_summary
 
-LIBRARIES = ("torch", "numpy", "pandas", "dp-accounting", "cryptography")  # those that a result or its noise rests on
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "pandas",
+    "dp-accounting",
+    "cryptography",
+)  # those that a result or its noise rests on
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,16 @@ def write_outputs(
     worth = worth_of(outcome)
     begin(
         {
-            "indicators": {"privacy": outcome.statement, "rounds": outcome.rounds, "ledger": summary, **worth},
-            "ledger": [{key: row[key] for key in ("party", "round", "epsilon", "epsilon_rdp")} for row in extract],
+            "indicators": {
+                "privacy": outcome.statement,
+                "rounds": outcome.rounds,
+                "ledger": summary,
+                **worth,
+            },
+            "ledger": [
+                {key: row[key] for key in ("party", "round", "epsilon", "epsilon_rdp")}
+                for row in extract
+            ],
             "norms": histogram,
         }
     )
@@ -100,9 +114,13 @@ def apart(output: OutputConfig) -> OutputConfig:
 
 def _renamed(output: OutputConfig, rename: Callable[[Path], Path]) -> OutputConfig:
     """The same files under other names, those for single parties too."""
-    made: dict[str, Any] = {name: str(rename(Path(path))) for name, path in output if isinstance(path, str)}
+    made: dict[str, Any] = {
+        name: str(rename(Path(path))) for name, path in output if isinstance(path, str)
+    }
     made["parties"] = {
-        party: own.model_copy(update={name: str(rename(Path(path))) for name, path in own if path is not None})
+        party: own.model_copy(
+            update={name: str(rename(Path(path))) for name, path in own if path is not None}
+        )
         for party, own in output.parties.items()
     }
     return output.model_copy(update=made)
@@ -112,7 +130,10 @@ def numbered(output: OutputConfig) -> OutputConfig:
     """The same names in a new folder ``run-001``, ``run-002``, ... beside them, which is made here."""
     parent = Path(output.indicatorFileName).parent
     make_folder(parent)
-    number = 1 + max((int(path.name[4:]) for path in parent.glob("run-*") if path.name[4:].isdecimal()), default=0)
+    number = 1 + max(
+        (int(path.name[4:]) for path in parent.glob("run-*") if path.name[4:].isdecimal()),
+        default=0,
+    )
     while True:
         folder = parent / f"run-{number:03}"
         try:
@@ -138,7 +159,11 @@ def replaced(output: OutputConfig) -> str | None:
 
 def worth_of(outcome: RunOutcome) -> dict[str, Any]:
     """What the result is to be compared with: the most frequent class, and a plain fit where the rows are public."""
-    parties, task, data = outcome.federation.parties.values(), outcome.model.task, outcome.config.data
+    parties, task, data = (
+        outcome.federation.parties.values(),
+        outcome.model.task,
+        outcome.config.data,
+    )
     test = [party.test for party in parties if party.test is not None and len(party.test)]
     found: dict[str, Any] = {}
     labels = [table.labels for table in test if table.labels is not None]
@@ -153,8 +178,13 @@ def bounds_facts(config: Config) -> dict[str, Any]:
     """Where bounds and levels come from, as the config says."""
     data = config.data
     shipped = "public" if data.embedded is not None and not data.files else None
-    columns = {name: block.source for name, block in data.columns.items() if block.source is not None}
-    return {"source": data.bounds_source or shipped or "not said", **({"columns": columns} if columns else {})}
+    columns = {
+        name: block.source for name, block in data.columns.items() if block.source is not None
+    }
+    return {
+        "source": data.bounds_source or shipped or "not said",
+        **({"columns": columns} if columns else {}),
+    }
 
 
 def report_facts(config: Config) -> dict[str, Any]:
@@ -174,19 +204,33 @@ def indicators_of(
 ) -> dict[str, Any]:
     """The content of the indicators file: metrics, the privacy statement, every round, the state of the ledger."""
     worth = worth_of(outcome) if worth is None else worth
-    config, federation, threshold = outcome.config, outcome.federation, outcome.config.predict.threshold
+    config, federation, threshold = (
+        outcome.config,
+        outcome.federation,
+        outcome.config.predict.threshold,
+    )
     module, task = outcome.model.module, outcome.model.task
     parts: dict[str, dict[str, Any]] = {}
     tables = {
         "train_": [party.train for party in federation.parties.values()],
-        "test_": [party.test for party in federation.parties.values() if party.test is not None and len(party.test)],
+        "test_": [
+            party.test
+            for party in federation.parties.values()
+            if party.test is not None and len(party.test)
+        ],
     }
     for name, found in tables.items():
-        parts[name] = evaluate(task, *score_tables(module, found), name, threshold) if found else no_metrics(task, name)
+        parts[name] = (
+            evaluate(task, *score_tables(module, found), name, threshold)
+            if found
+            else no_metrics(task, name)
+        )
     if "test_majority" in worth:
         parts["test_"]["test_majority"] = worth["test_majority"]
     public_test = config.data.public_test
-    local_only = local_only_names(parts["train_"], parts["test_"], outcome.rounds, public_test=public_test)
+    local_only = local_only_names(
+        parts["train_"], parts["test_"], outcome.rounds, public_test=public_test
+    )
     extra = {
         "run": outcome.run,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -203,7 +247,9 @@ def indicators_of(
         **judged(outcome.rounds, config),
         "ledger": ledger,
     }
-    return build_indicators(parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra)
+    return build_indicators(
+        parts["train_"], parts["test_"], outcome.statement, outcome.rounds, local_only, extra
+    )
 
 
 def released_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -216,14 +262,19 @@ def released_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if last.get("released_curves"):
         found["released_curves"] = last["released_curves"]
     if last.get("released_parties"):
-        found["released_parties"] = {party: _with_bars(own) for party, own in last["released_parties"].items()}
+        found["released_parties"] = {
+            party: _with_bars(own) for party, own in last["released_parties"].items()
+        }
     return found
 
 
 def _with_bars(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Released figures by their plain names, each with its value and the half width of its bar."""
     names = [name for name in row if name.startswith("released_") and f"{name}_error" in row]
-    return {name.removeprefix("released_"): {"value": row[name], "error": row[f"{name}_error"]} for name in names}
+    return {
+        name.removeprefix("released_"): {"value": row[name], "error": row[f"{name}_error"]}
+        for name in names
+    }
 
 
 def judged(rounds: Sequence[Mapping[str, Any]], config: Config) -> dict[str, Any]:
@@ -247,17 +298,34 @@ def best_round(rounds: Sequence[Mapping[str, Any]], judge: BestRound) -> dict[st
     last, sign = seen[-1], -1.0 if name.removeprefix(judge.prefix) in LOWER_IS_BETTER else 1.0
     error, bar = (float(row.get(f"{name}_error", 0.0)) for row in (best, last))
     clear = sign * (float(best[name]) - float(last[name])) > (error**2 + bar**2) ** 0.5
-    found = {"round": best["round"], "rounds_of_training": _trained(rounds, best["round"]), "by": name}
-    found |= {"value": best[name], "error": error, "better_than_last_beyond_noise": clear, "kept": judge.keeps}
+    found = {
+        "round": best["round"],
+        "rounds_of_training": _trained(rounds, best["round"]),
+        "by": name,
+    }
+    found |= {
+        "value": best[name],
+        "error": error,
+        "better_than_last_beyond_noise": clear,
+        "kept": judge.keeps,
+    }
     return {"best_round": found}
 
 
-def stopped_early(rounds: Sequence[Mapping[str, Any]], judge: BestRound, planned: int) -> dict[str, Any]:
+def stopped_early(
+    rounds: Sequence[Mapping[str, Any]], judge: BestRound, planned: int
+) -> dict[str, Any]:
     """After how many of the planned rounds of training a run stopped because its figures got no better."""
     trained = _trained(rounds, rounds[-1]["round"]) if rounds else 0
     if trained >= planned or not judge.stops(rounds):
         return {}
-    return {"stopped_early": {"rounds_of_training": trained, "planned": planned, "by": judge.name(rounds)}}
+    return {
+        "stopped_early": {
+            "rounds_of_training": trained,
+            "planned": planned,
+            "by": judge.name(rounds),
+        }
+    }
 
 
 def _trained(rounds: Sequence[Mapping[str, Any]], until: int) -> int:
@@ -273,10 +341,18 @@ def released_line(indicators: Mapping[str, Any]) -> str | None:
     found = indicators.get("released_metrics")
     if not found:
         return None
-    shown = [f"{name} {one['value']:.3g} ± {one['error']:.2g}" for name, one in found.items() if isinstance(one, dict)]
+    shown = [
+        f"{name} {one['value']:.3g} ± {one['error']:.2g}"
+        for name, one in found.items()
+        if isinstance(one, dict)
+    ]
     parties = ""
     for name, own in (indicators.get("released_parties") or {}).items():
-        figures = [f"{key} {own[key]['value']:.3g} ± {own[key]['error']:.2g}" for key in ("acc", "r2") if key in own]
+        figures = [
+            f"{key} {own[key]['value']:.3g} ± {own[key]['error']:.2g}"
+            for key in ("acc", "r2")
+            if key in own
+        ]
         parties += f"; {name}: {', '.join(figures)}"
     return f"released with noise, of all test rows: {', '.join(shown)} (95 %){parties}"
 
@@ -286,7 +362,11 @@ def judged_line(indicators: Mapping[str, Any]) -> str | None:
     best, stopped = indicators.get("best_round"), indicators.get("stopped_early")
     if not best:
         return None
-    beyond = "better than the last beyond the noise" if best["better_than_last_beyond_noise"] else "within the noise"
+    beyond = (
+        "better than the last beyond the noise"
+        if best["better_than_last_beyond_noise"]
+        else "within the noise"
+    )
     kept = "its model is written" if best["kept"] else "the last model is written"
     text = f"best by {best['by']} after {best['rounds_of_training']} rounds of training, {beyond}; {kept}"
     if stopped:
@@ -297,7 +377,9 @@ def judged_line(indicators: Mapping[str, Any]) -> str | None:
 def _write_predictions(outcome: RunOutcome, path: Path) -> None:
     """The test rows of all parties with their predictions; without test rows the header alone, over any older file."""
     federation, task = outcome.federation, outcome.model.task
-    tests = {name: party.test for name, party in federation.parties.items() if party.test is not None}
+    tests = {
+        name: party.test for name, party in federation.parties.items() if party.test is not None
+    }
     frames = {name: table.frame for name, table in tests.items() if table.frame is not None}
     encoding = federation.encoding
     known = [*([encoding.id] if encoding.id else []), *encoding.names, encoding.label.name]
@@ -305,7 +387,9 @@ def _write_predictions(outcome: RunOutcome, path: Path) -> None:
     threshold = outcome.config.predict.threshold
     with PredictionWriter(path, columns, task, threshold=threshold, with_party=True) as writer:
         for name, frame in frames.items():
-            writer.write(frame[columns], outputs_of(outcome.model.module, tests[name].features), name)
+            writer.write(
+                frame[columns], outputs_of(outcome.model.module, tests[name].features), name
+            )
 
 
 def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) -> None:
@@ -318,19 +402,27 @@ def _write_for_parties(outcome: RunOutcome, output: OutputConfig, model: bytes) 
             write_whole(wanted.modelFileName, model, f"output.parties.{name}.modelFileName")
         if wanted.predictFileName is not None and test is not None and test.frame is not None:
             columns = [str(column) for column in test.frame.columns]
-            with PredictionWriter(wanted.predictFileName, columns, task, threshold=threshold) as writer:
+            with PredictionWriter(
+                wanted.predictFileName, columns, task, threshold=threshold
+            ) as writer:
                 writer.write(test.frame, outputs_of(outcome.model.module, test.features))
         if wanted.indicatorFileName is not None:
             scored = {"train_": [party.train], "test_": [] if test is None else [test]}
             parts = {
-                part: evaluate(task, *score_tables(outcome.model.module, found), part, threshold) if found else {}
+                part: evaluate(task, *score_tables(outcome.model.module, found), part, threshold)
+                if found
+                else {}
                 for part, found in scored.items()
             }
             own = {**outcome.statement, "parties": {name: outcome.statement["parties"][name]}}
-            local = local_only_names(parts["train_"], parts["test_"], public_test=outcome.config.data.public_test)
+            local = local_only_names(
+                parts["train_"], parts["test_"], public_test=outcome.config.data.public_test
+            )
             extra = {"run": outcome.run, "party": name, "data": outcome.config.data.dataset}
             indicators = build_indicators(parts["train_"], parts["test_"], own, [], local, extra)
-            write_indicators(wanted.indicatorFileName, indicators, f"output.parties.{name}.indicatorFileName")
+            write_indicators(
+                wanted.indicatorFileName, indicators, f"output.parties.{name}.indicatorFileName"
+            )
 
 
 def model_card(outcome: RunOutcome) -> ModelCard:

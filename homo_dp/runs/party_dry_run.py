@@ -25,8 +25,12 @@ def show_party_plan(own: Config, screen: Screen) -> None:
     """Print what each round releases, its price, and the limits that this party keeps; charges and sends nothing."""
     name = own.party.name
     if name is None:
-        raise ConfigError("party.name: is not given; use the name under which the aggregator lists this party")
-    no_run = own.federation.run is None and own.party.serve is not None  # one that serves gets its runs' names later
+        raise ConfigError(
+            "party.name: is not given; use the name under which the aggregator lists this party"
+        )
+    no_run = (
+        own.federation.run is None and own.party.serve is not None
+    )  # one that serves gets its runs' names later
     kept = None if no_run else read_state(own.party.folder / run_name(own) / "plan.safetensors")
     asked = with_model(own) if kept is None else agree(own, kept[1]["plan"])
     federation = load_federation(asked, own.train.seed, only=name)
@@ -35,31 +39,47 @@ def show_party_plan(own: Config, screen: Screen) -> None:
         plan, notes = _plan_by_own_config(asked, federation, name)
     else:
         plan = kept[1]["plan"]
-    source = "this party's own config (no plan has come yet)" if kept is None else "the aggregator's plan"
+    source = (
+        "this party's own config (no plan has come yet)"
+        if kept is None
+        else "the aggregator's plan"
+    )
     screen.line(f"dry run from {source}: nothing is sent, nothing is charged")
     config = agree(own, plan)
     encoding, public = party_encoding(config, name), config.privacy.public_tensors
-    model = build_model(config.model, encoding.input_shape, encoding.classes, config.train.seed, public_tensors=public)
+    model = build_model(
+        config.model,
+        encoding.input_shape,
+        encoding.classes,
+        config.train.seed,
+        public_tensors=public,
+    )
     parameters = sum(parameter.numel() for parameter in model.module.parameters())
     rows = config.data.rows.get(name, len(federation.parties[name].train))
     facts = facts_for_party(config, plan, name, rows, parameters, model.task.outputs)
     mechanism = build_mechanism(config, facts, noise_source(own))
     price = mechanism.planned(facts.parties[name])
     values = given_away(own, config, name, mechanism, price)
-    screen.table("what would be given away", ["", name], [[key, value] for key, value in values.items()])
+    screen.table(
+        "what would be given away", ["", name], [[key, value] for key, value in values.items()]
+    )
     for text in (*price.releases, *notes, *price.notes):
         screen.line(f"would be released: {text}" if text in price.releases else text)
     check_price(own, price)
     screen.summary({"party": name, "plan": values})
 
 
-def _plan_by_own_config(own: Config, federation: Federation, name: str) -> tuple[PlanJson, tuple[str, ...]]:
+def _plan_by_own_config(
+    own: Config, federation: Federation, name: str
+) -> tuple[PlanJson, tuple[str, ...]]:
     """The plan that the aggregator would send if this config were its own and all parties were as large as this one.
 
     ``train.auto`` has its say, as it has at the aggregator.
     """
     mine = own.data.rows.get(name, len(federation.parties[name].train))
-    rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {name: mine}
+    rows = {party.name: own.data.rows.get(party.name) for party in own.federation.parties} | {
+        name: mine
+    }
     found = settled(own, federation.encoding, rows)
     encoding = party_encoding(found.config, name)  # which may have got curves
     return make_plan(found.config, rows, encoding.to_json()), found.notes

@@ -116,7 +116,10 @@ class PartyProcess:
         self.gradient_norms = GradientNorms()
         self._progress: Progress | None = None
         self._shown = 0  # the last round on the screen
-        self._looked, self._paid = 1, 0  # the next round to look up in the ledger, and how many before it were charged
+        self._looked, self._paid = (
+            1,
+            0,
+        )  # the next round to look up in the ledger, and how many before it were charged
         self._asked = time.perf_counter()
 
     def run(self) -> int:
@@ -181,7 +184,9 @@ class PartyProcess:
             transport.close()
             folder.close()
 
-    def _client_fit(self, config: Config, model: BuiltModel, mechanism: Mechanism, own: PartyFacts) -> ClientFit:
+    def _client_fit(
+        self, config: Config, model: BuiltModel, mechanism: Mechanism, own: PartyFacts
+    ) -> ClientFit:
         """Local training by the party's own client, where the mechanism bounds whatever comes of it."""
         if mechanism.name not in BOUNDS_THE_RESULT or mechanism.masked_sum is not None:
             raise ConfigError(
@@ -212,21 +217,30 @@ class PartyProcess:
             facts = facts_for_party(config, plan, self.name, rows, parameters, model.task.outputs)
 
             def renew() -> tuple[LocalFit, Mechanism]:
-                mechanism, own = build_mechanism(config, facts, self.noise), facts.parties[self.name]
+                mechanism, own = (
+                    build_mechanism(config, facts, self.noise),
+                    facts.parties[self.name],
+                )
                 fresh = _model(config, federation)
                 if self.own.party.client is not None:
                     return self._client_fit(config, fresh, mechanism, own), mechanism
                 if isinstance(mechanism, CohortMechanism) and mechanism.masked_sum is not None:
                     names = federation.user_names
-                    return users_fit(config, fresh, held.train, self.name, own, names, apart=True), mechanism
+                    return users_fit(
+                        config, fresh, held.train, self.name, own, names, apart=True
+                    ), mechanism
                 return build_fit(config, fresh, held.train, own, held.test), mechanism
 
             fit, mechanism = renew()
             sums = party_sums(self.own, told, self.sealer, mechanism, folder.path)
             try:
-                party = Party(self._settings(config), fit, mechanism, self.ledger, outbox, renew, sums)
+                party = Party(
+                    self._settings(config), fit, mechanism, self.ledger, outbox, renew, sums
+                )
             except PrivacyError as error:
-                raise PlanRefused("trust" if isinstance(error, Mistrusted) else "privacy", str(error)) from error
+                raise PlanRefused(
+                    "trust" if isinstance(error, Mistrusted) else "privacy", str(error)
+                ) from error
             check_releases_cap(self.own, mechanism, party.plan)
             check_price(self.own, party.plan)
             price = price_of(party)
@@ -241,14 +255,18 @@ class PartyProcess:
         if must_ask(self.own):
             values = given_away(self.own, config, self.name, mechanism, party.plan)
             wait_for_word(folder.path, told, values, self.run_id, self.screen)
-        with _refusing():  # again: others may have been agreed to since, above all while the operator was asked
+        with (
+            _refusing()
+        ):  # again: others may have been agreed to since, above all while the operator was asked
             agree_to_price(self.own, config, party.plan, self.run_id, self.ledger, price)
         self.sealer.kinds = mechanism.kinds
         self._agreed = AgreedJob(config, federation, model, party)
         self._say_agreed(party)
         self.tracker = discreet(self.tracker, config, party.mechanism)
         who = f"party {self.name}"
-        start_tracker(self.tracker, config, who, folder, party.mechanism, private=self._is_private(party))
+        start_tracker(
+            self.tracker, config, who, folder, party.mechanism, private=self._is_private(party)
+        )
         return party
 
     def _rows(self, own: Config, config: Config, held: PartyData) -> int:
@@ -264,7 +282,9 @@ class PartyProcess:
             return declared
         found = mechanism_class(config.privacy.mechanism)
         hidden = found.private and found.unit == "record" and not own.privacy.not_private
-        if hidden and not own.privacy.delta < 1 / count:  # of its own config: a plan can only lower it
+        if (
+            hidden and not own.privacy.delta < 1 / count
+        ):  # of its own config: a plan can only lower it
             raise DataError(
                 f"privacy.delta={own.privacy.delta:g}: must be below 1 / rows = {1 / count:g}; lower it here"
             )
@@ -274,12 +294,14 @@ class PartyProcess:
         caps, allowed = self.own.party.caps, self.own.transport.max_message_bytes
         if caps.columns is not None and encoding.columns and encoding.width > caps.columns:
             raise PlanRefused(
-                "columns_cap", f"party.caps.columns={caps.columns}: a row would become {encoding.width} numbers"
+                "columns_cap",
+                f"party.caps.columns={caps.columns}: a row would become {encoding.width} numbers",
             )
         weights = size_of(config.model, encoding.input_shape, encoding.classes)
         if caps.parameters is not None and weights > caps.parameters:
             raise PlanRefused(
-                "model", f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; refused"
+                "model",
+                f"party.caps.parameters={caps.parameters}: the plan's model has {weights} weights; refused",
             )
         if 4 * weights > allowed:
             raise PlanRefused(
@@ -303,10 +325,18 @@ class PartyProcess:
     def _say_agreed(self, party: Party) -> None:
         observer = quoted_observer({self.name: party.plan})
         spent = epsilon_after(party.plan, observer, party.plan.all_rounds)
-        price = "NOT PRIVATE" if spent is None else f"epsilon {spent.quoted:.4g} at delta {party.plan.delta:g}"
+        price = (
+            "NOT PRIVATE"
+            if spent is None
+            else f"epsilon {spent.quoted:.4g} at delta {party.plan.delta:g}"
+        )
         what = ", ".join(release_names(party.mechanism))
-        what += "".join(f"; round {number}: {asked.name}" for number, asked in party.plan.sums.items())
-        self.screen.line(f"run {self.run_id}: agreed to {party.plan.all_rounds} rounds, {price}; each releases: {what}")
+        what += "".join(
+            f"; round {number}: {asked.name}" for number, asked in party.plan.sums.items()
+        )
+        self.screen.line(
+            f"run {self.run_id}: agreed to {party.plan.all_rounds} rounds, {price}; each releases: {what}"
+        )
 
     def _measure(self, number: int, weights: Weights) -> dict[str, Any]:
         """Local figures of the global model after a round; they never leave."""
@@ -317,24 +347,44 @@ class PartyProcess:
         load_into(model.module, weights)
         test = job.federation.parties[self.name].test
         tables = (
-            [test] if test is not None and job.config.train.evaluates(party.mechanism.training_round(number)) else []
+            [test]
+            if test is not None
+            and job.config.train.evaluates(party.mechanism.training_round(number))
+            else []
         )
         found = round_metrics(model.module, model.task, tables)
-        numbers = promised_numbers({self.name: plan}, self._spent_rounds(number)) if self._is_private(party) else {}
+        numbers = (
+            promised_numbers({self.name: plan}, self._spent_rounds(number))
+            if self._is_private(party)
+            else {}
+        )
         spent = numbers.get("epsilon")
         now = time.perf_counter()
         seconds, self._asked = now - self._asked, now
         charged = self.ledger.charged(self.run_id, self.name, number, plan.kind_of(number))
         row = {"epsilon": spent, **found, "seconds": seconds, **numbers}
         row |= {"applied_sigma": charged.sigma} if charged is not None else {}
-        row |= {"clip_norm": plan.clip_norm} if plan.clip_norm and not job.config.privacy.clips_adaptively else {}
+        row |= (
+            {"clip_norm": plan.clip_norm}
+            if plan.clip_norm and not job.config.privacy.clips_adaptively
+            else {}
+        )
         if not party.mechanism.hides_cohort:
-            row["bytes"] = payload_bytes(weights) * (1 if party.charges_itself and charged is None else 2)
+            row["bytes"] = payload_bytes(weights) * (
+                1 if party.charges_itself and charged is None else 2
+            )
         self.gradient_norms.look({self.name: party})
         if self._progress is not None:
-            steps, self._shown = number - self._shown, number  # a party that was away does not start from one
-            self._progress.advance(steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent)
-        self.tracker.log_round(number, {key: value for key, value in row.items() if value is not None}, {})
+            steps, self._shown = (
+                number - self._shown,
+                number,
+            )  # a party that was away does not start from one
+            self._progress.advance(
+                steps, loss=found["test_loss"], accuracy=found["test_acc"], epsilon=spent
+            )
+        self.tracker.log_round(
+            number, {key: value for key, value in row.items() if value is not None}, {}
+        )
         return row
 
     def _spent_rounds(self, number: int) -> int:
@@ -392,12 +442,21 @@ class PartyProcess:
         written = write_outputs(outcome, ledger, self.gradient_norms, self.tracker.draw)
         crash_point("party.written")
         last = numbers_of(written.indicators)
-        tracked = self.tracker.finish("FINISHED", written.files, {"statement": statement["statement"]}, last)
+        tracked = self.tracker.finish(
+            "FINISHED", written.files, {"statement": statement["statement"]}, last
+        )
         self._show(outcome, written, tracked)
 
     def _show(self, outcome: RunOutcome, written: Written, tracked: str | None) -> None:
-        names = [name for name in ("loss", "acc", "auc", "r2", "mse") if f"test_{name}" in written.indicators]
-        cells = [[part, *(written.indicators.get(f"{part}_{name}") for name in names)] for part in ("train", "test")]
+        names = [
+            name
+            for name in ("loss", "acc", "auc", "r2", "mse")
+            if f"test_{name}" in written.indicators
+        ]
+        cells = [
+            [part, *(written.indicators.get(f"{part}_{name}") for name in names)]
+            for part in ("train", "test")
+        ]
         self.screen.table("metrics (local)", ["rows of", *names], cells)
         for text in (outcome.statement["statement"], *outcome.statement["notes"]):
             self.screen.line(str(text))
@@ -420,16 +479,26 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, MemoryError, RecursionError, RuntimeError) as error:
-        raise PlanRefused("plan", f"the plan cannot be used: {type(error).__name__}: {error}") from error
+        raise PlanRefused(
+            "plan", f"the plan cannot be used: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_files(config: Config, name: str) -> None:
     """Find out at the start, not when the plan comes, that a table is not there or cannot be read."""
     data = config.data
     if data.files and data.one_table is None and name not in data.files:
-        raise ConfigError(f"data.files: has no table of party.name={name}; it has {', '.join(data.files)}")
-    paths = list(data.files.values()) if data.one_table else [data.files[name]] if data.files else []
+        raise ConfigError(
+            f"data.files: has no table of party.name={name}; it has {', '.join(data.files)}"
+        )
+    paths = (
+        list(data.files.values()) if data.one_table else [data.files[name]] if data.files else []
+    )
     tests = data.test_file if isinstance(data.test_file, dict) else {name: data.test_file}
     for path in (*paths, tests.get(name)):
-        if path is not None and table_in_memory(path) is None and not (is_database(path) or is_image_folder(path)):
+        if (
+            path is not None
+            and table_in_memory(path) is None
+            and not (is_database(path) or is_image_folder(path))
+        ):
             checked(path)

@@ -16,12 +16,18 @@ from homo_dp.runs.approval import ROWS_TOLD
 def party_budget(own: Config, agreed: Config) -> Budget:
     """What the ledger enforces: the party's own cap, or the smaller target it agreed to; its own lifetime budget."""
     privacy = own.privacy
-    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
-    limits = [value for value in (agreed.privacy.target_epsilon, epsilon_cap(own)) if value is not None]
+    lifetime_delta = (
+        None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    )
+    limits = [
+        value for value in (agreed.privacy.target_epsilon, epsilon_cap(own)) if value is not None
+    ]
     return Budget(min(limits) if limits else None, privacy.lifetime_epsilon, lifetime_delta)
 
 
-def given_away(own: Config, config: Config, name: str, mechanism: Mechanism, plan: PartyPlan) -> dict[str, Any]:
+def given_away(
+    own: Config, config: Config, name: str, mechanism: Mechanism, plan: PartyPlan
+) -> dict[str, Any]:
     """What a plan would release at a party, its price, and the limits that the party keeps."""
     observer = quoted_observer({name: plan})
     spent = epsilon_after(plan, observer, plan.all_rounds)

@@ -22,7 +22,12 @@ from homo_dp.federation.mechanisms.base import PartyPlan
 from homo_dp.federation.sessions.crash_state import FINAL, explained, state_file
 from homo_dp.federation.sessions.party_session import STEPS, Party, learns_for
 from homo_dp.federation.sessions.plan import PlanRefused, check_price
-from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent, NoOpDpEvent, SelfComposedDpEvent
+from homo_dp.privacy.accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+)
 from homo_dp.privacy.accounting.events import compose, from_json, parts, to_json
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.ledger import Ledger
@@ -36,17 +41,23 @@ _SLACK = 1e-6  # relative
 def price_of(party: Party) -> DpEvent:
     """All that a party's ledger may be charged in a run."""
     planned = party.planned_charges() if party.charges_itself else []
-    return compose(*(SelfComposedDpEvent(charge.event, rounds) for charge, rounds in planned if rounds))
+    return compose(
+        *(SelfComposedDpEvent(charge.event, rounds) for charge, rounds in planned if rounds)
+    )
 
 
-def agree_to_price(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent) -> None:
+def agree_to_price(
+    own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent
+) -> None:
     """Check a plan while no other process of this party agrees to one, and keep its price for their checks."""
     with _alone(own.party.folder):
         check_learnt(own, agreed, plan, run, ledger, price)
         write_whole(own.party.folder / run / PRICE, to_json(price).encode(), "price of a run")
 
 
-def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent) -> None:
+def check_learnt(
+    own: Config, agreed: Config, plan: PartyPlan, run: str, ledger: Ledger, price: DpEvent
+) -> None:
     """Refuse a plan that counts less than was agreed to before it, and a step that comes late or passes the cap.
 
     Guarantees:
@@ -57,7 +68,9 @@ def check_learnt(own: Config, agreed: Config, plan: PartyPlan, run: str, ledger:
     steps = [learning_run(base or run, step) for step in STEPS]
     spent = compose(*(_spent(own, step, ledger) for step in steps if step != run))
     if base is None:
-        _check_counted(spent, () if agreed.data.learnt is None else agreed.data.learnt.noise_multipliers)
+        _check_counted(
+            spent, () if agreed.data.learnt is None else agreed.data.learnt.noise_multipliers
+        )
         return
     # A step that was agreed to before its training is among what the training counts, so it may go on.
     if _agreed_price(own, run) != price and _has_begun(own, base, ledger):
@@ -76,7 +89,9 @@ def _spent(own: Config, run: str, ledger: Ledger) -> DpEvent:
     price = _agreed_price(own, run)
     if price is not None and not (own.party.folder / run / FINAL).exists():
         return price
-    return compose(*(from_json(row.event) for row in ledger.rows(run, str(own.party.name)) if row.is_release))
+    return compose(
+        *(from_json(row.event) for row in ledger.rows(run, str(own.party.name)) if row.is_release)
+    )
 
 
 def _has_begun(own: Config, run: str, ledger: Ledger) -> bool:
@@ -98,9 +113,13 @@ def _agreed_price(own: Config, run: str) -> DpEvent | None:
 def _check_counted(spent: DpEvent, claimed: tuple[float, ...]) -> None:
     """Every release of a step must be among those that the plan counts, with as much noise or less there."""
     events = [from_json(text) for text, count in parts(spent).items() for _ in range(count)]
-    paid = sorted(event.noise_multiplier if isinstance(event, GaussianDpEvent) else 0.0 for event in events)
+    paid = sorted(
+        event.noise_multiplier if isinstance(event, GaussianDpEvent) else 0.0 for event in events
+    )
     told = sorted(claimed)
-    if len(told) < len(paid) or any(one > other * (1 + _SLACK) for one, other in zip(told, paid, strict=False)):
+    if len(told) < len(paid) or any(
+        one > other * (1 + _SLACK) for one, other in zip(told, paid, strict=False)
+    ):
         raise PlanRefused(
             "plan",
             f"data.learnt: the plan does not count the {len(paid)} releases that this party made or agreed to before "

@@ -87,7 +87,9 @@ def _learn(config: Config, step: str, part: float, screen: Screen) -> Config:
     if not place.exists():
         _announce(config, step)
         crash_point("aggregator.learning_announced")
-        process = AggregatorProcess(learning_config(phases[step](), run, step), learning_screen(screen))
+        process = AggregatorProcess(
+            learning_config(phases[step](), run, step), learning_screen(screen)
+        )
         process.run()
         crash_point("aggregator.before_learnt")
         write_whole(place, json.dumps(process.found).encode(), "what was learnt")

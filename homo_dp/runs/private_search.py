@@ -42,7 +42,12 @@ SAME_COST = (  # keys that change no event of a trial
     "train.proximal_mu",
     "train.weight_decay",
 )
-FIGURES = (("acc", 1.0), ("auc", 1.0), ("loss", -1.0), ("mse", -1.0))  # which decides, and whether more is better
+FIGURES = (
+    ("acc", 1.0),
+    ("auc", 1.0),
+    ("loss", -1.0),
+    ("mse", -1.0),
+)  # which decides, and whether more is better
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ def check_search(config: Config, keys: Sequence[str], search: Search) -> None:
     """Refuse a search for which the bound does not hold, before the first trial."""
     check_mean(search.mean)
     if not config.private or not config.privacy.built_in:
-        raise ConfigError("--publish winner: trials must be private, by a built-in privacy.mechanism")
+        raise ConfigError(
+            "--publish winner: trials must be private, by a built-in privacy.mechanism"
+        )
     if config.train.init_from is not None:
         raise ConfigError(
             "--publish winner: train.init_from costs more than the trials, and no event is kept of it; leave it out, "
@@ -105,16 +112,25 @@ def secret_trials(
         found = file.check(_Kept, file.json(file.read(kept)))
     except FileNotFoundError:
         drawn = draw(random.SystemRandom(), secret_number(search.mean, search.distribution))
-        write_json(kept, {"local": "LOCAL: must not leave this machine", "search": said, "trials": drawn}, "--out")
+        write_json(
+            kept,
+            {"local": "LOCAL: must not leave this machine", "search": said, "trials": drawn},
+            "--out",
+        )
     else:
         if found.search != said:
-            raise InputError(f"--out {folder}: holds another search; give another folder (each search costs anew)")
+            raise InputError(
+                f"--out {folder}: holds another search; give another folder (each search costs anew)"
+            )
         drawn = found.trials
     return [_trial(values, number, folder, load) for number, values in enumerate(drawn)]
 
 
 def _trial(
-    values: Mapping[str, Any], number: int, folder: Path, load: Callable[[Sequence[tuple[str, Any]]], Config]
+    values: Mapping[str, Any],
+    number: int,
+    folder: Path,
+    load: Callable[[Sequence[tuple[str, Any]]], Config],
 ) -> Cell:
     """One trial: the seed is the config's, so that all trials are of the same tables; its number keeps it apart."""
     (cell,) = cells_of({key: (value,) for key, value in values.items()}, 1, folder / LOCAL, load)
@@ -124,7 +140,12 @@ def _trial(
         for name, path in cell.config.output.model_dump(mode="json").items()
         if name in ("predictFileName", "indicatorFileName", "modelFileName")
     }
-    return replace(cell, config=cell.config.model_copy(update={"output": cell.config.output.model_copy(update=output)}))
+    return replace(
+        cell,
+        config=cell.config.model_copy(
+            update={"output": cell.config.output.model_copy(update=output)}
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -156,25 +177,38 @@ def search_cost(results: Sequence[Mapping[str, Any]], search: Search) -> SearchC
             delta = max(delta, float(row["delta"]))
         charged.append(events)
         lifetimes.append(lifetime)
-    if not charged or not charged[0] or any(events != charged[0] for events in charged) or len(scopes) != 1:
-        raise InputError("the trials did not all charge the same: nothing is published; the ledger holds their sum")
+    if (
+        not charged
+        or not charged[0]
+        or any(events != charged[0] for events in charged)
+        or len(scopes) != 1
+    ):
+        raise InputError(
+            "the trials did not all charge the same: nothing is published; the ledger holds their sum"
+        )
     one = lifetimes[0].renyi()
     before = renyi(Counter(to_json(GaussianDpEvent(noise)) for noise in noise_before(results[0])))
     winner = renyi_epsilon(selected(one, search.mean, search.distribution) + before, delta)
     return SearchCost(winner, renyi_epsilon(search.mean * one + before, delta), delta, scopes.pop())
 
 
-def best_of(trials: Sequence[tuple[Cell, Mapping[str, Any]]], *, public_test: bool) -> tuple[Cell, str, float]:
+def best_of(
+    trials: Sequence[tuple[Cell, Mapping[str, Any]]], *, public_test: bool
+) -> tuple[Cell, str, float]:
     """The best trial by the first figure that all have: one released with noise, or of public rows."""
     prefix = "test_" if public_test else "released_"
     for name, sign in FIGURES:
         if all(result.get(prefix + name) is not None for _, result in trials):
             cell, result = max(trials, key=lambda each: sign * float(each[1][prefix + name]))
             return cell, prefix + name, float(result[prefix + name])
-    raise InputError("the trials have no released figure to choose by: nothing is published; give test rows")
+    raise InputError(
+        "the trials have no released figure to choose by: nothing is published; give test rows"
+    )
 
 
-def publish(cell: Cell, figure: tuple[str, float], search: Search, cost: SearchCost, folder: Path) -> dict[str, Path]:
+def publish(
+    cell: Cell, figure: tuple[str, float], search: Search, cost: SearchCost, folder: Path
+) -> dict[str, Path]:
     """Write the winner's model and what may be said of it; neither tells which trial it was, nor of how many."""
     from homo_dp.models.files import load_model, save_model
 
@@ -189,15 +223,21 @@ def publish(cell: Cell, figure: tuple[str, float], search: Search, cost: SearchC
         "relation": cost.about[2],
         **cost_words(search, cost),
     }
-    saved = load_model(str(cell.config.output.modelFileName), trust_factory=cell.config.model.factory or False)
-    privacy = {name: value for name, value in saved.card.privacy.items() if name not in ("run", "parties")}
+    saved = load_model(
+        str(cell.config.output.modelFileName), trust_factory=cell.config.model.factory or False
+    )
+    privacy = {
+        name: value for name, value in saved.card.privacy.items() if name not in ("run", "parties")
+    }
     privacy |= {"epsilon": cost.epsilon, "delta": cost.delta, "parties": {}, "search": statement}
     privacy["statement"] = (
         f"epsilon {cost.epsilon:.4g} at delta {cost.delta:g} ({cost.about[1]}, {cost.about[2]}): the winner of a "
         f"search, cost by {statement['cost_by']}"
     )
     files = {"model": target / "model.safetensors", "winner": target / "winner.json"}
-    save_model(files["model"], saved.module.state_dict(), replace(saved.card, privacy=privacy), "--out")
+    save_model(
+        files["model"], saved.module.state_dict(), replace(saved.card, privacy=privacy), "--out"
+    )
     write_json(files["winner"], statement, "--out")
     return files
 
@@ -210,6 +250,7 @@ def cost_words(search: Search, cost: SearchCost) -> dict[str, Any]:
         "secret; the winner alone is published; its score is released with noise or of public rows",
         "epsilon_of_sum": cost.epsilon_of_sum,
         "why": f"{'smaller' if smaller else 'NOT smaller'} than epsilon {cost.epsilon_of_sum:.4g}, the sum of "
-        f"{search.mean:g} trials" + ("" if smaller else "; leave --publish out: a fixed number costs less"),
+        f"{search.mean:g} trials"
+        + ("" if smaller else "; leave --publish out: a fixed number costs less"),
         "conditions": f"the folder {LOCAL}, the ledger, its extracts and how long the search took stay on this machine",
     }

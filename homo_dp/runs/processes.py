@@ -47,7 +47,9 @@ GO_ON = "start the same command again: the run continues where it is"
 def run_name(config: Config) -> str:
     """The name of the run, which all sides must know."""
     if config.federation.run is None:
-        raise ConfigError("federation.run: is not given; aggregator and parties need one and the same name of the run")
+        raise ConfigError(
+            "federation.run: is not given; aggregator and parties need one and the same name of the run"
+        )
     return config.federation.run
 
 
@@ -64,7 +66,9 @@ def learning_config(config: Config, run: str, step: str) -> Config:
     """The config of a run that learns a step: its own run name and output files, and no run of its own in MLflow."""
     tree = config.model_dump(mode="json")
     tree["federation"]["run"] = check_id("federation.run", run)
-    tree["output"]["indicatorFileName"] = str(companion(config.output.indicatorFileName, f"{step}.json"))
+    tree["output"]["indicatorFileName"] = str(
+        companion(config.output.indicatorFileName, f"{step}.json")
+    )
     tree["tracking"]["enabled"] = False
     return config_from(tree)
 
@@ -89,7 +93,9 @@ def member_keys(config: Config) -> list[PublicKey]:
     for member in config.federation.parties:
         where = f"federation.parties.{member.name}"
         if member.public_key is None:
-            raise ConfigError(f"{where}: has no public_key; paste the line that `homo_dp.keys new` printed there")
+            raise ConfigError(
+                f"{where}: has no public_key; paste the line that `homo_dp.keys new` printed there"
+            )
         keys.append(_public_key(member.public_key, where, member.name))
     return keys
 
@@ -98,7 +104,9 @@ def party_sealer(config: Config) -> Sealer:
     """A party's keys and that of the aggregator; the mechanism's own kinds of messages are known with the plan."""
     party = config.party
     if party.name is None:
-        raise ConfigError("party.name: is not given; use the name under which the aggregator lists this party")
+        raise ConfigError(
+            "party.name: is not given; use the name under which the aggregator lists this party"
+        )
     own = _own_key(party.key_file, "party.key_file", party.name)
     if party.aggregator_key is None:
         raise ConfigError("party.aggregator_key: is not given; paste the aggregator's public line")
@@ -112,11 +120,19 @@ def asker_sealers(config: Config) -> dict[str, tuple[Sequence[str], Sealer]]:
     if rules is None or not rules.askers:
         return {"party.aggregator_key": (("*",), party_sealer(config))}
     if party.name is None:
-        raise ConfigError("party.name: is not given; use the name under which the aggregators list this party")
-    own, found = _own_key(party.key_file, "party.key_file", party.name), dict[str, tuple[Sequence[str], Sealer]]()
+        raise ConfigError(
+            "party.name: is not given; use the name under which the aggregators list this party"
+        )
+    own, found = (
+        _own_key(party.key_file, "party.key_file", party.name),
+        dict[str, tuple[Sequence[str], Sealer]](),
+    )
     for number, asker in enumerate(rules.askers):
         where = f"party.serve.askers[{number}].aggregator_key"
-        found[where] = asker.runs, _sealer(config, own, [_public_key(asker.aggregator_key, where, AGGREGATOR)], KINDS)
+        found[where] = (
+            asker.runs,
+            _sealer(config, own, [_public_key(asker.aggregator_key, where, AGGREGATOR)], KINDS),
+        )
     return found
 
 
@@ -155,16 +171,29 @@ def _own_transport(config: Config, run: str, sealer: Sealer) -> Transport:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)(options, run, sealer)
-    except (Exception, SystemExit) as error:  # the module is the user's own code, and may fail in any way
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the module is the user's own code, and may fail in any way
         why = f"{type(error).__name__}: {one_line(error)}"
-        raise ConfigError(f"transport.kind={path}: cannot be opened ({why}); see docs/transports.md") from error
+        raise ConfigError(
+            f"transport.kind={path}: cannot be opened ({why}); see docs/transports.md"
+        ) from error
     if not isinstance(found, Transport):
-        raise ConfigError(f"transport.kind={path}: has no send, receive, done and close; see docs/transports.md")
+        raise ConfigError(
+            f"transport.kind={path}: has no send, receive, done and close; see docs/transports.md"
+        )
     return found
 
 
 def start_tracker(
-    tracker: Tracker, config: Config, role: str, folder: RunFolder, mechanism: Mechanism, *, private: bool
+    tracker: Tracker,
+    config: Config,
+    role: str,
+    folder: RunFolder,
+    mechanism: Mechanism,
+    *,
+    private: bool,
 ) -> None:
     """Tell the tracker which run this process is part of, and as what; started again, it goes on in its run there."""
     if not config.tracking.enabled:
@@ -190,7 +219,12 @@ def discreet(tracker: Tracker, config: Config, mechanism: Mechanism) -> Tracker:
     from homo_dp.tracking.tracker import NoTracker
 
     tracking = config.tracking
-    if not mechanism.hides_cohort or not tracking.enabled or is_local(tracking.uri) or tracking.private_metrics:
+    if (
+        not mechanism.hides_cohort
+        or not tracking.enabled
+        or is_local(tracking.uri)
+        or tracking.private_metrics
+    ):
         return tracker
     tracker.finish("KILLED", {}, {})
     log.warning(
@@ -218,10 +252,14 @@ def _sealer(config: Config, own: KeyPair, keys: list[PublicKey], kinds: Kinds) -
 
 def _own_key(path: str | None, where: str, name: str) -> KeyPair:
     if path is None:
-        raise ConfigError(f"{where}: is not given; make a key with `python -m homo_dp.keys new {name}`")
+        raise ConfigError(
+            f"{where}: is not given; make a key with `python -m homo_dp.keys new {name}`"
+        )
     pair = read_key_pair(Path(path))
     if pair.name != name:
-        raise ConfigError(f"{where}={path}: is the key of {pair.name}, not of {name}; make one with that name")
+        raise ConfigError(
+            f"{where}={path}: is the key of {pair.name}, not of {name}; make one with that name"
+        )
     return pair
 
 
@@ -230,5 +268,7 @@ def _public_key(given: str, where: str, name: str) -> PublicKey:
     is_line = given.strip().startswith(PUBLIC_MARK)
     key = parse_public_line(given.strip(), where) if is_line else read_public_key(Path(given))
     if key.name != name:
-        raise ConfigError(f"{where}: is the public key of {key.name}, not of {name}; take the right line")
+        raise ConfigError(
+            f"{where}: is the public key of {key.name}, not of {name}; take the right line"
+        )
     return key

@@ -19,7 +19,10 @@ Numbers = dict[str, float]
 
 
 def party_numbers(
-    plans: Mapping[str, PartyPlan], sigmas: Mapping[str, float | None], report: RoundReport, private: bool
+    plans: Mapping[str, PartyPlan],
+    sigmas: Mapping[str, float | None],
+    report: RoundReport,
+    private: bool,
 ) -> dict[str, Numbers]:
     """What each party's own history gets: epsilon so far by both accountants, noise, clipping and bytes.
 
@@ -36,7 +39,9 @@ def party_numbers(
             "epsilon_pld": spent.pld if spent else None,
             "epsilon_rdp": spent.rdp if spent else None,
             "applied_sigma": sigmas.get(name),
-            "clip_norm": report.metrics.get("clip_norm", plan.clip_norm or None),  # 0 means no clipping
+            "clip_norm": report.metrics.get(
+                "clip_norm", plan.clip_norm or None
+            ),  # 0 means no clipping
             "bytes": payload * (2 if name in report.replied else 1) if everybody else None,
         }
         numbers[name] = {key: float(value) for key, value in values.items() if value is not None}
@@ -55,7 +60,10 @@ def promised_numbers(plans: Mapping[str, PartyPlan], rounds: int) -> Numbers:
     known = [each for each in spent if each is not None]
     if not known or len(known) < len(spent):
         return {}
-    numbers = {"epsilon": max(each.quoted for each in known), "epsilon_rdp": max(each.rdp for each in known)}
+    numbers = {
+        "epsilon": max(each.quoted for each in known),
+        "epsilon_rdp": max(each.rdp for each in known),
+    }
     pld = [each.pld for each in known if each.pld is not None]
     return numbers | ({"epsilon_pld": max(pld)} if len(pld) == len(known) else {})
 
@@ -67,7 +75,9 @@ def summed_up(numbers: Mapping[str, Numbers]) -> Numbers:
     {'epsilon_rdp': 2.0, 'bytes': 16.0}
     """
     names = dict.fromkeys(name for values in numbers.values() for name in values)
-    found = {name: [values[name] for values in numbers.values() if name in values] for name in names}
+    found = {
+        name: [values[name] for values in numbers.values() if name in values] for name in names
+    }
     return {name: sum(values) if name == "bytes" else max(values) for name, values in found.items()}
 
 
@@ -93,7 +103,9 @@ class GradientNorms:
         norms = {name: torch.cat(parts) for name, parts in self._norms.items() if parts}
         if not any(len(values) for values in norms.values()):
             return None
-        top = max(2 * self._clip_norm, *(float(values.max()) for values in norms.values() if len(values)))
+        top = max(
+            2 * self._clip_norm, *(float(values.max()) for values in norms.values() if len(values))
+        )
         return {
             "what": "gradient norms before clipping, last batch of every round",
             "local_only": True,
@@ -105,5 +117,7 @@ class GradientNorms:
     def _party(self, values: torch.Tensor, top: float) -> dict[str, Any]:
         return {
             "counts": [int(count) for count in torch.histc(values, NORM_BINS, 0.0, top)],
-            "fraction_clipped": float((values > self._clip_norm).double().mean()) if len(values) else 0.0,
+            "fraction_clipped": float((values > self._clip_norm).double().mean())
+            if len(values)
+            else 0.0,
         }

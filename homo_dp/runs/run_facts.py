@@ -40,7 +40,13 @@ def source_tags(config: Config, mechanism: str) -> dict[str, str]:
     started = Path(sys.argv[0] or "python")
     source = f"homo_dp/{started.name}" if started.parent.name == "homo_dp" else started.name
     said = {"mlflow.source.name": source, "mlflow.source.type": "LOCAL"}
-    return {"mechanism": mechanism, "version": __version__, "data.name": config.data.dataset, **said, **commit_tags()}
+    return {
+        "mechanism": mechanism,
+        "version": __version__,
+        "data.name": config.data.dataset,
+        **said,
+        **commit_tags(),
+    }
 
 
 def run_tags(config: Config, run: str, mechanism: Mechanism, *, private: bool) -> dict[str, str]:
@@ -74,9 +80,21 @@ def short_name(config: Config, run: str, *, private: bool) -> str:
 def description(config: Config, *, private: bool) -> str:
     """The run in one sentence, for somebody who looks at a list of them."""
     privacy, train = config.privacy, config.train
-    cost = f"noise multiplier {privacy.noise_multiplier:.4g}" if privacy.noise_multiplier is not None else None
-    cost = f"target epsilon {privacy.target_epsilon:.4g}" if privacy.target_epsilon is not None else cost
-    safe = ", ".join(filter(None, (cost, f"delta {privacy.delta:g}, per {privacy.unit}"))) if private else "NOT PRIVATE"
+    cost = (
+        f"noise multiplier {privacy.noise_multiplier:.4g}"
+        if privacy.noise_multiplier is not None
+        else None
+    )
+    cost = (
+        f"target epsilon {privacy.target_epsilon:.4g}"
+        if privacy.target_epsilon is not None
+        else cost
+    )
+    safe = (
+        ", ".join(filter(None, (cost, f"delta {privacy.delta:g}, per {privacy.unit}")))
+        if private
+        else "NOT PRIVATE"
+    )
     model = (config.model.factory or config.model.name).replace("_", " ")
     return f"{model} on {config.data.dataset}, {privacy.mechanism}, {train.rounds} rounds; {safe}"
 
@@ -91,7 +109,11 @@ def public_dataset(config: Config, parties: int | None = None) -> dict[str, Any]
         mode="json", include={"name", "embedded", "label", "classes", "columns", "columns_from"}
     )
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
-    source = {"embedded": config.data.embedded} if config.data.embedded else {"parties": sorted(config.data.files)}
+    source = (
+        {"embedded": config.data.embedded}
+        if config.data.embedded
+        else {"parties": sorted(config.data.files)}
+    )
     profile = {"parties": parties, "declared rows": dict(config.data.rows) or None}
     return {
         "name": config.data.dataset,

@@ -19,14 +19,27 @@ from homo_dp.runs.approval import read_question
 
 Status = dict[str, Any]
 _MOST_HEADER: Final = 100 << 20  # bytes of the header of a state file
-HEADER: Final = ("run", "state", "round", "of", "replied", "missing", "epsilon", "last event", "last error")
+HEADER: Final = (
+    "run",
+    "state",
+    "round",
+    "of",
+    "replied",
+    "missing",
+    "epsilon",
+    "last event",
+    "last error",
+)
 
 
 def status(config: Config) -> Status:
     """The runs of the side that a config is for (its party, else the aggregator), the last heard of first."""
     party = config.party.name
     folder = Path(config.federation.state_dir) if party is None else config.party.folder
-    found: Status = {"side": "aggregator" if party is None else "party", "name": party or "aggregator"}
+    found: Status = {
+        "side": "aggregator" if party is None else "party",
+        "name": party or "aggregator",
+    }
     found["asked"] = datetime.now(UTC).isoformat(timespec="seconds")
     found["budget"] = None if party is None else _budget(config)
     runs = [_run(path, party is not None) for path in _folders(folder)]
@@ -58,7 +71,11 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _run(folder: Path, is_party: bool) -> Status:
-    done, plan, events = _rounds(folder), _facts(folder / "plan.safetensors").get("plan", {}), read_events(folder)
+    done, plan, events = (
+        _rounds(folder),
+        _facts(folder / "plan.safetensors").get("plan", {}),
+        read_events(folder),
+    )
     last = done[-1] if done else {}
     number = int(last.get("round", 0))
     asked = read_question(folder)
@@ -71,7 +88,11 @@ def _run(folder: Path, is_party: bool) -> Status:
         "state": _state(folder, is_party, number, rounds, asked is not None, events),
         "round": number,
         "rounds": rounds,
-        "replied": {event["party"]: event["time"] for event in answered if int(event.get("round") or 0) == newest},
+        "replied": {
+            event["party"]: event["time"]
+            for event in answered
+            if int(event.get("round") or 0) == newest
+        },
         "missing": list(last.get("missing", ())),
         "epsilon": last.get("epsilon"),
         "waits_for_approval": asked,
@@ -81,11 +102,20 @@ def _run(folder: Path, is_party: bool) -> Status:
 
 
 def _state(
-    folder: Path, is_party: bool, number: int, rounds: int | None, asked: bool, events: list[dict[str, Any]]
+    folder: Path,
+    is_party: bool,
+    number: int,
+    rounds: int | None,
+    asked: bool,
+    events: list[dict[str, Any]],
 ) -> str:
     if is_locked(folder / "lock"):
         return "waits for approval" if asked else "running"
-    if (folder / "final.safetensors").exists() if is_party else rounds is not None and number >= rounds:
+    if (
+        (folder / "final.safetensors").exists()
+        if is_party
+        else rounds is not None and number >= rounds
+    ):
         return "over"
     last = events[-1] if events else {}
     if last.get("level") != "ERROR":
@@ -96,7 +126,9 @@ def _state(
 def _rounds(folder: Path) -> list[dict[str, Any]]:
     found = []
     with contextlib.suppress(OSError):
-        for line in (folder / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (
+            (folder / "rounds.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
+        ):
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
                 if isinstance(row, dict) and isinstance(row.get("round"), int):
@@ -124,11 +156,18 @@ def _budget(config: Config) -> Status | None:
     from homo_dp.privacy.ledger import Ledger
 
     with Ledger(privacy.ledger, read_only=True) as ledger:
-        spent = ledger.spent(config.data.dataset, privacy.lifetime_delta or privacy.delta).epsilon.quoted
+        spent = ledger.spent(
+            config.data.dataset, privacy.lifetime_delta or privacy.delta
+        ).epsilon.quoted
         releases = ledger.head().count
     lifetime = privacy.lifetime_epsilon
     left = None if lifetime is None else max(0.0, lifetime - spent)
-    return {"epsilon_spent": spent, "lifetime_epsilon": lifetime, "epsilon_left": left, "ledger_rows": releases}
+    return {
+        "epsilon_spent": spent,
+        "lifetime_epsilon": lifetime,
+        "epsilon_left": left,
+        "ledger_rows": releases,
+    }
 
 
 def _last_heard(run: Status) -> str:

@@ -84,7 +84,9 @@ class PartyServer:
         about(party=self.name)
         make_folder(self.config.party.folder)
         with self._door():
-            self.screen.line(f"{self.name} serves: approve={self.rules.approve}, {self.rules.at_once} at once")
+            self.screen.line(
+                f"{self.name} serves: approve={self.rules.approve}, {self.rules.at_once} at once"
+            )
             try:
                 while True:
                     self.turn()
@@ -99,7 +101,9 @@ class PartyServer:
         for run, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 self._ended(run, code)
-                del self._running[run]  # after it: a ClientApp that asks meanwhile must not call what has just ended
+                del self._running[
+                    run
+                ]  # after it: a ClientApp that asks meanwhile must not call what has just ended
         underway = self._underway()
         elsewhere = {call.run for call in underway if is_locked(self._folder(call.run) / "lock")}
         free = self.rules.at_once - len(self._running) - len(elsewhere)
@@ -119,7 +123,9 @@ class PartyServer:
         if self.config.transport.kind == "flower":
             return []
         names = sorted(path.parent.name for path in self.config.party.folder.glob(f"*/{SERVED}"))
-        found = ((run, asker_of(run, self.sealers)) for run in names if not self._is_dealt_with(run))
+        found = (
+            (run, asker_of(run, self.sealers)) for run in names if not self._is_dealt_with(run)
+        )
         return [Call(run, asker) for run, asker in found if asker is not None]
 
     def _calls(self) -> list[Call]:
@@ -128,12 +134,22 @@ class PartyServer:
         try:
             if transport.kind == "directory":
                 return list(
-                    directory_calls(Path(transport.directory), self.name, self.sealers, self._is_known, self._turns)
+                    directory_calls(
+                        Path(transport.directory),
+                        self.name,
+                        self.sealers,
+                        self._is_known,
+                        self._turns,
+                    )
                 )
             if transport.kind == "flower":
                 # A ClientApp may have called it once more while its process was started, which has ended since.
                 called, self._called = [run for run in self._called if not self._is_known(run)], {}
-                return [Call(run, asker) for run in called if (asker := asker_of(run, self.sealers)) is not None]
+                return [
+                    Call(run, asker)
+                    for run in called
+                    if (asker := asker_of(run, self.sealers)) is not None
+                ]
             found = self._nats_calls().look(self._is_known)
         except TransportError as error:
             if str(error) != self._complained:
@@ -166,7 +182,11 @@ class PartyServer:
         most = 4 * max(largest_sealed(sealer.limits) for _, sealer in self.sealers.values())
         place = Path(flower.socket)
         listening = ServingSocket(
-            place, flower.group, most, lambda run: socket_of(None, self.config.party.folder, run), self._word
+            place,
+            flower.group,
+            most,
+            lambda run: socket_of(None, self.config.party.folder, run),
+            self._word,
         )
         try:
             yield
@@ -192,14 +212,27 @@ class PartyServer:
 
     def _is_dealt_with(self, run: str) -> bool:
         """Whether a run has a process, is over, was refused, or failed a short time ago."""
-        return run in self._running or run in self._settled or time.monotonic() < self._rests.get(run, 0.0)
+        return (
+            run in self._running
+            or run in self._settled
+            or time.monotonic() < self._rests.get(run, 0.0)
+        )
 
     def _start(self, call: Call) -> None:
         folder = self._folder(call.run)
         make_folder(folder)
-        layer = served_layer(self.config, call.run, self.sealers[call.asker][1].allowed["aggregator"].line)
+        layer = served_layer(
+            self.config, call.run, self.sealers[call.asker][1].allowed["aggregator"].line
+        )
         write_whole(folder / SERVED, yaml.safe_dump(layer).encode(), "settings of a served run")
-        command = [sys.executable, "-m", "homo_dp.party", *self._given, "--config", str(folder / SERVED)]
+        command = [
+            sys.executable,
+            "-m",
+            "homo_dp.party",
+            *self._given,
+            "--config",
+            str(folder / SERVED),
+        ]
         self._starts[call.run] = self._starts.get(call.run, 0) + 1
         self._running[call.run] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         self._say(call.run, f"started as process {self._running[call.run].pid}")
@@ -209,15 +242,23 @@ class PartyServer:
         if again and self._starts[run] < _STARTS:
             self._say(run, f"ended with code {code}; it is started again")
             return
-        if not again and code != INTERRUPTED:  # a run that its operator stopped is continued by the next server
+        if (
+            not again and code != INTERRUPTED
+        ):  # a run that its operator stopped is continued by the next server
             (self._folder(run) / SERVED).unlink(missing_ok=True)
         if code in (DONE, REFUSED, INTERRUPTED):
             self._settled.add(run)
-            self._say(run, "is over" if code == DONE else f"ended with code {code}; homo-dp status says why")
+            self._say(
+                run,
+                "is over" if code == DONE else f"ended with code {code}; homo-dp status says why",
+            )
             return
         self._starts[run] = 0
         self._rests[run] = time.monotonic() + _REST
-        self._say(run, f"ended with code {code}; homo-dp status says why; taken again after {_REST:g} s, if it calls")
+        self._say(
+            run,
+            f"ended with code {code}; homo-dp status says why; taken again after {_REST:g} s, if it calls",
+        )
 
     def _say(self, run: str, text: str) -> None:
         about(run=run)

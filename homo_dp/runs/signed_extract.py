@@ -41,12 +41,20 @@ class _Extract(FilePart):
     rows: Annotated[list[_Row], Field(min_length=1)]
 
 
-def signed_extract(ledger: Ledger, key: KeyPair, dataset: str | None, run: str | None) -> dict[str, Any]:
+def signed_extract(
+    ledger: Ledger, key: KeyPair, dataset: str | None, run: str | None
+) -> dict[str, Any]:
     """The chosen rows of a whole, verified ledger with its head, signed (Ed25519) by the party."""
     head = ledger.verify()
-    rows = [row.to_dict() for row in ledger.rows(run) if row.is_release and dataset in (None, row.dataset)]
+    rows = [
+        row.to_dict()
+        for row in ledger.rows(run)
+        if row.is_release and dataset in (None, row.dataset)
+    ]
     if not rows:
-        raise InputError(f"--dataset={dataset} --run={run}: the ledger has no such release; see ledger show")
+        raise InputError(
+            f"--dataset={dataset} --run={run}: the ledger has no such release; see ledger show"
+        )
     content = {
         "format": FORMAT,
         "party": key.name,
@@ -71,13 +79,24 @@ def check_extract(path: Path, trusted: PublicKey | None) -> tuple[Mapping[str, A
     read = file.check(_Extract, found)  # who signs a file may have written anything into it
     named = parse_public_line(read.public_key, f"{path}: public_key")
     if trusted is not None and trusted.raw != named.raw:
-        return found, [(False, f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of --key")]
+        return found, [
+            (
+                False,
+                f"signed with the key {named.fingerprint}, not with {trusted.fingerprint} of --key",
+            )
+        ]
     content = {name: value for name, value in found.items() if name != "signature"}
     try:
         named.verifier.verify(base64.b64decode(read.signature, validate=True), _signed(content))
     except (InvalidSignature, ValueError):
-        return found, [(False, f"not signed by {named.name}: the file was changed after it was signed")]
-    whose = "the key you gave" if trusted is not None else "compare this fingerprint with the party by another way"
+        return found, [
+            (False, f"not signed by {named.name}: the file was changed after it was signed")
+        ]
+    whose = (
+        "the key you gave"
+        if trusted is not None
+        else "compare this fingerprint with the party by another way"
+    )
     findings: list[Finding] = [(True, f"signed by {named.name}, key {named.fingerprint} ({whose})")]
     findings += verify_extract(found["rows"], read.head.hash, read.head.count)
     return found, findings + _added_up(found["rows"])
@@ -87,7 +106,9 @@ def _added_up(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Whether the epsilon that a run ends with is that of its events: a party can sign any figure."""
     runs: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        runs.setdefault(tuple(row[name] for name in ("dataset", "run", "party", "observer")), []).append(row)
+        runs.setdefault(
+            tuple(row[name] for name in ("dataset", "run", "party", "observer")), []
+        ).append(row)
     bad = []
     for (dataset, run, party, _), own in runs.items():
         said = own[-1].get("epsilon_rdp")
@@ -95,8 +116,12 @@ def _added_up(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
             continue
         found = recomputed(own).rdp
         if not abs(found - said) <= SAME * max(found, said):
-            bad.append(f"run {run} of {party} on {dataset}: its events cost epsilon {found:.4g} by RDP, not {said:.4g}")
-    return [(False, text) for text in bad] or [(True, "the events of each run add up to the epsilon that is stated")]
+            bad.append(
+                f"run {run} of {party} on {dataset}: its events cost epsilon {found:.4g} by RDP, not {said:.4g}"
+            )
+    return [(False, text) for text in bad] or [
+        (True, "the events of each run add up to the epsilon that is stated")
+    ]
 
 
 def spent(rows: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:

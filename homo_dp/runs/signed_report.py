@@ -27,7 +27,12 @@ def sign_report(report: str, key: KeyPair) -> Path:
     """Sign the bytes of a report (Ed25519) and write the signature beside it."""
     digest = hashlib.sha256(Path(report).read_bytes()).hexdigest()
     signature = base64.b64encode(key.signer.sign(_signed(digest))).decode()
-    content = {"format": FORMAT, "public_key": key.public.line, "sha256": digest, "signature": signature}
+    content = {
+        "format": FORMAT,
+        "public_key": key.public.line,
+        "sha256": digest,
+        "signature": signature,
+    }
     path = signature_path(report)
     write_whole(path, json.dumps(content).encode() + b"\n", "--key")
     return path
@@ -41,20 +46,35 @@ def check_report(report: str, trusted: PublicKey | None) -> list[tuple[bool, str
         found: Any = file.json(file.read(path))
         digest = hashlib.sha256(Path(report).read_bytes()).hexdigest()
     except FileNotFoundError as error:
-        raise InputError(f"{error.filename}: no such file; a signed report has a .sig file beside it") from None
+        raise InputError(
+            f"{error.filename}: no such file; a signed report has a .sig file beside it"
+        ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path}: is not the signature of a report; give the one that came with it")
+        raise InputError(
+            f"{path}: is not the signature of a report; give the one that came with it"
+        )
     key = parse_public_line(str(found.get("public_key")), str(path))
     try:
-        key.verifier.verify(base64.b64decode(str(found.get("signature")), validate=True), _signed(digest))
-        findings = [(True, f"signed by {key.name}, fingerprint {key.fingerprint}; not a byte has changed")]
+        key.verifier.verify(
+            base64.b64decode(str(found.get("signature")), validate=True), _signed(digest)
+        )
+        findings = [
+            (True, f"signed by {key.name}, fingerprint {key.fingerprint}; not a byte has changed")
+        ]
     except (InvalidSignature, ValueError):
-        findings = [(False, f"the signature of {key.name} is not of these bytes: the report was changed")]
+        findings = [
+            (False, f"the signature of {key.name} is not of these bytes: the report was changed")
+        ]
     if trusted is None:
         findings.append((True, "whose key this is was not checked: give --key FILE.pub"))
     else:
         same = trusted.line == key.line
-        findings.append((same, "the key is the one given" if same else "the key is NOT the one given with --key"))
+        findings.append(
+            (
+                same,
+                "the key is the one given" if same else "the key is NOT the one given with --key",
+            )
+        )
     return findings
 
 

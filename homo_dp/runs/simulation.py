@@ -40,7 +40,11 @@ from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party, PartyDuty, PartySession
 from homo_dp.federation.sessions.plan import PlanJson, agree, difference, hides_count, make_plan
 from homo_dp.federation.sessions.secure_rounds import simulated_sums
-from homo_dp.federation.sessions.statement import federation_epsilon, privacy_statement, quoted_observer
+from homo_dp.federation.sessions.statement import (
+    federation_epsilon,
+    privacy_statement,
+    quoted_observer,
+)
 from homo_dp.models.device import torch_device
 from homo_dp.models.fixed_features import front_end
 from homo_dp.models.registry import BuiltModel
@@ -93,17 +97,23 @@ def with_fixed_features(federation: Federation, module: nn.Module) -> Federation
 def with_curves(federation: Federation) -> Federation:
     """The tables as they would have been read with ``data.curves: true``."""
     encoding = replace(federation.encoding, curves=True)
-    found = _changed(federation, lambda table: replace(table, features=encoding.append_curves(table.features)))
+    found = _changed(
+        federation, lambda table: replace(table, features=encoding.append_curves(table.features))
+    )
     return replace(found, encoding=encoding, input_shape=encoding.input_shape)
 
 
 def _changed(federation: Federation, change: Callable[[Table], Table]) -> Federation:
     parties = {
-        name: replace(data, train=change(data.train), test=None if data.test is None else change(data.test))
+        name: replace(
+            data, train=change(data.train), test=None if data.test is None else change(data.test)
+        )
         for name, data in federation.parties.items()
     }
     public = federation.public_test
-    return replace(federation, parties=parties, public_test=None if public is None else change(public))
+    return replace(
+        federation, parties=parties, public_test=None if public is None else change(public)
+    )
 
 
 class Simulation:
@@ -114,7 +124,11 @@ class Simulation:
         - the whole plan is checked against the budgets before the first round.
     """
 
-    def __init__(self, config: Config, on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_round: Callable[[RoundRow, Mapping[str, Mapping[str, float]]], None],
+    ) -> None:
         self.on_round = on_round
         self.run_id = f"run-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         config = with_model(config)
@@ -132,9 +146,13 @@ class Simulation:
         self.facts = self._facts(sum(p.numel() for p in self.model.module.parameters()))
         self.mechanism = self._mechanism()
         self._check_counts()
-        self.private = self.mechanism.private and self.noise.private and not config.privacy.not_private
+        self.private = (
+            self.mechanism.private and self.noise.private and not config.privacy.not_private
+        )
         encoding = self.federation.encoding.to_json()
-        self.earlier = earlier_model(config, self.model.architecture, encoding, private=self.private)
+        self.earlier = earlier_model(
+            config, self.model.architecture, encoding, private=self.private
+        )
         self.ledger = Ledger(config.privacy.ledger) if self.mechanism.private else None
         self.sums = simulated_sums(self.run_id, list(self.federation.parties), self.mechanism)
         self.parties = self._parties()
@@ -156,9 +174,14 @@ class Simulation:
         if self.earlier is not None:
             weights = self.earlier.weights
         else:
-            weights = {name: tensor.cpu().clone() for name, tensor in self.model.module.state_dict().items()}
+            weights = {
+                name: tensor.cpu().clone()
+                for name, tensor in self.model.module.state_dict().items()
+            }
         sums = None if self.sums is None else self.sums[0]
-        aggregator = build_aggregator(self.config, self.run_id, weights, self.mechanism, self.ledger, sums)
+        aggregator = build_aggregator(
+            self.config, self.run_id, weights, self.mechanism, self.ledger, sums
+        )
         self._check_budget(aggregator)
         together = nullcontext if self.ledger is None else self.ledger.together
         hub = MemoryHub(self.mechanism.kinds)
@@ -190,7 +213,9 @@ class Simulation:
             model=self.model,
             weights=aggregator.final_weights,
             statement=continued_statement(
-                self.statement(self._rounds_spent(), aggregator.applied_sigma), self.earlier, self.config.data.dataset
+                self.statement(self._rounds_spent(), aggregator.applied_sigma),
+                self.earlier,
+                self.config.data.dataset,
             ),
             rounds=self.rounds,
             interrupted=interrupted,
@@ -198,10 +223,14 @@ class Simulation:
 
     def _aggregate(self, aggregator: Aggregator, transport: MemoryEnd) -> Waiting[None]:
         """The aggregator's side, from the first party that joins to the final weights."""
-        rules = SessionRules(min_parties=len(self.parties), round_timeout=_FOREVER, stop_on_missing=True)
+        rules = SessionRules(
+            min_parties=len(self.parties), round_timeout=_FOREVER, stop_on_missing=True
+        )
         members = Members(self.run_id, list(self.parties), transport, HeadsInMemory(), log.debug)
         yield from members.opening(rules)
-        session = AggregatorSession(aggregator, self._plan, members, rules, RunMemory(), self._report, self.best_round)
+        session = AggregatorSession(
+            aggregator, self._plan, members, rules, RunMemory(), self._report, self.best_round
+        )
         session.begin()
         yield from session.rounds()
 
@@ -235,9 +264,13 @@ class Simulation:
             update={"party": self.config.party.model_copy(update={"caps": caps, "name": None})}
         )
         agreed = agree(own, plan)
-        changed = difference(plan, make_plan(agreed, plan["rows"], self.federation.encoding.to_json()))
+        changed = difference(
+            plan, make_plan(agreed, plan["rows"], self.federation.encoding.to_json())
+        )
         if changed is not None:
-            raise PrivacyError(f"the plan of this run does not give its own config back: {changed}; report it")
+            raise PrivacyError(
+                f"the plan of this run does not give its own config back: {changed}; report it"
+            )
         self._agreed_to = plan
 
     def _rounds_spent(self) -> int:
@@ -247,14 +280,24 @@ class Simulation:
     @property
     def test_tables(self) -> list[Table]:
         """The test rows of all parties that have some."""
-        return [data.test for data in self.federation.parties.values() if data.test is not None and len(data.test)]
+        return [
+            data.test
+            for data in self.federation.parties.values()
+            if data.test is not None and len(data.test)
+        ]
 
     def statement(self, rounds_done: int, aggregator_sigma: float | None = None) -> dict[str, Any]:
         """The privacy statement after some rounds."""
-        sigmas = {name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()}
+        sigmas = {
+            name: party.applied_sigma or aggregator_sigma for name, party in self.parties.items()
+        }
         data = self.config.data
-        made = self._statement(rounds_done, sigmas, declared_rows=set(data.rows) >= set(self.parties))
-        public = not set(data.rows) & set(self.parties) and all(map(data.count_is_public, self.parties))
+        made = self._statement(
+            rounds_done, sigmas, declared_rows=set(data.rows) >= set(self.parties)
+        )
+        public = not set(data.rows) & set(self.parties) and all(
+            map(data.count_is_public, self.parties)
+        )
         return {**made, "rows": PUBLIC_COUNTS} if public else made
 
     def _statement(
@@ -273,19 +316,26 @@ class Simulation:
     def _check_prediction_columns(self) -> None:
         for table in self.test_tables:
             if table.frame is not None:
-                prediction_columns([str(name) for name in table.frame.columns], self.model.task, with_party=True)
+                prediction_columns(
+                    [str(name) for name in table.frame.columns], self.model.task, with_party=True
+                )
 
     def _build(self) -> BuiltModel:
         return trained_model(self.config, self.federation.input_shape, self.federation.classes)
 
     def _facts(self, parameters: int) -> FederationFacts:
         levels = self.federation.encoding.levels_of_columns
-        return federation_facts(self.config, self._rows(self.config), parameters, self.model.task.outputs, levels)
+        return federation_facts(
+            self.config, self._rows(self.config), parameters, self.model.task.outputs, levels
+        )
 
     def _rows(self, config: Config) -> dict[str, int]:
         """Rows by party: declared, else as they are, which the statement then says."""
         declared = config.data.rows
-        return {name: declared.get(name, len(data.train)) for name, data in self.federation.parties.items()}
+        return {
+            name: declared.get(name, len(data.train))
+            for name, data in self.federation.parties.items()
+        }
 
     def _check_counts(self) -> None:
         """Say, or refuse where the config wants that, that the run makes row counts public which nobody declared."""
@@ -293,11 +343,17 @@ class Simulation:
         told = [name for name in self.federation.parties if not data.count_is_public(name)]
         if not told or not self.config.private or not hides_count(self.config):
             return
-        names = ", ".join(told[:3]) + (f" and {len(told) - 3} more parties" if len(told) > 3 else "")
+        names = ", ".join(told[:3]) + (
+            f" and {len(told) - 3} more parties" if len(told) > 3 else ""
+        )
         why = f"data.rows of {names}: not declared, and sample rate, steps and noise of this run tell the row count"
         if data.counts in ("declared", "private"):
-            raise ConfigError(f"{why}; declare a figure that is known without the table, or write data.counts: public")
-        log.warning("%s: it is public from now on; declare data.rows, or write data.counts: public", why)
+            raise ConfigError(
+                f"{why}; declare a figure that is known without the table, or write data.counts: public"
+            )
+        log.warning(
+            "%s: it is public from now on; declare data.rows, or write data.counts: public", why
+        )
 
     def _mechanism(self) -> Mechanism:
         return build_mechanism(self.config, self.facts, self.noise)
@@ -326,7 +382,9 @@ class Simulation:
     def _fit(self, name: str) -> LocalFit:
         """The local training of a party."""
         held = self.federation.parties[name]
-        return build_fit(self.config, self._build(), held.train, self.facts.parties[name], held.test)
+        return build_fit(
+            self.config, self._build(), held.train, self.facts.parties[name], held.test
+        )
 
     def _check_budget(self, aggregator: Aggregator) -> None:
         if self.ledger is None:
@@ -349,12 +407,19 @@ class Simulation:
         hooks = active_hooks()
         if hooks is None or not tables:
             return round_metrics(self.model.module, self.model.task, tables)
-        context = HookContext("test", "all", round_number, True, self.model.module, num_train_batch=len(tables))
+        context = HookContext(
+            "test", "all", round_number, True, self.model.module, num_train_batch=len(tables)
+        )
         for trigger in ("on_fit_start", "on_epoch_start"):
             hooks.call(trigger, context)
         for number in range(len(tables)):
             context.cur_batch_i = number
-            for trigger in ("on_batch_start", "on_batch_forward", "on_batch_backward", "on_batch_end"):
+            for trigger in (
+                "on_batch_start",
+                "on_batch_forward",
+                "on_batch_backward",
+                "on_batch_end",
+            ):
                 hooks.call(trigger, context)
         metrics = round_metrics(self.model.module, self.model.task, tables)
         context.eval_metrics = dict(metrics)
@@ -381,6 +446,13 @@ class Simulation:
         }
         self.gradient_norms.look(self.parties)
         self.rounds.append(row)
-        self.on_round(row, {name: {**each, **report.by_party.get(name, {})} for name, each in numbers.items()})
-        public = self.config.data.public_test  # what decides when to stop must be public or released
-        return {**kept, **{name: value for name, value in row.items() if public and name.startswith("test_")}}
+        self.on_round(
+            row, {name: {**each, **report.by_party.get(name, {})} for name, each in numbers.items()}
+        )
+        public = (
+            self.config.data.public_test
+        )  # what decides when to stop must be public or released
+        return {
+            **kept,
+            **{name: value for name, value in row.items() if public and name.startswith("test_")},
+        }

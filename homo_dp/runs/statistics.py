@@ -19,7 +19,9 @@ from homo_dp.tracking.mlflow.tracker import open_tracker
 from homo_dp.tracking.tracker import Tracker
 
 
-def asking(config: Config, ask: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> Config:
+def asking(
+    config: Config, ask: Sequence[str] | None = None, columns: Sequence[str] | None = None
+) -> Config:
     """A config of statistics with these questions, about these columns.
 
     >>> from homo_dp.config.load import load_config
@@ -42,14 +44,20 @@ class StatisticsSimulation(Simulation):
     def statistics(self) -> Statistics:
         """The mechanism, which holds the answers."""
         if not isinstance(self.mechanism, Statistics):
-            raise ConfigError(f"privacy.mechanism={self.mechanism.name}: asks no questions; write statistics")
+            raise ConfigError(
+                f"privacy.mechanism={self.mechanism.name}: asks no questions; write statistics"
+            )
         return self.mechanism
 
     def _check_prediction_columns(self) -> None:
         """Nothing is predicted."""
 
     def _report(self, report: RoundReport, kept: Row) -> Row:
-        spent = federation_epsilon(self.plans, quoted_observer(self.plans), report.round) if self.private else None
+        spent = (
+            federation_epsilon(self.plans, quoted_observer(self.plans), report.round)
+            if self.private
+            else None
+        )
         self.rounds.append({"round": report.round, "asked": report.asked, "epsilon": spent})
         return kept
 

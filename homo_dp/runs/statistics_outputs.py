@@ -31,10 +31,14 @@ Results = dict[str, Any]
 _SHOWN = 60  # rows of the table on screen
 
 
-def results_of(mechanism: Mechanism, weights: Weights, run: str, statement: Mapping[str, Any]) -> Results:
+def results_of(
+    mechanism: Mechanism, weights: Weights, run: str, statement: Mapping[str, Any]
+) -> Results:
     """All answers with their standard errors and prices, ready for JSON."""
     if not isinstance(mechanism, Statistics):
-        raise ConfigError(f"privacy.mechanism={mechanism.name}: asks no statistics; use homo-dp stats")
+        raise ConfigError(
+            f"privacy.mechanism={mechanism.name}: asks no statistics; use homo-dp stats"
+        )
     found: dict[str, Any] = {}
     for number, question in enumerate(mechanism.questions, 1):
         if number not in mechanism.answers:
@@ -58,10 +62,15 @@ def results_of(mechanism: Mechanism, weights: Weights, run: str, statement: Mapp
         low_high = mechanism.working_bounds(weights)
         spent = [asked for asked in mechanism.sums.values() if asked.name in WITH_SPREADS]
         found["bounds"] = {
-            "values": {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in low_high.items()},
+            "values": {
+                name: dict(zip(("low", "high"), pair, strict=True))
+                for name, pair in low_high.items()
+            },
             "standard_errors": {name: dict.fromkeys(("low", "high")) for name in low_high},
             "noise_multipliers": [asked.private_sum.noise_multiplier for asked in spent],
-            "epsilon": epsilon(compose(*(asked.event for asked in spent)), mechanism.config.privacy.delta).quoted,
+            "epsilon": epsilon(
+                compose(*(asked.event for asked in spent)), mechanism.config.privacy.delta
+            ).quoted,
             "noise_multiplier": spent[-1].private_sum.noise_multiplier,
         }
     if "quantiles" in mechanism.config.statistics.ask and "histograms" in found:
@@ -95,11 +104,15 @@ def publish(config: Config, results: Results, screen: Screen, tracker: Tracker) 
         draw_histogram(place, name, *answer)
         files[f"histogram_{_file_name(name)}"] = place
     numbers = {f"stat.{_metric(item)}": value for item, value, _ in rows_of(results)}
-    tracked = tracker.finish("FINISHED", files, {"statement": results["privacy"]["statement"]}, numbers)
+    tracked = tracker.finish(
+        "FINISHED", files, {"statement": results["privacy"]["statement"]}, numbers
+    )
     _show(config, results, screen, files, tracked)
 
 
-def write_statement(config: Config, run: str, statement: Mapping[str, Any], ledger: Ledger) -> dict[str, Path]:
+def write_statement(
+    config: Config, run: str, statement: Mapping[str, Any], ledger: Ledger
+) -> dict[str, Path]:
     """The files of a party that answered questions: what it spent, and the extract of its ledger."""
     path = Path(config.output.indicatorFileName)
     files = {"statement": path, "ledger": path.with_name(f"{path.stem}_ledger.json")}
@@ -109,7 +122,11 @@ def write_statement(config: Config, run: str, statement: Mapping[str, Any], ledg
 
 
 def show_statement(
-    screen: Screen, run: str, statement: Mapping[str, Any], files: Mapping[str, Path], tracked: str | None
+    screen: Screen,
+    run: str,
+    statement: Mapping[str, Any],
+    files: Mapping[str, Path],
+    tracked: str | None,
 ) -> None:
     """What a party that answered questions sees at the end."""
     screen.line(str(statement["statement"]))
@@ -129,12 +146,18 @@ def rows_of(results: Results) -> Iterator[tuple[str, float, float | None]]:
             if isinstance(value, dict):
                 error = errors[item]
                 for inner, number in value.items():
-                    yield f"{question} {item} {inner}", number, error[inner] if isinstance(error, dict) else error
+                    yield (
+                        f"{question} {item} {inner}",
+                        number,
+                        error[inner] if isinstance(error, dict) else error,
+                    )
             else:
                 yield f"{question} {item}" if item != question else question, value, errors[item]
 
 
-def draw_histogram(path: Path, name: str, edges: list[float], counts: list[float], error: float) -> None:
+def draw_histogram(
+    path: Path, name: str, edges: list[float], counts: list[float], error: float
+) -> None:
     """A histogram with bars of 95 % for the noise of its counts."""
     import matplotlib
 
@@ -145,7 +168,9 @@ def draw_histogram(path: Path, name: str, edges: list[float], counts: list[float
     middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     axes.bar(middles, counts, width=widths, color="#8fb3d9")
-    axes.errorbar(middles, counts, yerr=1.96 * error, fmt="none", ecolor="#333333", elinewidth=1, capsize=2)
+    axes.errorbar(
+        middles, counts, yerr=1.96 * error, fmt="none", ecolor="#333333", elinewidth=1, capsize=2
+    )
     axes.axhline(0, color="#333333", linewidth=0.8)
     axes.set_xlabel(name)
     axes.set_ylabel("rows (bars: 95 % of the noise)")
@@ -161,7 +186,9 @@ def _histograms(results: Results) -> Iterator[tuple[str, tuple[list[float], list
             yield name, (answer["edges"][name], counts, answer["standard_errors"][name])
 
 
-def _show(config: Config, results: Results, screen: Screen, files: Mapping[str, Path], tracked: str | None) -> None:
+def _show(
+    config: Config, results: Results, screen: Screen, files: Mapping[str, Path], tracked: str | None
+) -> None:
     rows = list(rows_of(results))
     cells = [[item, value, error] for item, value, error in rows[:_SHOWN]]
     if cells:
@@ -174,7 +201,11 @@ def _show(config: Config, results: Results, screen: Screen, files: Mapping[str, 
     if columns:
         answer = results["questions"]["histograms"]
         table = [
-            [name, f"{answer['edges'][name][0]:g} to {answer['edges'][name][-1]:g}", answer["standard_errors"][name]]
+            [
+                name,
+                f"{answer['edges'][name][0]:g} to {answer['edges'][name][-1]:g}",
+                answer["standard_errors"][name],
+            ]
             for name in columns[:_SHOWN]
         ]
         screen.table("histograms", ["column", "bounds", "standard error of a count"], table)
@@ -191,12 +222,23 @@ def _show(config: Config, results: Results, screen: Screen, files: Mapping[str, 
         screen.line(f"pictures: {len(pictures)} files beside it, such as {pictures[0]}")
     if tracked is not None:
         screen.line(f"MLflow run: {tracked} in {masked(config.tracking.uri)}")
-    screen.summary({**results, "mlflow_run": tracked, "files": {name: str(path) for name, path in files.items()}})
+    screen.summary(
+        {
+            **results,
+            "mlflow_run": tracked,
+            "files": {name: str(path) for name, path in files.items()},
+        }
+    )
 
 
 def _file_name(name: str) -> str:
-    return "".join(sign if sign.isalnum() and sign.isascii() else "_" for sign in name)[:80] or "column"
+    return (
+        "".join(sign if sign.isalnum() and sign.isascii() else "_" for sign in name)[:80]
+        or "column"
+    )
 
 
 def _metric(item: str) -> str:
-    return "".join(sign if (sign.isalnum() and sign.isascii()) or sign in "_-. /" else "_" for sign in item)
+    return "".join(
+        sign if (sign.isalnum() and sign.isascii()) or sign in "_-. /" else "_" for sign in item
+    )

@@ -81,7 +81,9 @@ def parse_vary(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         key, mark, listed = text.partition("=")
         values = tuple(parse_value(item) for _, item in split_items(listed)) if mark else ()
         if not key.strip() or not values:
-            raise ConfigError(f"--vary {text}: must be key=value1,value2,... such as privacy.max_grad_norm=0.1,1,3")
+            raise ConfigError(
+                f"--vary {text}: must be key=value1,value2,... such as privacy.max_grad_norm=0.1,1,3"
+            )
         if key in found:
             raise ConfigError(f"--vary {key}: is given twice; list all its values in one --vary")
         found[key] = tuple(value for at, value in enumerate(values) if value not in values[:at])
@@ -97,10 +99,16 @@ def cells_of(
         values = dict(zip(vary, combination, strict=True))
         for repeat in range(repeats):
             base = load(list(values.items()))
-            seeded = [*values.items(), ("train.seed", base.train.seed + repeat), ("tracking.enabled", False)]
+            seeded = [
+                *values.items(),
+                ("train.seed", base.train.seed + repeat),
+                ("tracking.enabled", False),
+            ]
             cell = Cell(values, repeat, load(seeded))
             names = ("predictFileName", "indicatorFileName", "modelFileName")
-            files = [(f"output.{name}", str(folder / "cells" / cell.id / _file(name))) for name in names]
+            files = [
+                (f"output.{name}", str(folder / "cells" / cell.id / _file(name))) for name in names
+            ]
             cells.append(Cell(values, repeat, load([*seeded, *files])))
     if len({cell.id for cell in cells}) < len(cells):
         raise ConfigError(
@@ -122,13 +130,17 @@ def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
     return {**found, "before": before_of(cell.config)} if known.status == "finished" else None
 
 
-def run_cells(cells: Sequence[Cell], folder: Path, jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def run_cells(
+    cells: Sequence[Cell], folder: Path, jobs: int
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run cells on several cores and give each with its result as it ends; finished ones are kept on disk."""
     if not cells:
         return
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers' torch: one core each
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context, initializer=_ignore_interrupts) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(cells)), mp_context=context, initializer=_ignore_interrupts
+    ) as pool:
         running: dict[Future[dict[str, Any]], Cell] = {}
         try:
             for cell in cells:
@@ -180,7 +192,9 @@ def _train(config: Config) -> dict[str, Any]:
             "data.scaling, data.counts: a sweep learns neither; run homo_dp.train once and sweep over the config that "
             "it writes, in which what was learnt stands with its price"
         )
-    mechanism_class(config.privacy.mechanism).warm_up()  # imported now, or the time of the first round would include it
+    mechanism_class(
+        config.privacy.mechanism
+    ).warm_up()  # imported now, or the time of the first round would include it
     simulation = build_simulation(config, lambda _row, _parties: None)
     outcome = simulation.run()
     written = write_outputs(outcome, simulation.ledger, simulation.gradient_norms)
@@ -197,13 +211,19 @@ def _train(config: Config) -> dict[str, Any]:
         "noise_multiplier": max((party["noise_multiplier"] for party in parties), default=None),
         "seconds": sum(row["seconds"] for row in outcome.rounds),
         **numbers_of(written.indicators),
-        **{f"released_{name}": one["value"] for name, one in released.items() if isinstance(one, dict)},
+        **{
+            f"released_{name}": one["value"]
+            for name, one in released.items()
+            if isinstance(one, dict)
+        },
         "files": {role: str(path) for role, path in written.files.items()},
     }
 
 
 def _file(name: str) -> str:
-    return {"predictFileName": "predict.csv", "indicatorFileName": "indicator.json"}.get(name, "model.safetensors")
+    return {"predictFileName": "predict.csv", "indicatorFileName": "indicator.json"}.get(
+        name, "model.safetensors"
+    )
 
 
 def _ignore_interrupts() -> None:

@@ -41,13 +41,17 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
     from homo_dp.privacy.ledger.rows import Spend
 
     spent: dict[tuple[str, str, str], Lifetime] = {}
-    learnt: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}  # cells of one config have it once
+    learnt: dict[
+        tuple[str, str, str], dict[str, Mapping[str, Any]]
+    ] = {}  # cells of one config have it once
     delta = 0.0
     for result in private:
         for row in extract_of(result):
             event = EventText(json.dumps(row["event"], sort_keys=True, separators=(",", ":")))
             scope = row["dataset"], row["unit"], row["relation"]
-            spent.setdefault(scope, Lifetime()).add(row["run"], row["party"], Spend(event, *scope[1:]))
+            spent.setdefault(scope, Lifetime()).add(
+                row["run"], row["party"], Spend(event, *scope[1:])
+            )
             delta = max(delta, float(row["delta"]))
             if noise_before(result):
                 learnt.setdefault(scope, {})[json.dumps(result["before"], sort_keys=True)] = result
@@ -70,8 +74,13 @@ def price(results: Sequence[Mapping[str, Any]]) -> Price:
         f"train.init_from={start}: what that model cost is not in this sum; it adds up where its data are the same"
         for start in starts
     ]
-    neighbours = {scope[1:] for scope in totals}  # guarantees about different neighbours do not add up
-    return Price(max(totals.values()) if len(neighbours) == 1 else None, (*lines, f"{WORDS}; cost by {WHY_SUM}"))
+    neighbours = {
+        scope[1:] for scope in totals
+    }  # guarantees about different neighbours do not add up
+    return Price(
+        max(totals.values()) if len(neighbours) == 1 else None,
+        (*lines, f"{WORDS}; cost by {WHY_SUM}"),
+    )
 
 
 def before_of(config: Config) -> dict[str, Any]:
@@ -97,7 +106,9 @@ def _start(result: Mapping[str, Any]) -> bool:
 def extract_of(result: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The ledger rows of a finished cell; none where it kept none."""
     try:
-        rows: list[Mapping[str, Any]] = json.loads(Path(result["files"]["ledger"]).read_text(encoding="utf-8"))
+        rows: list[Mapping[str, Any]] = json.loads(
+            Path(result["files"]["ledger"]).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError, KeyError):
         return ()
     return rows

@@ -30,10 +30,22 @@ class SweepLog:
     def __init__(self, config: Config, folder: Path, cells: Sequence[Cell]) -> None:
         tracking = config.tracking
         self._folder = folder
-        others = {key: value for key, value in _params(config).items() if not key.startswith(tuple(cells[0].values))}
+        others = {
+            key: value
+            for key, value in _params(config).items()
+            if not key.startswith(tuple(cells[0].values))
+        }
         recipe = hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
-        self._same = {"uri": masked(tracking.uri), "vary": ", ".join(cells[0].values), "recipe": recipe}
-        self._log = RunLog(tracking.uri, tracking.experiment, folder / "unsent") if tracking.enabled else None
+        self._same = {
+            "uri": masked(tracking.uri),
+            "vary": ", ".join(cells[0].values),
+            "recipe": recipe,
+        }
+        self._log = (
+            RunLog(tracking.uri, tracking.experiment, folder / "unsent")
+            if tracking.enabled
+            else None
+        )
         self._local = is_local(tracking.uri)
         hidden = not self._local and not tracking.private_metrics
         self._hidden = PRIVATE_PREFIXES[: 1 if config.data.public_test else 2] if hidden else ()
@@ -46,16 +58,27 @@ class SweepLog:
         """One cell is over."""
         key = f"cell/{cell.id}"
         private = "private" if result.get("private") else "NOT PRIVATE"
-        tags = {"kind": "cell", "privacy": private, "cell": cell.id, "run": str(result.get("run", ""))}
-        tags |= source_tags(cell.config, cell.config.privacy.mechanism) | {"unit": cell.config.privacy.unit}
+        tags = {
+            "kind": "cell",
+            "privacy": private,
+            "cell": cell.id,
+            "run": str(result.get("run", "")),
+        }
+        tags |= source_tags(cell.config, cell.config.privacy.mechanism) | {
+            "unit": cell.config.privacy.unit
+        }
         if "reason" in result:
             tags["reason"] = str(result["reason"])
         self._add("run", key=key, parent=PARENT, name=f"{cell.label} #{cell.repeat}", tags=tags)
-        self._add("params", key=key, params={**_params(cell.config), **cell.values, "repeat": cell.repeat})
+        self._add(
+            "params", key=key, params={**_params(cell.config), **cell.values, "repeat": cell.repeat}
+        )
         numbers = {
             name: value
             for name, value in result.items()
-            if type(value) in (int, float) and name not in ("code", "repeat") and not name.startswith(self._hidden)
+            if type(value) in (int, float)
+            and name not in ("code", "repeat")
+            and not name.startswith(self._hidden)
         }
         if numbers:
             self._add("metrics", step=0, runs={key: chart_names(numbers)})
@@ -73,7 +96,9 @@ class SweepLog:
         self._log.close()
         found = self._log.runs.get(PARENT)
         if found is not None:
-            write_whole(self._folder / STATE, json.dumps({**self._same, "run": found}).encode(), "--out")
+            write_whole(
+                self._folder / STATE, json.dumps({**self._same, "run": found}).encode(), "--out"
+            )
         return found
 
     def _known(self) -> str | None:
@@ -91,4 +116,8 @@ class SweepLog:
 
 def _params(config: Config) -> dict[str, str]:
     """A resolved config, without where its files go."""
-    return {key: value for key, value in run_params(config).items() if not key.startswith(("output.", "tracking."))}
+    return {
+        key: value
+        for key, value in run_params(config).items()
+        if not key.startswith(("output.", "tracking."))
+    }

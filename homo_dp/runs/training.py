@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[str] = ()) -> Iterator[Simulation]:
+def prepared(
+    config: Config, screen: Screen, tracker: Tracker, notes: Sequence[str] = ()
+) -> Iterator[Simulation]:
     """The federation of a config, to be run while this is open: its rounds show progress and are tracked.
 
     ``notes`` are shown once nothing is left that could refuse the run.
@@ -29,7 +31,13 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
         from homo_dp.runs.auto import by_linear_solver, chosen_mechanism
         from homo_dp.runs.dry_run import continuation_note
         from homo_dp.runs.learned_bounds import with_what_is_learnt
-        from homo_dp.runs.run_facts import public_dataset, refused_tags, run_params, run_tags, short_name
+        from homo_dp.runs.run_facts import (
+            public_dataset,
+            refused_tags,
+            run_params,
+            run_tags,
+            short_name,
+        )
         from homo_dp.runs.user_simulation import build_simulation
         from homo_dp.tracking.indicators import numbers_of
 
@@ -49,7 +57,9 @@ def prepared(config: Config, screen: Screen, tracker: Tracker, notes: Sequence[s
     except KeyboardInterrupt:
         raise Interrupted("before the first round; nothing was written") from None
     except PrivacyError:
-        tracker.start(run_params(config), refused_tags(config), ())  # the caller, who ends it, says why
+        tracker.start(
+            run_params(config), refused_tags(config), ()
+        )  # the caller, who ends it, says why
         raise
     if strangers := sorted(set(config.output.parties) - set(simulation.federation.parties)):
         known = ", ".join(simulation.federation.parties)

@@ -61,7 +61,9 @@ class UserSimulation(Simulation):
     def users(self) -> Users:
         """The training rows, user by user."""
         parties, names = self.federation.parties, self.federation.user_names
-        return Users.of_tables([party.train for party in parties.values()], list(parties) if names is None else names)
+        return Users.of_tables(
+            [party.train for party in parties.values()], list(parties) if names is None else names
+        )
 
     @property
     def user_mechanism(self) -> CohortMechanism:
@@ -83,7 +85,9 @@ class UserSimulation(Simulation):
     def _facts(self, parameters: int) -> FederationFacts:
         declared = keys_of(self.config.privacy, UserKeys).population
         if declared is not None and declared < len(self.users):
-            raise ConfigError(f"privacy.population={declared}: is below the {len(self.users)} users with training rows")
+            raise ConfigError(
+                f"privacy.population={declared}: is below the {len(self.users)} users with training rows"
+            )
         return user_facts(self.config, declared or len(self.users), parameters)
 
     def _mechanism(self) -> CohortMechanism:
@@ -109,12 +113,22 @@ class UserSimulation(Simulation):
             not_private=config.privacy.not_private,
             limits=PartyLimits(math.inf, math.inf),
         )
-        return {USERS: Party(settings, UsersFit(self._training(), facts, config.train), self.mechanism, self.ledger)}
+        return {
+            USERS: Party(
+                settings,
+                UsersFit(self._training(), facts, config.train),
+                self.mechanism,
+                self.ledger,
+            )
+        }
 
     def _training(self) -> CohortTraining:
         model, loss, train = self._build().module, self.model.task.loss, self.config.train
         if not self.user_mechanism.trains_together or active_hooks() is not None:
-            log.info("users are trained one at a time, since %s or the run has hooks of its own", self.mechanism.name)
+            log.info(
+                "users are trained one at a time, since %s or the run has hooks of its own",
+                self.mechanism.name,
+            )
             return OneAtATime(model, loss, self.users, train)
         return cohort_training(model, loss, self.users, train)
 
@@ -122,7 +136,9 @@ class UserSimulation(Simulation):
         return {}  # the noise of a round is among its metrics
 
     def _report(self, report: RoundReport, kept: Row) -> Row:
-        return super()._report(replace(report, replied=()), kept)  # bytes would say who, or how many, took part
+        return super()._report(
+            replace(report, replied=()), kept
+        )  # bytes would say who, or how many, took part
 
 
 class HolderSimulation(Simulation):
@@ -141,10 +157,17 @@ class HolderSimulation(Simulation):
         return {**made, "note": NOTE, **({} if declared else {"rows": COUNTED})}
 
     def _mechanism(self) -> Mechanism:
-        declared, held = keys_of(self.config.privacy, UserKeys).population, held_users(self.federation)
+        declared, held = (
+            keys_of(self.config.privacy, UserKeys).population,
+            held_users(self.federation),
+        )
         if declared is not None and declared < held:
-            raise ConfigError(f"privacy.population={declared}: is below the {held} users that the parties hold")
-        return build_mechanism(with_population(self.config, declared or held), self.facts, self.noise)
+            raise ConfigError(
+                f"privacy.population={declared}: is below the {held} users that the parties hold"
+            )
+        return build_mechanism(
+            with_population(self.config, declared or held), self.facts, self.noise
+        )
 
     def _fit(self, name: str) -> LocalFit:
         table, facts = self.federation.parties[name].train, self.facts.parties[name]
@@ -169,7 +192,11 @@ def build_simulation(
     """The simulation that a config asks for: over users for a sum over a cohort, else over parties."""
     if simulates_users(config):
         return UserSimulation(config, on_round)
-    return HolderSimulation(config, on_round) if shares_user_noise(config) else Simulation(config, on_round)
+    return (
+        HolderSimulation(config, on_round)
+        if shares_user_noise(config)
+        else Simulation(config, on_round)
+    )
 
 
 def simulates_users(config: Config) -> bool:
@@ -207,7 +234,9 @@ def user_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) -
     """The mechanism of a run over users, with the population of the facts."""
     made = build_mechanism(with_population(config, facts.parties[USERS].rows), facts, noise)
     if not isinstance(made, CohortMechanism):
-        raise ConfigError(f"privacy.mechanism={made.name}: is not a sum over users; they cannot be simulated with it")
+        raise ConfigError(
+            f"privacy.mechanism={made.name}: is not a sum over users; they cannot be simulated with it"
+        )
     made.one_party_holds_all = True
     return made
 
@@ -224,7 +253,11 @@ def planned_user_mechanism(config: Config, parameters: int) -> Mechanism:
 def counts_users(config: Config) -> bool:
     """Whether a dry run has to look into files to know how many users there are."""
     data, declared = config.data, keys_of(config.privacy, UserKeys).population
-    return declared is None and bool(data.files) and (data.one_table is not None or data.user_column is not None)
+    return (
+        declared is None
+        and bool(data.files)
+        and (data.one_table is not None or data.user_column is not None)
+    )
 
 
 def _public_population(config: Config) -> int:
@@ -232,7 +265,9 @@ def _public_population(config: Config) -> int:
     if counts_users(config):
         gone = [path for path in data.files.values() if not is_there(path)]
         if gone:
-            raise ConfigError(f"privacy.population: is not declared, and {gone[0]} is not there to count its users in")
+            raise ConfigError(
+                f"privacy.population: is not declared, and {gone[0]} is not there to count its users in"
+            )
     if (data.embedded is not None and not data.files) or counts_users(config):
         federation = load_federation(config)
         if shares_user_noise(config):

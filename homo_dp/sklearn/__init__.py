@@ -19,7 +19,12 @@ from homo_dp.api.training import train
 from homo_dp.core.caller import warn_caller
 from homo_dp.core.errors import InputError
 
-__all__ = ["PrivacyLeakError", "PrivateLinearRegression", "PrivateLogisticRegression", "PrivateMLPClassifier"]
+__all__ = [
+    "PrivacyLeakError",
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateMLPClassifier",
+]
 
 NOT_GIVEN = "not given"
 ALONE = "one"  # the party that holds all rows where none are named
@@ -90,15 +95,21 @@ class _Private(BaseEstimator):  # type: ignore[misc]
         }
         if all(given is None for given, _ in usual.values()):
             return {}
-        return {name: default if given is None else given for name, (given, default) in usual.items()}
+        return {
+            name: default if given is None else given for name, (given, default) in usual.items()
+        }
 
     def _bounds(self, X: Any) -> tuple[Any, Any]:
         if self.bounds is None:
-            self._leak("bounds", "what is publicly known of every column, for example bounds=(-1, 1)")
+            self._leak(
+                "bounds", "what is publicly known of every column, for example bounds=(-1, 1)"
+            )
             low, high = X.min(axis=0), X.max(axis=0)
             return low, np.where(high > low, high, low + 1)
         try:
-            low, high = (np.broadcast_to(np.asarray(end, dtype=float), (X.shape[1],)) for end in self.bounds)
+            low, high = (
+                np.broadcast_to(np.asarray(end, dtype=float), (X.shape[1],)) for end in self.bounds
+            )
         except (TypeError, ValueError):
             raise InputError(
                 f"bounds={self.bounds!r}: must be (low, high), each a number or one for each of {X.shape[1]} columns"
@@ -142,13 +153,19 @@ class _PrivateClassifier(ClassifierMixin, _Private):  # type: ignore[misc]
         else:
             self.classes_ = np.asarray(self.classes)
         if len(self.classes_) < 2:
-            raise InputError(f"classes: a classifier needs more than 1 class, here is {len(self.classes_)} class")
+            raise InputError(
+                f"classes: a classifier needs more than 1 class, here is {len(self.classes_)} class"
+            )
         codes = {label: code for code, label in enumerate(self.classes_.tolist())}
         strange = [label for label in np.unique(y).tolist() if label not in codes]
         if strange:
-            raise InputError(f"y: {strange[0]!r} is not one of classes={self.classes_.tolist()}; list every class")
+            raise InputError(
+                f"y: {strange[0]!r} is not one of classes={self.classes_.tolist()}; list every class"
+            )
         numbers = np.array([codes[label] for label in y.tolist()], dtype=np.int64)
-        return self._fit(X, numbers, parties, {"data.classes": list(range(len(codes))), **self._own()})
+        return self._fit(
+            X, numbers, parties, {"data.classes": list(range(len(codes))), **self._own()}
+        )
 
     def predict(self, X: Any) -> Any:
         """The class of each row."""
@@ -312,7 +329,9 @@ class PrivateLinearRegression(RegressorMixin, _Private):  # type: ignore[misc]
         if bounds is None:
             self._leak("target_bounds", "the public range of y, for example target_bounds=(0, 100)")
             bounds = (float(y.min()), float(max(y.max(), y.min() + 1)))
-        return self._fit(X, y.astype(np.float64), parties, {"data.target_bounds": [float(end) for end in bounds]})
+        return self._fit(
+            X, y.astype(np.float64), parties, {"data.target_bounds": [float(end) for end in bounds]}
+        )
 
     def predict(self, X: Any) -> Any:
         """A number for each row, in the units of y."""

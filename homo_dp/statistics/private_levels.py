@@ -26,7 +26,9 @@ from homo_dp.privacy.noise.source import NoiseSource
 
 LEVEL_NAMES: Final = "level_names"
 MOST_LEVELS = 256  # that a party names of a column: those with the largest noisy counts
-MOST_NAMES = 5000  # of all columns of a plan: half of what a party takes by default (party.caps.columns)
+MOST_NAMES = (
+    5000  # of all columns of a plan: half of what a party takes by default (party.caps.columns)
+)
 TAIL = 2.0**-60  # delta' as a share of delta: their float64 sum is delta itself
 
 
@@ -41,7 +43,9 @@ def threshold_of(sigma: float, delta: float) -> float:
     9.53
     """
     if not (sigma > 0 and math.isfinite(sigma) and 0 < delta < 0.5):
-        raise PrivacyError(f"sigma={sigma} delta={delta}: a threshold needs noise, and a delta above 0 and below 0.5")
+        raise PrivacyError(
+            f"sigma={sigma} delta={delta}: a threshold needs noise, and a delta above 0 and below 0.5"
+        )
     return 1.0 - sigma * NormalDist().inv_cdf(delta)
 
 
@@ -82,13 +86,19 @@ class LevelsRelease:
         return sorted(passing(counts, self.sigma, self.threshold, noise)[:MOST_LEVELS])
 
 
-def passing(counts: Mapping[str, int], sigma: float, threshold: float, noise: NoiseSource) -> list[str]:
+def passing(
+    counts: Mapping[str, int], sigma: float, threshold: float, noise: NoiseSource
+) -> list[str]:
     """The values whose noisy count reaches a threshold, the largest first; private only with ``threshold_of``."""
     present = [(text, count) for text, count in counts.items() if count > 0]
     noisy = torch.tensor([count for _, count in present], dtype=torch.float64)
     if present:
         noisy += noise.normal((len(present),), sigma, torch.float64)
-    found = [(count, text) for (text, _), count in zip(present, noisy.tolist(), strict=True) if count >= threshold]
+    found = [
+        (count, text)
+        for (text, _), count in zip(present, noisy.tolist(), strict=True)
+        if count >= threshold
+    ]
     return [text for _, text in sorted(found, reverse=True) if may_be_level(text)]
 
 
@@ -103,7 +113,9 @@ class LevelNames:
     columns: tuple[str, ...]
     places: tuple[int, ...]  # of the first number of their texts in a row
     release: LevelsRelease
-    missing: frozenset[str] = frozenset()  # texts that stand for a missing value, with which no party comes honestly
+    missing: frozenset[str] = (
+        frozenset()
+    )  # texts that stand for a missing value, with which no party comes honestly
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -117,7 +129,9 @@ class LevelNames:
             names = self.release.names(counts_of(rows[:, place : place + TEXT_NUMBERS]), noise)
             for at, name in enumerate(names):
                 data = name.encode()
-                found[number, at, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+                found[number, at, : len(data)] = torch.frombuffer(
+                    bytearray(data), dtype=torch.uint8
+                )
         return found
 
     def read(self, answers: Iterable[Tensor]) -> dict[str, Any]:
@@ -130,10 +144,16 @@ class LevelNames:
         found: dict[str, Counter[str]] = {name: Counter() for name in self.columns}
         for answer in answers:
             for name, places in zip(self.columns, answer, strict=True):
-                texts = (bytes(place.tolist()).rstrip(b"\0").decode("utf-8", "replace") for place in places)
+                texts = (
+                    bytes(place.tolist()).rstrip(b"\0").decode("utf-8", "replace")
+                    for place in places
+                )
                 found[name].update({text for text in texts if self._is_level(text)})
         most = max(1, min(MOST_LEVELS, MOST_NAMES // len(self.columns)))
-        kept = {name: sorted(names, key=lambda text: (-names[text], text))[:most] for name, names in found.items()}
+        kept = {
+            name: sorted(names, key=lambda text: (-names[text], text))[:most]
+            for name, names in found.items()
+        }
         return {
             "values": {name: sorted(names) for name, names in kept.items()},
             "standard_errors": dict.fromkeys(self.columns),
@@ -149,14 +169,20 @@ def counts_of(texts: Tensor) -> Counter[str]:
     """How many rows have each text, by the numbers of their texts; rows without one are left out."""
     there = texts[~texts.isnan().any(1)].cpu().numpy()
     found, counts = np.unique(there, axis=0, return_counts=True)
-    return Counter({number_text(text) or "": count for text, count in zip(found, counts.tolist(), strict=True)})
+    return Counter(
+        {number_text(text) or "": count for text, count in zip(found, counts.tolist(), strict=True)}
+    )
 
 
 def level_names(encoding: Encoding, noise_multiplier: float, delta: float) -> LevelNames:
     """The question about all columns whose levels are to be learnt; ``delta`` is the smallest that a ledger goes by."""
     columns = unlisted_of(encoding)
     if not columns:
-        raise ConfigError(f"statistics.ask={LEVEL_NAMES}: no column has levels: private; leave the question out")
+        raise ConfigError(
+            f"statistics.ask={LEVEL_NAMES}: no column has levels: private; leave the question out"
+        )
     places = tuple(len(encoding.columns) + number * TEXT_NUMBERS for number in range(len(columns)))
     missing = frozenset(text.strip() for text in encoding.missing_values)
-    return LevelNames(columns, places, LevelsRelease(len(columns), noise_multiplier, TAIL * delta), missing)
+    return LevelNames(
+        columns, places, LevelsRelease(len(columns), noise_multiplier, TAIL * delta), missing
+    )

@@ -267,7 +267,9 @@ class LevelCounts(Question):
         values: dict[str, dict[str, float]] = {}
         for column, names in zip(self.columns, self.levels, strict=True):
             items = (*names, "(other)", "(missing)")
-            values[column] = dict(zip(items, _numbers(total[at : at + len(items)] * scale), strict=True))
+            values[column] = dict(
+                zip(items, _numbers(total[at : at + len(items)] * scale), strict=True)
+            )
             at += len(items)
         return {"values": values, "standard_errors": dict.fromkeys(self.columns, sigma * scale)}
 
@@ -334,7 +336,9 @@ def _not_negative(counts: np.ndarray) -> np.ndarray:
     total = np.maximum(counts.sum(1, keepdims=True), 1e-9)
     falling = -np.sort(-counts, axis=1)
     numbers = np.arange(1, counts.shape[1] + 1)
-    surplus = (falling.cumsum(1) - total) / numbers  # what each of the largest gives up, if it is those that stay
+    surplus = (
+        falling.cumsum(1) - total
+    ) / numbers  # what each of the largest gives up, if it is those that stay
     stays = (falling > surplus).sum(1) - 1
     kept: np.ndarray = np.maximum(counts - np.take_along_axis(surplus, stays[:, None], 1), 0.0)
     return kept
@@ -356,15 +360,25 @@ def _question(name: str, asked: StatisticsConfig, encoding: Encoding) -> Questio
         return RowCount()
     if name == "classes":
         if encoding.label.classes is None:
-            raise ConfigError(f"statistics.ask=classes: the label {encoding.label.name!r} is a number; ask rows")
+            raise ConfigError(
+                f"statistics.ask=classes: the label {encoding.label.name!r} is a number; ask rows"
+            )
         return ClassCounts(tuple(map(str, encoding.label.classes)))
     if name == "missing":
         wanted = _wanted(asked, encoding, (Numeric, Date, Categorical), name)
-        return MissingCounts(tuple(column.name for _, column in wanted), tuple(place for place, _ in wanted))
+        return MissingCounts(
+            tuple(column.name for _, column in wanted), tuple(place for place, _ in wanted)
+        )
     if name == "levels":
         wanted = _wanted(asked, encoding, (Categorical,), name)
-        levels = tuple(tuple(map(str, column.levels)) for _, column in wanted if isinstance(column, Categorical))
-        return LevelCounts(tuple(column.name for _, column in wanted), tuple(place for place, _ in wanted), levels)
+        levels = tuple(
+            tuple(map(str, column.levels))
+            for _, column in wanted
+            if isinstance(column, Categorical)
+        )
+        return LevelCounts(
+            tuple(column.name for _, column in wanted), tuple(place for place, _ in wanted), levels
+        )
     wanted = _wanted(asked, encoding, (Numeric,), name)
     numeric = [(place, column) for place, column in wanted if isinstance(column, Numeric)]
     shared = (
@@ -388,13 +402,19 @@ def _wanted(
 ) -> list[tuple[int, Column]]:
     names = encoding.names if asked.columns is None else asked.columns
     if strangers := [wanted for wanted in names if wanted not in encoding.names]:
-        raise ConfigError(f"statistics.columns={strangers[0]}: is not a described column; see data.columns")
+        raise ConfigError(
+            f"statistics.columns={strangers[0]}: is not a described column; see data.columns"
+        )
     unlisted = unlisted_of(encoding) if name == "levels" else ()
     names = [wanted for wanted in names if wanted not in unlisted]
-    found = [(at, c) for at, c in enumerate(encoding.columns) if c.name in names and isinstance(c, kinds)]
+    found = [
+        (at, c) for at, c in enumerate(encoding.columns) if c.name in names and isinstance(c, kinds)
+    ]
     if not found:
         wants = "levels" if name == "levels" else "bounds"
-        raise ConfigError(f"statistics.ask={name}: no column that is asked about has {wants}; leave the question out")
+        raise ConfigError(
+            f"statistics.ask={name}: no column that is asked about has {wants}; leave the question out"
+        )
     return found
 
 

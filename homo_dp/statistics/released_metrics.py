@@ -20,7 +20,13 @@ from homo_dp.models.task import Task
 
 MOST_LOSS = 4.0  # losses are clipped to it: of a confident wrong answer, or the square of the largest scaled error
 _REPEATS = 200
-_SHARES = ("acc", "precision", "recall", "auc", "ks")  # from 0 to 1: a bar of 1 says that nothing is known
+_SHARES = (
+    "acc",
+    "precision",
+    "recall",
+    "auc",
+    "ks",
+)  # from 0 to 1: a bar of 1 says that nothing is known
 _CONFIDENCE = 1.96  # standard errors to either side: 95 %
 
 Floats = NDArray[np.float64]
@@ -59,7 +65,9 @@ class ReleasedMetrics:
         """What each row adds, from the outputs of the model and the labels."""
         outputs = outputs.detach().cpu()
         loss = task.loss(outputs, labels.cpu()).detach().double().reshape(-1)
-        clipped = loss.nan_to_num(MOST_LOSS, MOST_LOSS, 0.0).clamp(0.0, MOST_LOSS)[:, None] / MOST_LOSS
+        clipped = (
+            loss.nan_to_num(MOST_LOSS, MOST_LOSS, 0.0).clamp(0.0, MOST_LOSS)[:, None] / MOST_LOSS
+        )
         if self.kind == "regression":
             truth = labels.double().cpu().reshape(-1).clamp(-1.0, 1.0)
             error = (outputs.double().reshape(-1).nan_to_num(0.0).clamp(-1.0, 1.0) - truth) / 2
@@ -79,16 +87,25 @@ class ReleasedMetrics:
         if self.kind == "multiclass":
             return labels * self.classes + outputs.nan_to_num(0.0).argmax(dim=1)
         inner = torch.from_numpy(self.edges[1:-1].copy()).logit()
-        return labels * self.bins + torch.bucketize(outputs.reshape(-1).nan_to_num(0.0), inner, right=True)
+        return labels * self.bins + torch.bucketize(
+            outputs.reshape(-1).nan_to_num(0.0), inner, right=True
+        )
 
     def read(self, total: Tensor, sigma: float, seed: int = 0) -> tuple[Figures, Figures]:
         """The metrics of a total, and the half width of their 95 % bars by the noise of its numbers alone."""
         found = total.numpy().astype(np.float64)
         figures = self._figures(found)
         generator = np.random.default_rng(seed)
-        again = [self._figures(found + sigma * generator.normal(size=found.shape)) for _ in range(_REPEATS)]
-        spread = {name: _CONFIDENCE * float(np.std([each[name] for each in again])) for name in figures}
-        errors = {name: min(1.0, value) if name in _SHARES else value for name, value in spread.items()}
+        again = [
+            self._figures(found + sigma * generator.normal(size=found.shape))
+            for _ in range(_REPEATS)
+        ]
+        spread = {
+            name: _CONFIDENCE * float(np.std([each[name] for each in again])) for name in figures
+        }
+        errors = {
+            name: min(1.0, value) if name in _SHARES else value for name, value in spread.items()
+        }
         return {name: _possible(name, value) for name, value in figures.items()}, errors
 
     def curves(self, total: Tensor, sigma: float, seed: int = 0) -> dict[str, Any]:
@@ -98,18 +115,38 @@ class ReleasedMetrics:
         found = total.numpy().astype(np.float64)
         (fpr, tpr), (share, rows) = self._points(found)
         generator = np.random.default_rng(seed)
-        again = [self._points(found + sigma * generator.normal(size=found.shape)) for _ in range(_REPEATS)]
+        again = [
+            self._points(found + sigma * generator.normal(size=found.shape))
+            for _ in range(_REPEATS)
+        ]
         bars = {
             "fpr": [rates[0] for rates, _ in again],
             "tpr": [rates[1] for rates, _ in again],
             "share": [shares[0] for _, shares in again],
         }
-        errors = {f"{name}_error": np.minimum(1.0, _CONFIDENCE * np.std(each, 0)) for name, each in bars.items()}
-        empty = rows <= _CONFIDENCE * 2 * sigma  # sqrt(2) for the two counts, and for the scale of a row
-        errors["share_error"] = np.where(empty, 1.0, errors["share_error"])  # nothing is known of so few rows
+        errors = {
+            f"{name}_error": np.minimum(1.0, _CONFIDENCE * np.std(each, 0))
+            for name, each in bars.items()
+        }
+        empty = (
+            rows <= _CONFIDENCE * 2 * sigma
+        )  # sqrt(2) for the two counts, and for the scale of a row
+        errors["share_error"] = np.where(
+            empty, 1.0, errors["share_error"]
+        )  # nothing is known of so few rows
         middles = (self.edges[1:] + self.edges[:-1]) / 2
-        roc = {"fpr": fpr, "tpr": tpr, "fpr_error": errors["fpr_error"], "tpr_error": errors["tpr_error"]}
-        calibration = {"score": middles, "share": share, "rows": rows, "share_error": errors["share_error"]}
+        roc = {
+            "fpr": fpr,
+            "tpr": tpr,
+            "fpr_error": errors["fpr_error"],
+            "tpr_error": errors["tpr_error"],
+        }
+        calibration = {
+            "score": middles,
+            "share": share,
+            "rows": rows,
+            "share_error": errors["share_error"],
+        }
         return {
             "roc": {name: values.tolist() for name, values in roc.items()},
             "calibration": {name: values.tolist() for name, values in calibration.items()},
@@ -117,9 +154,14 @@ class ReleasedMetrics:
 
     def _points(self, total: Floats) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
         """Rates of the ROC; shares of class 1 and rows by bin."""
-        negative, positive = np.maximum(0.0, self._histograms(total))  # below zero there is only noise
+        negative, positive = np.maximum(
+            0.0, self._histograms(total)
+        )  # below zero there is only noise
         rows = negative + positive
-        return _roc(negative, positive), (np.divide(positive, rows, out=np.zeros_like(rows), where=rows > 0), rows)
+        return _roc(negative, positive), (
+            np.divide(positive, rows, out=np.zeros_like(rows), where=rows > 0),
+            rows,
+        )
 
     def _figures(self, total: Floats) -> Figures:
         if self.kind == "regression":
@@ -155,7 +197,9 @@ def _roc(negative: Floats, positive: Floats) -> tuple[Floats, Floats]:
     rates = []
     for counts in (negative, positive):
         running = np.concatenate([[0.0], np.cumsum(counts[::-1])])
-        rates.append(running / running[-1] if running[-1] > 0 else np.linspace(0.0, 1.0, len(running)))
+        rates.append(
+            running / running[-1] if running[-1] > 0 else np.linspace(0.0, 1.0, len(running))
+        )
     return rates[0], rates[1]
 
 

@@ -26,7 +26,11 @@ from homo_dp.statistics.questions import Answer, Question
 
 OCTAVES = 40  # below the outer bounds: 1e-12 of their width
 ANCHORS = ("middle", "zero")
-WITH_SPREADS = {"octaves": 0.2, "magnitudes": 0.4, "spreads": 0.4}  # of the statistics' budget, by mu^2
+WITH_SPREADS = {
+    "octaves": 0.2,
+    "magnitudes": 0.4,
+    "spreads": 0.4,
+}  # of the statistics' budget, by mu^2
 WITHOUT = {"octaves": 0.5, "magnitudes": 0.5}
 _MOST_NOISE = 0.1  # of a mean within bounds scaled to [-1, 1], up to which spreads are asked
 _NARROW, _WIDE = 2.0, 12.0  # octaves to either side in which columns are told apart
@@ -129,7 +133,9 @@ class Octaves(Question):
         """The anchor to which the bulk of values is nearest, and the octaves that they are in."""
         histograms = (total * math.sqrt(len(ANCHORS))).reshape(len(ANCHORS), OCTAVES + 1)
         noise = sigma * math.sqrt(len(ANCHORS))
-        kept = torch.where(histograms > 2 * noise, histograms, 0.0)  # bins that cannot be noise alone
+        kept = torch.where(
+            histograms > 2 * noise, histograms, 0.0
+        )  # bins that cannot be noise alone
         if not float(kept.sum()) > 0:
             return Window(0, 0.0, _NARROW, self.rows)
         found = [_octaves(histogram) for histogram in kept]
@@ -192,7 +198,11 @@ class Spreads(Question):
 
     def parts(self, rows: Tensor, labels: Tensor) -> Tensor:
         values = self.outer.values(rows)
-        scaled = ((values - self.low) * (2.0 / (self.high - self.low)) - 1.0).clamp(-1.0, 1.0).nan_to_num(0.0)
+        scaled = (
+            ((values - self.low) * (2.0 / (self.high - self.low)) - 1.0)
+            .clamp(-1.0, 1.0)
+            .nan_to_num(0.0)
+        )
         return torch.cat([scaled, scaled.square()], 1) / math.sqrt(self.dimension)
 
     def read(self, total: Tensor, sigma: float) -> Answer:
@@ -208,12 +218,17 @@ class Spreads(Question):
         square = drawn_together(squares, sigma * scale).clamp(0.0, 1.0)
         spread = (square - mean.square()).clamp(min=0.0).sqrt()
         half = (_DEVIATIONS * spread).clamp(min=_LEAST_WIDTH, max=1.0)
-        low, high = (mean - half).clamp(-1.0, 1.0 - _LEAST_WIDTH), (mean + half).clamp(-1.0 + _LEAST_WIDTH, 1.0)
+        low, high = (
+            (mean - half).clamp(-1.0, 1.0 - _LEAST_WIDTH),
+            (mean + half).clamp(-1.0 + _LEAST_WIDTH, 1.0),
+        )
         width = (self.high - self.low) / 2
         return self.low + (low + 1.0) * width, self.low + (high + 1.0) * width
 
 
-def phases_of(noise_of_all: float, columns: int, summands: float, rows: float) -> Mapping[str, float]:
+def phases_of(
+    noise_of_all: float, columns: int, summands: float, rows: float
+) -> Mapping[str, float]:
     """The sums that are asked and their shares: spreads only where there are rows enough, by public numbers alone.
 
     ``noise_of_all`` is the noise multiplier of one sum that takes the whole budget of the statistics, ``summands`` the
@@ -252,6 +267,13 @@ def _reached(shares: Tensor, share: float) -> float:
     return float(int((shares < share).sum())) + 0.5
 
 
-def outer_of(names: Sequence[str], places: Sequence[int], bounds: Sequence[tuple[float, float]]) -> Outer:
+def outer_of(
+    names: Sequence[str], places: Sequence[int], bounds: Sequence[tuple[float, float]]
+) -> Outer:
     """Columns with their outer bounds."""
-    return Outer(tuple(names), tuple(places), tuple(float(a) for a, _ in bounds), tuple(float(b) for _, b in bounds))
+    return Outer(
+        tuple(names),
+        tuple(places),
+        tuple(float(a) for a, _ in bounds),
+        tuple(float(b) for _, b in bounds),
+    )

@@ -34,7 +34,9 @@ def compressed_write(path: str | Path, name: str = "file") -> Iterator[BinaryIO]
             yield file
             return
         # No name and no time in the header: the same rows give the same bytes.
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0) as packed:
+        with gzip.GzipFile(
+            filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0
+        ) as packed:
             yield cast(BinaryIO, packed)
 
 

@@ -71,7 +71,9 @@ def local_only_names(
     return names + [f"rounds[].{key}" for key in per_round if key.startswith(private)]
 
 
-def write_indicators(path: str | Path, indicators: Mapping[str, Any], name: str = "indicatorFileName") -> None:
+def write_indicators(
+    path: str | Path, indicators: Mapping[str, Any], name: str = "indicatorFileName"
+) -> None:
     """Write indicators as strict JSON (no NaN, no Infinity), whole or not at all."""
     write_json(path, indicators, name)
 
@@ -88,14 +90,22 @@ def published(indicators: Mapping[str, Any]) -> dict[str, Any]:
     def keep(value: Any, at: str) -> Any:
         if isinstance(value, Mapping):
             paths = {key: f"{at}.{key}" if at else str(key) for key in value}
-            return {key: keep(item, paths[key]) for key, item in value.items() if paths[key] not in hidden}
+            return {
+                key: keep(item, paths[key])
+                for key, item in value.items()
+                if paths[key] not in hidden
+            }
         if isinstance(value, list | tuple):
             return [keep(item, f"{at}[]") for item in value]
         return value
 
-    kept: dict[str, Any] = keep({key: value for key, value in indicators.items() if key != "local_only"}, "")
+    kept: dict[str, Any] = keep(
+        {key: value for key, value in indicators.items() if key != "local_only"}, ""
+    )
     return kept
 
 
 def _prefixed(metrics: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {key if key.startswith(prefix) else prefix + key: value for key, value in metrics.items()}
+    return {
+        key if key.startswith(prefix) else prefix + key: value for key, value in metrics.items()
+    }

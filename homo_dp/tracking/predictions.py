@@ -39,7 +39,10 @@ _CHUNK = 50_000  # rows made into text at a time
 _MANY = 10_000  # rows from which on it is worth a thread
 _WORKERS = 2  # threads that do it, while the caller scores the next rows: Arrow works without the interpreter lock
 _AHEAD = 4  # chunks that may wait to be written
-_SAMPLE, _FEW = 2048, 1900  # of so many numbers no more than so many differ where about a third of a chunk does
+_SAMPLE, _FEW = (
+    2048,
+    1900,
+)  # of so many numbers no more than so many differ where about a third of a chunk does
 _NEEDS_QUOTES = r"[\",;\t\r\n]|^\s|\s$"
 
 
@@ -104,12 +107,17 @@ class PredictionWriter:
     def __enter__(self) -> Self:
         self._file = self._stack.enter_context(compressed_write(self._path, self._name))
         line = io.StringIO()
-        csv.writer(line, lineterminator="\n").writerow(_safe_texts(pa.array(self.header, TEXT)).to_pylist())
+        csv.writer(line, lineterminator="\n").writerow(
+            _safe_texts(pa.array(self.header, TEXT)).to_pylist()
+        )
         self._file.write(line.getvalue().encode())
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         try:
             if kind is None:
@@ -124,12 +132,18 @@ class PredictionWriter:
         if self._file is None:
             raise ValueError("the writer is closed; use it in a with block")
         if len(frame) != len(outputs) or (party is None) == self._with_party:
-            raise ValueError(f"rows={len(frame)}, outputs={len(outputs)}, party={party}: do not belong together")
+            raise ValueError(
+                f"rows={len(frame)}, outputs={len(outputs)}, party={party}: do not belong together"
+            )
         if list(map(str, frame.columns)) != self._columns:
             raise DataError("a chunk of the table has other columns than its first; check the file")
         results = _results(self._task, outputs, self._threshold)
         for at in range(0, len(frame), _CHUNK):
-            self._put(frame.iloc[at : at + _CHUNK], [result[at : at + _CHUNK] for result in results], party)
+            self._put(
+                frame.iloc[at : at + _CHUNK],
+                [result[at : at + _CHUNK] for result in results],
+                party,
+            )
         self.rows += len(frame)
 
     def _put(self, frame: pd.DataFrame, results: list[Any], party: str | None) -> None:
@@ -151,7 +165,10 @@ class PredictionWriter:
             self._file.write(self._waiting.popleft().result())
 
     def _close(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
@@ -172,12 +189,18 @@ def _results(task: Task, outputs: Tensor, threshold: float) -> list[Any]:
     predicted = task.predictions(outputs, threshold).cpu().numpy()
     if task.kind == "regression":
         return [pa.array(predicted)]
-    answers = _safe_texts(pa.array([str(name) for name in task.classes], TEXT)).take(pa.array(predicted))
+    answers = _safe_texts(pa.array([str(name) for name in task.classes], TEXT)).take(
+        pa.array(predicted)
+    )
     probabilities = task.probabilities(outputs).cpu().numpy()
     if task.kind == "binary":
         return [pa.array(probabilities), answers]
     chosen = np.take_along_axis(probabilities, predicted[:, None], axis=1)[:, 0]
-    return [*(pa.array(np.ascontiguousarray(column)) for column in probabilities.T), pa.array(chosen), answers]
+    return [
+        *(pa.array(np.ascontiguousarray(column)) for column in probabilities.T),
+        pa.array(chosen),
+        answers,
+    ]
 
 
 def _column(series: pd.Series[Any]) -> Any:
@@ -193,7 +216,10 @@ def _column(series: pd.Series[Any]) -> Any:
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         return array
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        array = pa.array([None if gap else str(value) for value, gap in zip(series, series.isna(), strict=True)], TEXT)
+        array = pa.array(
+            [None if gap else str(value) for value, gap in zip(series, series.isna(), strict=True)],
+            TEXT,
+        )
     return _safe_texts(array.cast(TEXT))
 
 
@@ -225,7 +251,9 @@ def _quoted(array: Any) -> Any:
     if not pc.any(special).as_py():
         return array
     doubled = pc.replace_substring(array, '"', '""')
-    return pc.if_else(special, pc.binary_join_element_wise(_text('"'), doubled, _text('"'), _text("")), array)
+    return pc.if_else(
+        special, pc.binary_join_element_wise(_text('"'), doubled, _text('"'), _text("")), array
+    )
 
 
 def _number_texts(array: Any) -> Any:

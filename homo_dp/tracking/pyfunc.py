@@ -48,13 +48,17 @@ class Scorer:
             columns = dict(zip(names, probabilities.T, strict=False))
             probabilities = probabilities[np.arange(len(answers)), answers]
         kept = task.classes if names["pred_y"] != "string" else tuple(map(str, task.classes))
-        return pd.DataFrame({**columns, "pred_prob": probabilities, "pred_y": np.array(kept)[answers]})
+        return pd.DataFrame(
+            {**columns, "pred_prob": probabilities, "pred_y": np.array(kept)[answers]}
+        )
 
     def _encoded(self, rows: Any) -> torch.Tensor:
         if self.encoding.pixel_bounds is not None:
             return self.encoding.encode_images(np.asarray(rows), "input")
         if not isinstance(rows, pd.DataFrame):
-            raise DataError("input: this model takes a table with named columns; give a pandas DataFrame")
+            raise DataError(
+                "input: this model takes a table with named columns; give a pandas DataFrame"
+            )
         strays = Strays()
         encoded = self.encoding.encode(rows, "input", strays=strays)
         for warning in strays.warnings(WARN_ABOVE):

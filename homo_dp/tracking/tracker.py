@@ -32,7 +32,9 @@ class Tracker(Protocol):
         ``dataset`` is what is publicly known about the data: name, digest of the description, source.
         """
 
-    def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
+    def log_round(
+        self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]
+    ) -> None:
         """A round is over: the numbers of the whole run, and of each party."""
 
     def draw(self, record: Mapping[str, Any]) -> None:

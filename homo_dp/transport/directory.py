@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 0.002  # seconds
 LAST_PAUSE: Final = 0.25
-_GROWTH: Final = 1.1  # a message is found late by at most about a tenth of the time that was waited for it
+_GROWTH: Final = (
+    1.1  # a message is found late by at most about a tenth of the time that was waited for it
+)
 _WAITING: Final = 256  # files of one sender that may wait; a process of ours leaves a handful
 _FEW: Final = 8  # files of one sender that are not counted byte by byte
 _LARGEST: Final = 4  # messages of the largest size that may wait of one sender
@@ -47,7 +49,9 @@ _SHARE: Final = 20  # a folder that many write to is listed for one part in so m
 _AGAIN: Final = 5.0  # seconds until a file that could not be read is tried again
 _ASIDE: Final = 20  # messages kept for a look at why they could not be read
 BOXES: Final = "from"  # in the folder of a recipient: the folders of its senders
-_NAME: Final = re.compile(r"([0-9]{1,10})-([a-z_]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg")
+_NAME: Final = re.compile(
+    r"([0-9]{1,10})-([a-z_]{1,20})-([A-Za-z0-9_.-]{1,64})-([0-9a-f]{32})\.msg"
+)
 
 
 class _File(NamedTuple):
@@ -92,7 +96,10 @@ class DirectoryTransport:
         self.refusals = Refusals(sealer.allowed)
         with _explained(self._root):
             if not self._root.exists():
-                log.warning("transport.directory=%s: was not there, it is made now; if it is a share, mount it", root)
+                log.warning(
+                    "transport.directory=%s: was not there, it is made now; if it is a share, mount it",
+                    root,
+                )
             self._root.mkdir(parents=True, exist_ok=True)
             self._mode = stat.S_IMODE(self._root.stat().st_mode)
             self._own = self._folder(sealer.name)
@@ -106,16 +113,24 @@ class DirectoryTransport:
         those nobody waits for the disk.
         """
         if message.run != self._run:
-            raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
+            raise MessageError(
+                f"run={message.run!r} is not {self._run!r}, which this transport serves"
+            )
         sealed = self._sealer.seal(message)
         name = f"{message.round}-{message.kind}-{message.sender}-{sealed.tag}.msg"
         sync = message.kind not in ASKED_AGAIN
         with _explained(self._root):
             folder = self._folder(message.recipient)
-            if folder.is_dir() and os.access(folder, os.X_OK) and (box := folder / BOXES / message.sender).is_dir():
+            if (
+                folder.is_dir()
+                and os.access(folder, os.X_OK)
+                and (box := folder / BOXES / message.sender).is_dir()
+            ):
                 folder = box
             if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
-                raise Undeliverable(f"{folder}: this process may not write there: its owner must open it")
+                raise Undeliverable(
+                    f"{folder}: this process may not write there: its owner must open it"
+                )
             temporary = folder / f".{message.sender}~{secrets.token_hex(8)}.tmp"
             try:
                 self._write(temporary, sealed.pieces, sync=sync)
@@ -180,7 +195,10 @@ class DirectoryTransport:
 
     def _waiting(self) -> dict[str, list[_File]]:
         """Files to read by sender, the earliest last."""
-        found = [*self._shared_files(), *(file for box in self._boxes.values() for file in self._box_files(box))]
+        found = [
+            *self._shared_files(),
+            *(file for box in self._boxes.values() for file in self._box_files(box)),
+        ]
         self._tidy()
         paths = {file.path for file in found}
         self._skip &= paths  # a file that went away and came back is news
@@ -199,14 +217,19 @@ class DirectoryTransport:
             files = _scan(self._own)
             kept = self._bounded(files)
             now = time.monotonic()
-            self._shared = _Listing(kept, now + _SHARE * (now - start) if len(files) > _NAMES else 0.0)
+            self._shared = _Listing(
+                kept, now + _SHARE * (now - start) if len(files) > _NAMES else 0.0
+            )
         return self._shared.files
 
     def _box_files(self, box: Path) -> list[_File]:
         """Messages in the folder of one sender, out of the first names that it holds."""
         try:
             files = _scan(box, _NAMES)
-        except (FileNotFoundError, NotADirectoryError):  # removed by somebody: senders write to the shared folder then
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+        ):  # removed by somebody: senders write to the shared folder then
             return []
         strange = [file for file in files if file.sender != box.name]
         if strange:
@@ -224,12 +247,20 @@ class DirectoryTransport:
                 self._doom(sender, sent, f"{sender!r} is not on the allow-list")
                 by_sender[sender] = []
             elif len(sent) > _FEW and len(sent) > (kept := self._kept(sent)):
-                self._doom(sender, sent[kept:], f"more than {_WAITING} files, or too many bytes, of {sender} wait")
+                self._doom(
+                    sender,
+                    sent[kept:],
+                    f"more than {_WAITING} files, or too many bytes, of {sender} wait",
+                )
                 by_sender[sender] = sent[:kept]
         return [file for sent in by_sender.values() for file in sent]
 
     def _doom(self, sender: str, files: list[_File], why: str) -> None:
-        new = [file.path for file in files if file.path not in self._doomed and file.path not in self._skip]
+        new = [
+            file.path
+            for file in files
+            if file.path not in self._doomed and file.path not in self._skip
+        ]
         if new:
             self._doomed |= dict.fromkeys(new)
             self.refusals.note(sender, new[0], why, count=len(new))
@@ -270,7 +301,9 @@ class DirectoryTransport:
                 errno.ESTALE,
             ):  # these were replaced by their sender since the last look
                 if file.path not in self._later:
-                    self.refusals.note(file.sender, file.path, f"{error.strerror or error}; it is left alone")
+                    self.refusals.note(
+                        file.sender, file.path, f"{error.strerror or error}; it is left alone"
+                    )
                 self._later[file.path] = time.monotonic() + _AGAIN
             return None
         except MessageError as refusal:
@@ -303,15 +336,21 @@ class DirectoryTransport:
             status = os.fstat(descriptor)
             if status.st_size > largest_sealed(self._sealer.limits):
                 allowed = self._sealer.limits.bytes
-                raise MessageError(f"{status.st_size} bytes, allowed {allowed}: raise transport.max_message_bytes")
+                raise MessageError(
+                    f"{status.st_size} bytes, allowed {allowed}: raise transport.max_message_bytes"
+                )
             message = self._sealer.open(lambda size: _read(raw, size), status.st_size)
         if message.run != self._run or (message.round, message.kind, message.sender) != file[:3]:
-            raise MessageError(f"it holds {message.kind!r} of round {message.round} by {message.sender!r}: misplaced")
+            raise MessageError(
+                f"it holds {message.kind!r} of round {message.round} by {message.sender!r}: misplaced"
+            )
         return message
 
     def _write(self, path: Path, pieces: Iterator[bytes], *, sync: bool) -> None:
         crash_point("directory.before_write")
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode & 0o666 | 0o600)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode & 0o666 | 0o600
+        )
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             for piece in pieces:
                 left = memoryview(piece)
@@ -348,7 +387,11 @@ class DirectoryTransport:
         kinds = superseded_by(message.kind)
         for place in {folder, self._root / self._run / message.recipient}:
             for file in _scan(place, _NAMES):
-                older = file.sender == message.sender and file.kind in kinds and file.round <= message.round
+                older = (
+                    file.sender == message.sender
+                    and file.kind in kinds
+                    and file.round <= message.round
+                )
                 if older and not (place == folder and os.path.basename(file.path) == name):
                     with contextlib.suppress(OSError):
                         os.unlink(file.path)

@@ -18,7 +18,9 @@ class FairQueue(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Item]] = {}  # in the order of their turns; no deque in it is empty
+        self._waiting: dict[
+            str, deque[Item]
+        ] = {}  # in the order of their turns; no deque in it is empty
         self._news = threading.Condition()
 
     def put(self, sender: str, item: Item) -> None:

@@ -37,7 +37,9 @@ class PublicKey:
     def check_date(self) -> None:
         """Refuse a key after its last day."""
         if self.expires is not None and datetime.now(UTC).date() > self.expires:
-            raise MessageError(f"key of {self.name!r} expired on {self.expires}: exchange a new line (docs/keys.md)")
+            raise MessageError(
+                f"key of {self.name!r} expired on {self.expires}: exchange a new line (docs/keys.md)"
+            )
 
     @cached_property
     def verifier(self) -> Ed25519PublicKey:
@@ -82,7 +84,10 @@ class KeyPair:
     @cached_property
     def public(self) -> PublicKey:
         """The public half."""
-        raw = self.signer.public_key().public_bytes_raw() + self.opener.public_key().public_bytes_raw()
+        raw = (
+            self.signer.public_key().public_bytes_raw()
+            + self.opener.public_key().public_bytes_raw()
+        )
         return PublicKey(self.name, raw, self.expires)
 
     def tag(self, content: str) -> str:
@@ -112,7 +117,9 @@ def write_key_pair(pair: KeyPair, directory: Path, stem: str | None = None) -> t
     private, public = directory / f"{stem}.key", directory / f"{stem}.pub"
     for path in (private, public):
         if os.path.lexists(path):
-            raise InputError(f"{path} exists: choose another NAME or --dir, or move the old key away yourself")
+            raise InputError(
+                f"{path} exists: choose another NAME or --dir, or move the old key away yourself"
+            )
     _create(private, _line(PRIVATE_MARK, pair.name, pair.raw, pair.expires) + "\n", 0o600)
     try:
         _create(public, pair.public.line + "\n", 0o644)
@@ -124,7 +131,9 @@ def write_key_pair(pair: KeyPair, directory: Path, stem: str | None = None) -> t
 
 def read_key_pair(path: Path) -> KeyPair:
     """The private key file `path`; refused if others may read it."""
-    text, mode = _read(path, f"make it with `python -m homo_dp.keys new {path.stem} --dir {path.parent}`")
+    text, mode = _read(
+        path, f"make it with `python -m homo_dp.keys new {path.stem} --dir {path.parent}`"
+    )
     if mode & 0o077:
         raise InputError(
             f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, renew it"
@@ -134,7 +143,9 @@ def read_key_pair(path: Path) -> KeyPair:
 
 def read_public_key(path: Path) -> PublicKey:
     """The public key file `path`."""
-    text, _ = _read(path, f"get it from the other side, where `python -m homo_dp.keys new {path.stem}` makes it")
+    text, _ = _read(
+        path, f"get it from the other side, where `python -m homo_dp.keys new {path.stem}` makes it"
+    )
     return parse_public_line(text.strip(), str(path))
 
 
@@ -190,7 +201,9 @@ def accept_renewal(line: str, old: PublicKey) -> PublicKey:
             "with the sender by another way"
         ) from None
     if new.name != old.name:
-        raise InputError(f"renewal is by {new.name!r}, the old key is that of {old.name!r}: take the right line")
+        raise InputError(
+            f"renewal is by {new.name!r}, the old key is that of {old.name!r}: take the right line"
+        )
     return new
 
 
@@ -203,10 +216,14 @@ def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     listed: dict[str, PublicKey] = {}
     for key in keys:
         if key.name.lower() in (name.lower() for name in listed):
-            raise InputError(f"public key of {key.name!r} is listed twice (A and a are one): keep one line a name")
+            raise InputError(
+                f"public key of {key.name!r} is listed twice (A and a are one): keep one line a name"
+            )
         listed[key.name] = key
     if len({key.raw for key in listed.values()}) != len(listed):
-        raise InputError("one public key is listed under two names: each party needs its own `homo_dp.keys new`")
+        raise InputError(
+            "one public key is listed under two names: each party needs its own `homo_dp.keys new`"
+        )
     return listed
 
 
@@ -222,7 +239,9 @@ def parse_expiry(text: str) -> date:
             raise ValueError
         return date.fromisoformat(text)
     except ValueError:
-        raise InputError(f"expires={text[:40]!r} is not a day: write YYYY-MM-DD, such as 2027-12-31") from None
+        raise InputError(
+            f"expires={text[:40]!r} is not a day: write YYYY-MM-DD, such as 2027-12-31"
+        ) from None
 
 
 def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
@@ -241,7 +260,9 @@ def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != 64:
-        raise InputError(f"{where}: the key of {fields[1]!r} is cut or damaged: copy the whole line again")
+        raise InputError(
+            f"{where}: the key of {fields[1]!r} is cut or damaged: copy the whole line again"
+        )
     return fields[1], raw, parse_expiry(fields[3].removeprefix(_EXPIRES)) if dated else None
 
 
@@ -253,7 +274,9 @@ def _read(path: Path, without: str) -> tuple[str, int]:
         raise InputError(f"{path} does not exist: {without}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
-        raise InputError(f"{path} cannot be read: {why}; name a key file that this user may read") from None
+        raise InputError(
+            f"{path} cannot be read: {why}; name a key file that this user may read"
+        ) from None
 
 
 def _create(path: Path, text: str, mode: int) -> None:

@@ -6,7 +6,16 @@ Nothing waits here: ``runs.simulation``, which runs both sessions, takes the nex
 from collections import deque
 
 from homo_dp.core.errors import MessageError, TransportError
-from homo_dp.federation.protocol.messages import AGGREGATOR, KINDS, Kinds, Message, check, check_id, decode, encode
+from homo_dp.federation.protocol.messages import (
+    AGGREGATOR,
+    KINDS,
+    Kinds,
+    Message,
+    check,
+    check_id,
+    decode,
+    encode,
+)
 
 
 class MemoryHub:
@@ -63,7 +72,9 @@ class MemoryEnd:
     def send(self, message: Message) -> None:
         """Queue a message for its recipient."""
         if message.sender != self._name:
-            raise MessageError(f"sender={message.sender!r} is not {self._name!r}, whose end this is")
+            raise MessageError(
+                f"sender={message.sender!r} is not {self._name!r}, whose end this is"
+            )
         self._hub.post(message)
 
     def receive(self, timeout: float) -> Message | None:

@@ -45,7 +45,9 @@ class ReadingNote:
         """Note `name` while it is read; MessageError if this process died of it before."""
         deaths = self._deaths.get(name, 0)
         if deaths >= _DEATHS:
-            raise MessageError(f"this process ended {deaths} times while reading it: it is not read again")
+            raise MessageError(
+                f"this process ended {deaths} times while reading it: it is not read again"
+            )
         self._save({**self._deaths, name: deaths + 1})
         try:
             yield
@@ -58,7 +60,9 @@ class ReadingNote:
     def _save(self, deaths: dict[str, int]) -> None:
         newest = dict(list(deaths.items())[-_REMEMBERED:])
         with contextlib.suppress(OSError):  # a full disk: reading goes on without the note
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+            )
             try:
                 os.write(descriptor, json.dumps(newest).encode())
             finally:

@@ -64,7 +64,9 @@ class RevokedKeys:
                 text = file.read(_MAX_BYTES + 1)
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not text"
-            raise InputError(f"transport.revoked_keys={self._path}: cannot be read: {why}") from None
+            raise InputError(
+                f"transport.revoked_keys={self._path}: cannot be read: {why}"
+            ) from None
         self._halves, self._fingerprints = parse_revoked(text, str(self._path))
         self._state, self._told = state, ""
 
@@ -82,15 +84,21 @@ def add_revoked(path: Path, key: PublicKey, why: str = "") -> bool:
         with open(path, "a+", encoding="utf-8") as file:
             file.seek(0)
             before = file.read()
-            file.write(("" if before.endswith("\n") or not before else "\n") + key.line + remark + "\n")
+            file.write(
+                ("" if before.endswith("\n") or not before else "\n") + key.line + remark + "\n"
+            )
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}; choose another --list") from None
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}; choose another --list"
+        ) from None
     return True
 
 
-def parse_revoked(text: str, where: str = "revoked keys") -> tuple[frozenset[bytes], frozenset[str]]:
+def parse_revoked(
+    text: str, where: str = "revoked keys"
+) -> tuple[frozenset[bytes], frozenset[str]]:
     """Halves of public keys, and fingerprints, in the text of a list; InputError names the line that is neither.
 
     >>> parse_revoked("0123 4567 89ab cdef 0123 4567 89ab cdef  # stolen laptop")[1]

@@ -26,7 +26,15 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from homo_dp.core.errors import MessageError, Undeliverable, UnreadableMessage, one_line
-from homo_dp.federation.protocol.messages import KINDS, Kinds, Limits, Message, check_id, decode, pack
+from homo_dp.federation.protocol.messages import (
+    KINDS,
+    Kinds,
+    Limits,
+    Message,
+    check_id,
+    decode,
+    pack,
+)
 from homo_dp.federation.protocol.tensors import parse_json
 from homo_dp.transport.keys import KeyPair, PublicKey
 from homo_dp.transport.poison_messages import ReadingNote
@@ -39,7 +47,9 @@ _KEY, _DIGEST, _SIGNATURE, _TAG = 32, 32, 64, 16
 _WRAP: Final = 32 + _KEY + _DIGEST + _SIGNATURE + _TAG
 _MAX_HEADER: Final = 1024
 CHUNK: Final = 1 << 20
-_NAMED: Final = 1024  # bytes that identify a sealed message: they hold the ephemeral key of its HPKE wrap
+_NAMED: Final = (
+    1024  # bytes that identify a sealed message: they hold the ephemeral key of its HPKE wrap
+)
 
 Read = Callable[[int], bytes]  # like file.read: at most so many bytes, fewer only at the end
 
@@ -65,7 +75,11 @@ class Sealer:
     """
 
     def __init__(
-        self, own: KeyPair, allowed: Mapping[str, PublicKey], kinds: Kinds = KINDS, limits: Limits | None = None
+        self,
+        own: KeyPair,
+        allowed: Mapping[str, PublicKey],
+        kinds: Kinds = KINDS,
+        limits: Limits | None = None,
     ) -> None:
         self.own = own
         self.allowed = allowed
@@ -82,7 +96,9 @@ class Sealer:
     def seal(self, message: Message) -> Sealed:
         """Encode, sign and encrypt `message` to its recipient."""
         if message.sender != self.own.name:
-            raise MessageError(f"sender={message.sender!r} is not {self.own.name!r}, whose key this is")
+            raise MessageError(
+                f"sender={message.sender!r} is not {self.own.name!r}, whose key this is"
+            )
         recipient = self.allowed.get(message.recipient)
         if recipient is None:
             raise MessageError(
@@ -99,7 +115,11 @@ class Sealer:
     def open(self, read: Read, size: int) -> Message:
         """The message in `size` sealed bytes, or MessageError; `read` is called for pieces of them."""
         start = read(min(size, _NAMED))
-        noted = self.note.reading(hashlib.sha256(start).hexdigest()[:32]) if self.note else contextlib.nullcontext()
+        noted = (
+            self.note.reading(hashlib.sha256(start).hexdigest()[:32])
+            if self.note
+            else contextlib.nullcontext()
+        )
         with noted:
             try:
                 return self._open(_after(start, read), size)
@@ -112,7 +132,11 @@ class Sealer:
     def _open(self, read: Read, size: int) -> Message:
         data, header = open_stream(read, size, self.own, self.allowed, self.limits, self.check_key)
         message = decode(data, self.limits, self.kinds)
-        if (message.sender, message.recipient, message.run) != (header.sender, header.recipient, header.run):
+        if (message.sender, message.recipient, message.run) != (
+            header.sender,
+            header.recipient,
+            header.run,
+        ):
             raise MessageError(
                 f"message of {message.sender!r} in run {message.run!r} came sealed by {header.sender!r} for "
                 f"{header.recipient!r} in run {header.run!r}: refused"
@@ -168,7 +192,12 @@ def seal_parts(
     for part in parts:
         digest.update(part)
     size = sum(len(part) for part in parts)
-    fields = {"sender": sender.name, "recipient": recipient.name, "run": check_id("run", run), "size": size}
+    fields = {
+        "sender": sender.name,
+        "recipient": recipient.name,
+        "run": check_id("run", run),
+        "size": size,
+    }
     text = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
     prefix = _MAGIC + bytes([_VERSION]) + len(text).to_bytes(2, "little") + text
     signature = sender.signer.sign(_signed(prefix, recipient, digest.digest()))
@@ -176,8 +205,12 @@ def seal_parts(
     try:
         wrap = _SUITE.encrypt(key + digest.digest() + signature, recipient.receiver, info=prefix)
     except ValueError:
-        raise MessageError(f"public key of {recipient.name!r} is unusable: ask for its line again") from None
-    return _sealed_pieces(prefix + wrap, parts, ChaCha20Poly1305(key), size), _sealed_size(len(prefix), size)
+        raise MessageError(
+            f"public key of {recipient.name!r} is unusable: ask for its line again"
+        ) from None
+    return _sealed_pieces(prefix + wrap, parts, ChaCha20Poly1305(key), size), _sealed_size(
+        len(prefix), size
+    )
 
 
 def open_stream(
@@ -195,12 +228,16 @@ def open_stream(
     prefix, header = _read_header(read, size, own.name, limits)
     sender = allowed.get(header.sender)
     if sender is None:
-        raise MessageError(f"sender={header.sender!r} is not on the allow-list of {own.name!r}: refused")
+        raise MessageError(
+            f"sender={header.sender!r} is not on the allow-list of {own.name!r}: refused"
+        )
     check_key(sender)
     try:
         secret = _SUITE.decrypt(read(_WRAP), own.opener, info=prefix)
     except (InvalidTag, ValueError):
-        raise MessageError(f"message of {header.sender!r} was altered or not encrypted to {own.name!r}'s key") from None
+        raise MessageError(
+            f"message of {header.sender!r} was altered or not encrypted to {own.name!r}'s key"
+        ) from None
     key, digest, signature = secret[:_KEY], secret[_KEY : _KEY + _DIGEST], secret[_KEY + _DIGEST :]
     try:
         sender.verifier.verify(signature, _signed(prefix, own.public, digest))
@@ -230,18 +267,26 @@ def _read_header(read: Read, size: int, own: str, limits: Limits) -> tuple[bytes
     if len(start) < 6 or start[:3] != _MAGIC:
         raise MessageError("this is not a sealed homo_dp message")
     if start[3] != _VERSION:
-        raise MessageError(f"seal version={start[3]}, this homo_dp reads {_VERSION}: install the same on all sides")
+        raise MessageError(
+            f"seal version={start[3]}, this homo_dp reads {_VERSION}: install the same on all sides"
+        )
     length = int.from_bytes(start[4:], "little")
     text = read(length) if length <= _MAX_HEADER else b""
     if len(text) != length:
-        raise MessageError(f"seal header length={length} is outside of the message: the message is damaged")
+        raise MessageError(
+            f"seal header length={length} is outside of the message: the message is damaged"
+        )
     fields = parse_json(memoryview(text))
     if set(fields) != {"sender", "recipient", "run", "size"} or type(fields["size"]) is not int:
         raise MessageError("seal header wants exactly recipient, run, sender and size")
-    sender, recipient, run = (check_id(name, fields[name]) for name in ("sender", "recipient", "run"))
+    sender, recipient, run = (
+        check_id(name, fields[name]) for name in ("sender", "recipient", "run")
+    )
     header = SealHeader(sender, recipient, run, fields["size"])
     if header.recipient != own:
-        raise MessageError(f"message of {header.sender!r} is for {header.recipient!r}, not for {own!r}")
+        raise MessageError(
+            f"message of {header.sender!r} is for {header.recipient!r}, not for {own!r}"
+        )
     if not 0 <= header.size <= limits.bytes:
         raise MessageError(
             f"message of {header.sender!r} holds {header.size} bytes, allowed {limits.bytes}: raise "
@@ -270,7 +315,9 @@ def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(11, "big") + bytes([last])
 
 
-def _sealed_pieces(start: bytes, parts: list[memoryview], cipher: ChaCha20Poly1305, size: int) -> Iterator[bytes]:
+def _sealed_pieces(
+    start: bytes, parts: list[memoryview], cipher: ChaCha20Poly1305, size: int
+) -> Iterator[bytes]:
     yield start
     last = max(1, -(-size // CHUNK)) - 1
     number, buffer = 0, bytearray()
@@ -290,4 +337,6 @@ def _open_chunks(read: Read, inside: memoryview, cipher: ChaCha20Poly1305, sende
         try:
             place[:] = cipher.decrypt(_nonce(number, number == last), read(len(place) + _TAG), None)
         except (InvalidTag, ValueError):
-            raise MessageError(f"message of {sender!r} was altered in piece {number}: refused") from None
+            raise MessageError(
+                f"message of {sender!r} was altered in piece {number}: refused"
+            ) from None

@@ -40,7 +40,12 @@ def asker_of(run: str, sealers: Sealers) -> str | None:
     '1'
     """
     return next(
-        (name for name, (runs, _) in sealers.items() if any(fnmatch.fnmatchcase(run, each) for each in runs)), None
+        (
+            name
+            for name, (runs, _) in sealers.items()
+            if any(fnmatch.fnmatchcase(run, each) for each in runs)
+        ),
+        None,
     )
 
 
@@ -72,7 +77,8 @@ def directory_calls(
         for run in due(sorted(os.listdir(root)), turn, MOST_RUNS):
             asker = _asker(run, sealers, known)
             if asker is not None and any(
-                is_call(data, run, sealers[asker][1]) for data in _messages(root / run / party, turn)
+                is_call(data, run, sealers[asker][1])
+                for data in _messages(root / run / party, turn)
             ):
                 yield Call(run, asker)
 
@@ -93,9 +99,13 @@ def _messages(folder: Path, turn: int) -> Iterator[bytes]:
 
 def _messages_in(folder: Path, turn: int) -> Iterator[bytes]:
     with contextlib.suppress(OSError):
-        for name in due(sorted(name for name in os.listdir(folder) if name.endswith(".msg")), turn, MOST_FILES):
+        for name in due(
+            sorted(name for name in os.listdir(folder) if name.endswith(".msg")), turn, MOST_FILES
+        ):
             with contextlib.suppress(OSError):
-                descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                descriptor = os.open(
+                    folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                )
                 with os.fdopen(descriptor, "rb") as file:
                     if os.fstat(descriptor).st_size <= MOST_BYTES:
                         yield file.read(MOST_BYTES)

@@ -10,4 +10,6 @@ from tests.api.parts import COMMON, QUICK, table
 
 @pytest.fixture(scope="session")
 def result() -> homo_dp.Result:
-    return homo_dp.train({"a": table(200, 1), "b": table(150, 2)}, ledger=None, settings=QUICK, **COMMON)
+    return homo_dp.train(
+        {"a": table(200, 1), "b": table(150, 2)}, ledger=None, settings=QUICK, **COMMON
+    )

@@ -10,7 +10,9 @@ from homo_dp.core.errors import InputError
 SMALL = {"data.embedded": "breast_cancer", "train.rounds": 1, "train.sample_rate": 1.0}
 
 
-def test_an_audit_charges_nothing_and_gives_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_charges_nothing_and_gives_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = homo_dp.audit(epsilon=4, settings=SMALL, mechanism="dp_fedsgd", runs=40)
     assert "not refuted" in found.verdict

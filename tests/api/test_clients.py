@@ -56,7 +56,12 @@ def test_one_client_moves_the_mean_by_at_most_the_clip_norm_over_all(factor: flo
         return [array + factor for array in weights]
 
     result = homo_dp.train_clients(
-        {"a": loud, **others(19)}, START, rounds=1, clip_norm=0.5, noise_multiplier=LOUD, ledger=None
+        {"a": loud, **others(19)},
+        START,
+        rounds=1,
+        clip_norm=0.5,
+        noise_multiplier=LOUD,
+        ledger=None,
     )
     assert moved(result) == pytest.approx(0.5 / 20, abs=5 * LOUD * 0.5 / 20 * math.sqrt(6))
 
@@ -96,7 +101,12 @@ def test_a_client_that_fails_counts_as_no_change_and_is_charged(
     client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = homo_dp.train_clients(
-        others(10, client), START, rounds=2, clip_norm=1.0, noise_multiplier=LOUD, ledger=tmp_path / "l.sqlite"
+        others(10, client),
+        START,
+        rounds=2,
+        clip_norm=1.0,
+        noise_multiplier=LOUD,
+        ledger=tmp_path / "l.sqlite",
     )
     assert moved(result) < 0.01
     assert "Alice" not in caplog.text
@@ -105,7 +115,9 @@ def test_a_client_that_fails_counts_as_no_change_and_is_charged(
 
 
 def test_noise_is_added_and_accounted() -> None:
-    quiet = homo_dp.train_clients(others(50), START, rounds=4, clip_norm=1.0, epsilon=2.0, cohort_size=25, ledger=None)
+    quiet = homo_dp.train_clients(
+        others(50), START, rounds=4, clip_norm=1.0, epsilon=2.0, cohort_size=25, ledger=None
+    )
     assert quiet.epsilon is not None
     assert 1.9 < quiet.epsilon <= 2.0
     assert moved(quiet) > 0.01  # nobody moved: all of it is noise
@@ -138,4 +150,6 @@ def test_a_second_run_adds_up_on_the_ledger(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_trained_is_refused(clients: Any, weights: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        homo_dp.train_clients(clients, weights, rounds=1, clip_norm=1.0, noise_multiplier=1.0, ledger=None)
+        homo_dp.train_clients(
+            clients, weights, rounds=1, clip_norm=1.0, noise_multiplier=1.0, ledger=None
+        )

@@ -18,7 +18,9 @@ def test_classes_of_ones_own_need_no_package(tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self, input_shape: tuple[int, ...], outputs: int) -> None:
             super().__init__()
-            self.layers = nn.Sequential(nn.Linear(input_shape[0], 4), nn.Tanh(), nn.Linear(4, outputs))
+            self.layers = nn.Sequential(
+                nn.Linear(input_shape[0], 4), nn.Tanh(), nn.Linear(4, outputs)
+            )
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             out: torch.Tensor = self.layers(rows)
@@ -27,7 +29,9 @@ def test_classes_of_ones_own_need_no_package(tmp_path: Path) -> None:
     class Louder(DpSgd):
         name = "louder"
 
-    made = homo_dp.train({"a": table(100, 1)}, ledger=None, model=Net, mechanism=Louder, settings=QUICK, **COMMON)
+    made = homo_dp.train(
+        {"a": table(100, 1)}, ledger=None, model=Net, mechanism=Louder, settings=QUICK, **COMMON
+    )
     assert made.privacy["mechanism"] == "louder"
     made.model.save(tmp_path / "own.safetensors")
     with pytest.raises(ModelFileError, match="factory"):

@@ -15,13 +15,20 @@ def test_a_plan_costs_what_the_run_then_costs() -> None:
     rows = {"a": 160, "b": 120}
     settings = {**QUICK, "data.rows": rows}
     planned = homo_dp.plan(
-        {"a": table(200, 1), "b": table(150, 2)}, label="outcome", epsilon=3, bounds=(0, 10), settings=settings
+        {"a": table(200, 1), "b": table(150, 2)},
+        label="outcome",
+        epsilon=3,
+        bounds=(0, 10),
+        settings=settings,
     )
     assert planned.epsilon is not None
     assert planned.epsilon <= 3
     assert planned.refused is None
     declared = homo_dp.plan(
-        rows=rows, label="outcome", epsilon=3, settings={**QUICK, "data.columns": {"age": {"bounds": [0, 1]}}}
+        rows=rows,
+        label="outcome",
+        epsilon=3,
+        settings={**QUICK, "data.columns": {"age": {"bounds": [0, 1]}}},
     )
     assert declared.epsilon == pytest.approx(planned.epsilon)
 
@@ -37,8 +44,15 @@ def test_a_plan_needs_no_tables() -> None:
 
 
 def test_rows_of_frames_are_counted_and_the_plan_reads_as_text() -> None:
-    wanted: dict[str, Any] = {"label": "outcome", "epsilon": 3, "bounds": (0, 10), "classes": ["well", "ill"]}
-    planned = homo_dp.plan({"a": table(200, 1), "b": table(150, 2)}, settings={"data.test_fraction": 0.0}, **wanted)
+    wanted: dict[str, Any] = {
+        "label": "outcome",
+        "epsilon": 3,
+        "bounds": (0, 10),
+        "classes": ["well", "ill"],
+    }
+    planned = homo_dp.plan(
+        {"a": table(200, 1), "b": table(150, 2)}, settings={"data.test_fraction": 0.0}, **wanted
+    )
     assert planned.parties["rows"].tolist() == [200, 150]
     said = repr(planned).splitlines()
     assert said[0].startswith("Plan: epsilon 2.99")

@@ -34,7 +34,9 @@ def own_transport() -> type:
 
         def receive(self, timeout: float) -> Message | None:
             try:
-                return self._sealer.open_bytes(boxes[self._sealer.name].get(timeout=min(timeout, 60.0)))
+                return self._sealer.open_bytes(
+                    boxes[self._sealer.name].get(timeout=min(timeout, 60.0))
+                )
             except queue.Empty:
                 return None
 
@@ -75,13 +77,20 @@ def test_a_federation_over_a_transport_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        (lambda: type("Deaf", (), {"__init__": lambda self, options, run, sealer: None}), "has no send, receive"),
+        (
+            lambda: type("Deaf", (), {"__init__": lambda self, options, run, sealer: None}),
+            "has no send, receive",
+        ),
         (own_transport, "options={}"),
         (lambda: "no.such:Class", "cannot be opened"),
         (lambda: "pigeon", "must be one of memory, directory, nats"),
     ],
 )
 def test_what_is_no_transport_is_refused(tmp_path: Path, own: Any, said: str) -> None:
-    settings = {name: section for name, section in Cluster(tmp_path).configs["party_1"].items() if name != "transport"}
+    settings = {
+        name: section
+        for name, section in Cluster(tmp_path).configs["party_1"].items()
+        if name != "transport"
+    }
     with pytest.raises(ConfigError, match=said):
         homo_dp.party(settings, transport=own(), progress=False)

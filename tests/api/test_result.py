@@ -18,7 +18,9 @@ def test_a_result_has_model_privacy_and_rounds(result: homo_dp.Result) -> None:
     assert "epsilon" in repr(result)
 
 
-def test_a_notebook_shows_a_table_a_plot_and_a_report(result: homo_dp.Result, tmp_path: Path) -> None:
+def test_a_notebook_shows_a_table_a_plot_and_a_report(
+    result: homo_dp.Result, tmp_path: Path
+) -> None:
     page = result._repr_html_()
     assert "<table>" in page
     assert "data:image/png" in page

@@ -36,13 +36,17 @@ def largest(result: homo_dp.Result) -> float:
 
 
 @pytest.mark.parametrize(("settings", "epsilon"), [(SETTINGS, 4.0), (WITHOUT, None), (NBAFL, None)])
-def test_every_trigger_is_called_in_the_order_of_training(settings: Mapping[str, Any], epsilon: float | None) -> None:
+def test_every_trigger_is_called_in_the_order_of_training(
+    settings: Mapping[str, Any], epsilon: float | None
+) -> None:
     run = run_with(settings, epsilon)
     calls: list[tuple[str, int, str, int, int]] = []
     for trigger in TRIGGERS:
 
         def note(context: HookContext, trigger: str = trigger) -> None:
-            calls.append((context.party, context.round, trigger, context.cur_epoch_i, context.cur_batch_i))
+            calls.append(
+                (context.party, context.round, trigger, context.cur_epoch_i, context.cur_batch_i)
+            )
 
         run.register_hook_in_train(note, trigger)
     run.train()
@@ -50,7 +54,9 @@ def test_every_trigger_is_called_in_the_order_of_training(settings: Mapping[str,
     epoch = ["on_epoch_start", *batch, *batch, "on_epoch_end"]  # a rate of 0.5: two batches
     first = [call[2] for call in calls if call[:2] == ("party_1", 1)]
     assert first == ["on_fit_start", *epoch, *epoch, "on_fit_end"]
-    assert {call[:2] for call in calls} == {(f"party_{n}", number) for n in (1, 2, 3) for number in (1, 2)}
+    assert {call[:2] for call in calls} == {
+        (f"party_{n}", number) for n in (1, 2, 3) for number in (1, 2)
+    }
 
 
 def test_hooks_are_called_in_the_order_that_insert_pos_gives() -> None:
@@ -75,7 +81,9 @@ def test_a_mechanism_of_ones_own_gets_copies_too() -> None:
     class Mine(Nbafl):
         """Whether it still clips is its author's affair."""
 
-    run = homo_dp.Run(settings=NBAFL | {"privacy.mechanism": "nbafl"}, mechanism=Mine, progress=False)
+    run = homo_dp.Run(
+        settings=NBAFL | {"privacy.mechanism": "nbafl"}, mechanism=Mine, progress=False
+    )
     seen: list[bool] = []
     run.register_hook_in_train(lambda ctx: seen.append(ctx.frozen), "on_fit_start")
     run.train()
@@ -85,7 +93,9 @@ def test_a_mechanism_of_ones_own_gets_copies_too() -> None:
 def test_what_a_hook_does_before_the_clip_is_clipped() -> None:
     run = run_with(NBAFL | {"nbafl.epsilon": 1e6})  # hardly any noise, to see the clip
     run.register_hook_in_train(huge, "on_fit_end")
-    weights = torch.cat([tensor.reshape(-1) for tensor in run.train().model.module.state_dict().values()])
+    weights = torch.cat(
+        [tensor.reshape(-1) for tensor in run.train().model.module.state_dict().values()]
+    )
     assert float(weights.norm()) == pytest.approx(1.0, abs=0.01)
 
 
@@ -99,7 +109,9 @@ def test_the_context_holds_no_rows() -> None:
     run, found = run_with(SETTINGS, 4.0), set[str]()
     run.register_hook_in_train(lambda ctx: found.update(vars(ctx)), "on_batch_end")
     run.register_hook_in_train(
-        lambda ctx: found.update(["grad"] if any(p.grad is not None for p in ctx.model.parameters()) else []),
+        lambda ctx: found.update(
+            ["grad"] if any(p.grad is not None for p in ctx.model.parameters()) else []
+        ),
         "on_batch_end",
     )
     run.train()
@@ -128,7 +140,9 @@ def test_a_noise_injector_adds_to_noised_weights_and_costs_nothing() -> None:
     assert rounds == [1, 2]
     assert largest(result) > 400
     assert result.epsilon == plain.epsilon
-    assert result.privacy["parties"] == plain.privacy["parties"]  # the mechanism's own noise is as before
+    assert (
+        result.privacy["parties"] == plain.privacy["parties"]
+    )  # the mechanism's own noise is as before
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,23 @@ def test_epsilon_is_never_a_default() -> None:
 
 def test_a_config_is_accepted_as_settings() -> None:
     config = homo_dp.Config.model_validate(
-        {"train": {"rounds": 1, "local_steps": 1}, "data": {"classes": ["well", "ill"], "embedded": "breast_cancer"}}
+        {
+            "train": {"rounds": 1, "local_steps": 1},
+            "data": {"classes": ["well", "ill"], "embedded": "breast_cancer"},
+        }
     )
-    assert len(homo_dp.train({"a": table(100, 1)}, ledger=None, settings=config, **COMMON).rounds) == 1
-    shipped = homo_dp.train(settings={"data.embedded": "breast_cancer", "train.rounds": 1}, epsilon=3, progress=False)
+    assert (
+        len(homo_dp.train({"a": table(100, 1)}, ledger=None, settings=config, **COMMON).rounds) == 1
+    )
+    shipped = homo_dp.train(
+        settings={"data.embedded": "breast_cancer", "train.rounds": 1}, epsilon=3, progress=False
+    )
     assert len(shipped.privacy["parties"]) == 3
 
 
 @pytest.mark.parametrize("mechanism", [None, "dp_sgd", "dp_fedsgd"])
 def test_epsilon_has_no_default_whatever_the_mechanism(mechanism: str | None) -> None:
     with pytest.raises(ConfigError, match="epsilon: is not given"):
-        homo_dp.train({"a": table(50, 1)}, label="outcome", bounds=(0, 10), ledger=None, mechanism=mechanism)
+        homo_dp.train(
+            {"a": table(50, 1)}, label="outcome", bounds=(0, 10), ledger=None, mechanism=mechanism
+        )

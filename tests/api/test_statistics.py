@@ -10,7 +10,9 @@ import homo_dp
 
 def test_the_function_asks_what_the_command_asks(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"age": rng.integers(20, 80, 3000), "ward": rng.choice(["a", "b", "c"], 3000)})
+    frame = pd.DataFrame(
+        {"age": rng.integers(20, 80, 3000), "ward": rng.choice(["a", "b", "c"], 3000)}
+    )
     frame["y"] = rng.integers(0, 2, 3000)
     frame.loc[:99, "age"] = np.nan
     found = homo_dp.stats(
@@ -26,5 +28,7 @@ def test_the_function_asks_what_the_command_asks(tmp_path: Path) -> None:
     questions = found["questions"]
     assert abs(questions["rows"]["values"]["rows"] - 3000) < 60
     assert abs(questions["means"]["values"]["age"] - frame["age"].mean()) < 3
-    assert abs(questions["levels"]["values"]["ward"]["(other)"] - (frame["ward"] == "c").sum()) < 100
+    assert (
+        abs(questions["levels"]["values"]["ward"]["(other)"] - (frame["ward"] == "c").sum()) < 100
+    )
     assert abs(questions["missing"]["values"]["age"] - 100) < 100

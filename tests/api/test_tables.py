@@ -21,7 +21,11 @@ def test_the_callers_frame_stays_as_it_is() -> None:
     given = pd.DataFrame({1: pd.Categorical(["u", "v"]), "y": [0, 1]}, index=[7, 9])
     made = frame_of(given, "y", "a")
     assert isinstance(made, pd.DataFrame)
-    assert (list(made.columns), list(made.index), str(made["1"].dtype)) == (["1", "y"], [0, 1], "object")
+    assert (list(made.columns), list(made.index), str(made["1"].dtype)) == (
+        ["1", "y"],
+        [0, 1],
+        "object",
+    )
     assert (list(given.columns), list(given.index)) == ([1, "y"], [7, 9])
 
 

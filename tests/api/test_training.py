@@ -33,11 +33,20 @@ def test_private_data_without_a_ledger_are_refused_unless_it_is_written_out() ->
     with pytest.raises(ConfigError, match="lifetime budget is then not kept"):
         homo_dp.train({"a": table(100, 1)}, settings=QUICK, **COMMON)
     with pytest.raises(ConfigError, match="lifetime_epsilon"):
-        homo_dp.train({"a": table(100, 1)}, ledger=None, settings={**QUICK, "privacy.lifetime_epsilon": 9}, **COMMON)
+        homo_dp.train(
+            {"a": table(100, 1)},
+            ledger=None,
+            settings={**QUICK, "privacy.lifetime_epsilon": 9},
+            **COMMON,
+        )
 
 
 def test_a_ledger_that_is_given_keeps_the_lifetime_over_runs(tmp_path: Path) -> None:
-    settings = {**QUICK, "data.name": "trial", "privacy": {"lifetime_epsilon": 10, "ledger": tmp_path / "l.sqlite"}}
+    settings = {
+        **QUICK,
+        "data.name": "trial",
+        "privacy": {"lifetime_epsilon": 10, "ledger": tmp_path / "l.sqlite"},
+    }
     homo_dp.train({"a": table(200, 1)}, settings=settings, **COMMON)
     with pytest.raises(BudgetExceeded):
         homo_dp.train({"a": table(200, 1)}, settings=settings, **COMMON)
@@ -46,11 +55,18 @@ def test_a_ledger_that_is_given_keeps_the_lifetime_over_runs(tmp_path: Path) -> 
 def test_one_frame_is_split_by_its_party_column_and_paths_work_too(tmp_path: Path) -> None:
     one = pd.concat([table(120, 1).assign(site="north"), table(120, 2).assign(site="south")])
     split = homo_dp.train(
-        one, party="site", ledger=None, settings=QUICK, test=table(50, 9).assign(site="north"), **COMMON
+        one,
+        party="site",
+        ledger=None,
+        settings=QUICK,
+        test=table(50, 9).assign(site="north"),
+        **COMMON,
     )
     assert set(split.privacy["parties"]) == {"north", "south"}
     table(120, 1).to_csv(tmp_path / "a.csv", index=False)
-    mixed = homo_dp.train({"a": tmp_path / "a.csv", "b": table(120, 2)}, ledger=None, settings=QUICK, **COMMON)
+    mixed = homo_dp.train(
+        {"a": tmp_path / "a.csv", "b": table(120, 2)}, ledger=None, settings=QUICK, **COMMON
+    )
     assert set(mixed.privacy["parties"]) == {"a", "b"}
 
 
@@ -59,10 +75,14 @@ def test_classes_are_an_argument_and_errors_name_what_was_given() -> None:
     both = {"a": table(120, 1), "b": table(120, 2)}
     trained = homo_dp.train(both, classes=["well", "ill"], ledger=None, settings=quick, **COMMON)
     assert list(trained.model.classes) == ["well", "ill"]
-    with pytest.raises(DataError, match=r"^parties\['a'\]: label 'outcome' row 1: .*in Python classes=\[...\]"):
+    with pytest.raises(
+        DataError, match=r"^parties\['a'\]: label 'outcome' row 1: .*in Python classes=\[...\]"
+    ):
         homo_dp.train(both, ledger=None, settings=quick, **COMMON)
     with pytest.raises(DataError, match=r"^test\['b'\]: column 'age' is missing"):
-        homo_dp.train(both, test={"b": table(9, 3).drop(columns="age")}, ledger=None, settings=QUICK, **COMMON)
+        homo_dp.train(
+            both, test={"b": table(9, 3).drop(columns="age")}, ledger=None, settings=QUICK, **COMMON
+        )
     with pytest.raises(DataError, match=r"^parties: data.party_column='site' is not a column"):
         homo_dp.train(both["a"], party="site", ledger=None, settings=QUICK, **COMMON)
 
@@ -70,18 +90,24 @@ def test_classes_are_an_argument_and_errors_name_what_was_given() -> None:
 def test_one_frame_without_a_party_column_is_one_party_unless_it_is_dealt_out() -> None:
     whole = homo_dp.train(table(120, 1), ledger=None, settings=QUICK, **COMMON)
     assert set(whole.privacy["parties"]) == {"all"}
-    dealt = homo_dp.train(table(120, 1), ledger=None, settings={**QUICK, "data.partition.parties": 2}, **COMMON)
+    dealt = homo_dp.train(
+        table(120, 1), ledger=None, settings={**QUICK, "data.partition.parties": 2}, **COMMON
+    )
     assert set(dealt.privacy["parties"]) == {"party_1", "party_2"}
 
 
 def test_bounds_of_arrays_by_position_are_refused_with_the_names() -> None:
     with pytest.raises(ConfigError, match="columns of arrays are called x0, x1"):
-        homo_dp.train(table(9, 1), ledger=None, settings=QUICK, **{**COMMON, "bounds": [(0, 1), (0, 2)]})
+        homo_dp.train(
+            table(9, 1), ledger=None, settings=QUICK, **{**COMMON, "bounds": [(0, 1), (0, 2)]}
+        )
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = "import sys, homo_dp; print([n for n in ('torch', 'pandas', 'numpy', 'pydantic') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
     assert done.stdout.strip() == "[]"
 
 

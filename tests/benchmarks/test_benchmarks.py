@@ -22,7 +22,9 @@ sys.path.append(str(FOLDER))  # as Python does for a script: they import each ot
 def lines_of(script: str, *arguments: str) -> list[dict[str, Any]]:
     """What a benchmark prints; it may miss its bars, but not fail."""
     command = [sys.executable, str(FOLDER / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode in (0, 1), done.stderr
     assert "Traceback" not in done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -39,7 +41,9 @@ def loaded(name: str) -> ModuleType:
 
 
 def test_tables() -> None:
-    line, parquet, predictions = lines_of("tables.py", "--rows", "50", "--features", "3", "--repeats", "1")
+    line, parquet, predictions = lines_of(
+        "tables.py", "--rows", "50", "--features", "3", "--repeats", "1"
+    )
     assert {"ratio", "bar", "cpu_ratio", "seconds"} <= set(line)
     assert {"cpu_ratio", "bar"} <= set(parquet)
     assert {"cpu", "bar"} <= set(predictions)
@@ -81,7 +85,13 @@ def test_job_config_is_a_config(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "bar", "met"),
-    [(0.5, "<= 0.7", True), (9.9, ">= 10", False), (1.0, "< 1", False), (None, "< 1", False), (3.0, "", None)],
+    [
+        (0.5, "<= 0.7", True),
+        (9.9, ">= 10", False),
+        (1.0, "< 1", False),
+        (None, "< 1", False),
+        (3.0, "", None),
+    ],
 )
 def test_bars(value: float | None, bar: str, met: bool | None) -> None:
     assert loaded("run_all").meets(value, bar) is met
@@ -131,11 +141,36 @@ def test_networks(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    pixels, labels = rng.integers(0, 255, (60, 8, 8), dtype=np.uint8), (np.arange(60) % 10).astype(np.uint8)
-    (folder / "train-images-idx3-ubyte").write_bytes(np.array([0x803, 60, 8, 8], ">i4").tobytes() + pixels.tobytes())
-    (folder / "train-labels-idx1-ubyte").write_bytes(np.array([0x801, 60], ">i4").tobytes() + labels.tobytes())
-    sizes = ("--models", "mlp", "--rows", "60", "--used", "4", "--shrink", "2", "--only", "rule", "last model")
+    pixels, labels = (
+        rng.integers(0, 255, (60, 8, 8), dtype=np.uint8),
+        (np.arange(60) % 10).astype(np.uint8),
+    )
+    (folder / "train-images-idx3-ubyte").write_bytes(
+        np.array([0x803, 60, 8, 8], ">i4").tobytes() + pixels.tobytes()
+    )
+    (folder / "train-labels-idx1-ubyte").write_bytes(
+        np.array([0x801, 60], ">i4").tobytes() + labels.tobytes()
+    )
+    sizes = (
+        "--models",
+        "mlp",
+        "--rows",
+        "60",
+        "--used",
+        "4",
+        "--shrink",
+        "2",
+        "--only",
+        "rule",
+        "last model",
+    )
     command = [sys.executable, str(FOLDER / "networks.py"), "--data", str(tmp_path), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr
-    assert [line.split(" | ")[1] for line in done.stdout.splitlines()[2:]] == ["no privacy", "rule", "last model"]
+    assert [line.split(" | ")[1] for line in done.stdout.splitlines()[2:]] == [
+        "no privacy",
+        "rule",
+        "last model",
+    ]

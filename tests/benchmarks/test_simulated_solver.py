@@ -15,7 +15,9 @@ from homo_dp.runs.auto import public_facts
 from homo_dp.runs.auto_rules import choose
 from homo_dp.runs.simulation import Simulation
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # as Python does for a script: they import each other
+sys.path.append(
+    str(Path(__file__).parents[2] / "benchmarks")
+)  # as Python does for a script: they import each other
 
 from simulated_solver import Table, trained
 
@@ -25,7 +27,11 @@ ROWS, TEST, RUNS = 3000, 3000, 5
 def keys_of(folder: Path, rng: np.random.Generator) -> dict[str, Any]:
     count = ROWS + TEST
     frame = pd.DataFrame(
-        {"a": rng.normal(size=count), "b": rng.uniform(-1, 1, count), "c": rng.choice([0, 1, 2], count)}
+        {
+            "a": rng.normal(size=count),
+            "b": rng.uniform(-1, 1, count),
+            "c": rng.choice([0, 1, 2], count),
+        }
     )
     score = 1.5 * frame.a - 2 * frame.b + (frame.c == 2) - 1
     frame["y"] = (rng.uniform(size=count) < 1 / (1 + np.exp(-score))).astype(int)
@@ -33,7 +39,11 @@ def keys_of(folder: Path, rng: np.random.Generator) -> dict[str, Any]:
     frame.to_csv(folder / "table.csv", index=False)
     return {
         "data.files": {"table": str(folder / "table.csv")},
-        "data.columns": {"a": {"bounds": [-10, 60]}, "b": {"bounds": [-1, 1]}, "c": {"levels": [0, 1, 2]}},
+        "data.columns": {
+            "a": {"bounds": [-10, 60]},
+            "b": {"bounds": [-1, 1]},
+            "c": {"levels": [0, 1, 2]},
+        },
         "data.partition": {"kind": "iid", "parties": 2},
         "data.split_column": "split",
         "data.label": "y",
@@ -47,7 +57,10 @@ def keys_of(folder: Path, rng: np.random.Generator) -> dict[str, Any]:
 @pytest.mark.parametrize(("solver", "epsilon"), [("second_moment", 0.3), ("gradient", 0.1)])
 def test_the_same_settings_score_the_same(tmp_path: Path, solver: str, epsilon: float) -> None:
     """Means of five draws each differ by less than 0.04; they scatter by about 0.01, so 1 in 10,000 runs fails."""
-    keys = keys_of(tmp_path, np.random.default_rng(0)) | {"train.solver": solver, "privacy.target_epsilon": epsilon}
+    keys = keys_of(tmp_path, np.random.default_rng(0)) | {
+        "train.solver": solver,
+        "privacy.target_epsilon": epsilon,
+    }
     config = load_config(None, keys)
     found = []
     for seed in range(RUNS):
@@ -59,15 +72,24 @@ def test_the_same_settings_score_the_same(tmp_path: Path, solver: str, epsilon: 
     encoding = declared_encoding(config)
     facts = public_facts(config, encoding, dict.fromkeys(("party_1", "party_2"), ROWS // 2))
     encoded = np.concatenate([part.features.numpy() for part in run.test_tables]).astype(float)
-    labels = np.concatenate([part.labels.numpy() for part in run.test_tables if part.labels is not None]).astype(float)
+    labels = np.concatenate(
+        [part.labels.numpy() for part in run.test_tables if part.labels is not None]
+    ).astype(float)
     parties = [party.train for party in run.federation.parties.values()]
     rows = np.concatenate([part.features.numpy() for part in parties]).astype(float)
-    truth = np.concatenate([part.labels.numpy() for part in parties if part.labels is not None]).astype(float)
-    shares = np.array([encoding.levels_of_columns.get(place, 0.0) for place in range(rows.shape[1])])
+    truth = np.concatenate(
+        [part.labels.numpy() for part in parties if part.labels is not None]
+    ).astype(float)
+    shares = np.array(
+        [encoding.levels_of_columns.get(place, 0.0) for place in range(rows.shape[1])]
+    )
     ones = [np.ones((len(part), 1)) for part in (rows, encoded)]
-    table = Table(np.hstack([rows, ones[0]]), truth, np.hstack([encoded, ones[1]]), labels, shares, 1)
+    table = Table(
+        np.hstack([rows, ones[0]]), truth, np.hstack([encoded, ones[1]]), labels, shares, 1
+    )
     settings = choose(facts, "dp_fedsgd", solver).settings
     drawn = [
-        table.scores(trained(table, settings, facts.kappa, np.random.default_rng(number))) for number in range(RUNS)
+        table.scores(trained(table, settings, facts.kappa, np.random.default_rng(number)))
+        for number in range(RUNS)
     ]
     assert np.allclose(np.mean(found, axis=0), np.mean(drawn, axis=0), atol=0.04), (found, drawn)

@@ -28,7 +28,11 @@ def test_an_error_that_quotes_the_password_does_not_show_it() -> None:
 
 def test_trees_are_masked_to_their_leaves() -> None:
     tree = {"tracking": {"uri": "http://a:b@h"}, "list": ["http://a:b@h", 3], "none": None}
-    assert masked_tree(tree) == {"tracking": {"uri": "http://a:***@h"}, "list": ["http://a:***@h", 3], "none": None}
+    assert masked_tree(tree) == {
+        "tracking": {"uri": "http://a:***@h"},
+        "list": ["http://a:***@h", 3],
+        "none": None,
+    }
 
 
 def test_a_masked_address_is_refused() -> None:

@@ -42,7 +42,9 @@ def test_every_key_is_mapped_or_answered(tmp_path: Path) -> None:
     config, privacy = found.config, keys_of(found.config.privacy, UserKeys)
     assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (4, 3, 32)
     assert (config.train.learning_rate, config.train.momentum) == (0.05, 0.0001)
-    assert config.train.server_optimizer.rate == pytest.approx(0.8)  # lambda times the sum of k is 0.8 times the mean
+    assert config.train.server_optimizer.rate == pytest.approx(
+        0.8
+    )  # lambda times the sum of k is 0.8 times the mean
     assert (privacy.population, privacy.cohort_size, privacy.clip_norm) == (20, 8, 2.0)
     assert config.privacy.mechanism == "dp_fedavg"
     # one client moves lambda * sum by lambda * C = 0.2, and 0.3 is added to it
@@ -61,7 +63,11 @@ def test_without_dp_it_is_not_private_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [({"sigma": 0}, "sigma=0: must be"), ({"k": 30}, "k=30: must be at most"), ({"C": "x"}, "C=x: must be a number")],
+    [
+        ({"sigma": 0}, "sigma=0: must be"),
+        ({"k": 30}, "k=30: must be at most"),
+        ({"C": "x"}, "C=x: must be a number"),
+    ],
 )
 def test_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
@@ -73,14 +79,36 @@ def test_noise_that_hides_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_the_words_of_flower(tmp_path: Path) -> None:
-    words = {"num_rounds": 3, "num_sampled_clients": 50, "clipping_norm": 0.5, "server_side_noising": True}
+    words = {
+        "num_rounds": 3,
+        "num_sampled_clients": 50,
+        "clipping_norm": 0.5,
+        "server_side_noising": True,
+    }
     config = load("conf/dp_fedavg.yaml", words | {"noise_multiplier": 1.0}).config
     privacy = keys_of(config.privacy, UserKeys)
-    assert (config.train.rounds, privacy.cohort_size, privacy.clip_norm, privacy.noise_at) == (3, 50, 0.5, "server")
+    assert (config.train.rounds, privacy.cohort_size, privacy.clip_norm, privacy.noise_at) == (
+        3,
+        50,
+        0.5,
+        "server",
+    )
     assert config.privacy.noise_multiplier == 1.0
-    adaptive = {"clip_norm_target_quantile": 0.6, "clip_norm_lr": 0.3, "clip_count_stddev": 7, "init_clip_norm": 0.2}
-    found = keys_of(load("conf/dp_fedavg_adaptive.yaml", adaptive).config.privacy, UserKeys).adaptive
-    assert (found.target_quantile, found.learning_rate, found.bit_noise, found.initial_clip_norm) == (0.6, 0.3, 7, 0.2)
+    adaptive = {
+        "clip_norm_target_quantile": 0.6,
+        "clip_norm_lr": 0.3,
+        "clip_count_stddev": 7,
+        "init_clip_norm": 0.2,
+    }
+    found = keys_of(
+        load("conf/dp_fedavg_adaptive.yaml", adaptive).config.privacy, UserKeys
+    ).adaptive
+    assert (
+        found.target_quantile,
+        found.learning_rate,
+        found.bit_noise,
+        found.initial_clip_norm,
+    ) == (0.6, 0.3, 7, 0.2)
 
 
 def test_noise_at_the_server_needs_trust_in_words_of_ours() -> None:
@@ -90,11 +118,19 @@ def test_noise_at_the_server_needs_trust_in_words_of_ours() -> None:
 
 
 def test_the_words_of_flower_dp() -> None:
-    config = load("conf/nbafl.yaml", {"clients_per_round": 4, "min_available_clients": 4, "num_rounds": 20}).config
-    assert (config.nbafl.parties_per_round, config.federation.min_parties, config.train.rounds) == (4, 4, 20)
+    config = load(
+        "conf/nbafl.yaml", {"clients_per_round": 4, "min_available_clients": 4, "num_rounds": 20}
+    ).config
+    assert (config.nbafl.parties_per_round, config.federation.min_parties, config.train.rounds) == (
+        4,
+        4,
+        20,
+    )
 
 
 def test_its_functions_have_its_own_values() -> None:
     assert calculate_c(2 / 1e5) == 4.699557816587533  # flower-dp's doctests
     assert calculate_sigma_d(0.8, 1 / 1e5, 1.5, 2, 3, 2, 1e4) == 0.0009084009867385104
-    assert calculate_sigma_u(0.8, 1e-5, 1.5, 2, 1e4) == pytest.approx(2 * calculate_c(1e-5) * 1.5 * 2 / (1e4 * 0.8))
+    assert calculate_sigma_u(0.8, 1e-5, 1.5, 2, 1e4) == pytest.approx(
+        2 * calculate_c(1e-5) * 1.5 * 2 / (1e4 * 0.8)
+    )

@@ -24,7 +24,15 @@ def test_one_table_is_split() -> None:
 
 
 def test_shorthands() -> None:
-    given = {"train.schedule": "cosine", "train.server_optimizer": "fedadam", "train.averaging": "ema"}
+    given = {
+        "train.schedule": "cosine",
+        "train.server_optimizer": "fedadam",
+        "train.averaging": "ema",
+    }
     train = load_config(None, given).train
-    assert (train.schedule.kind, train.server_optimizer.name, train.averaging.kind) == ("cosine", "fedadam", "ema")
+    assert (train.schedule.kind, train.server_optimizer.name, train.averaging.kind) == (
+        "cosine",
+        "fedadam",
+        "ema",
+    )
     assert train.server_optimizer.rate == 0.1

@@ -44,11 +44,23 @@ def test_a_single_letter_is_taken_for_no_key(section: str) -> None:
 
 def test_every_key_of_the_schema_is_found() -> None:
     keys = set(all_keys(Config))
-    assert {"train.rounds", "privacy.target_epsilon", "data.columns", "transport.nats.servers"} <= keys
+    assert {
+        "train.rounds",
+        "privacy.target_epsilon",
+        "data.columns",
+        "transport.nats.servers",
+    } <= keys
 
 
 def test_values_as_they_stand_in_a_message() -> None:
-    assert [show(value) for value in (None, True, 5, "5", "", "plain")] == ["null", "true", "5", '"5"', '""', "plain"]
+    assert [show(value) for value in (None, True, 5, "5", "", "plain")] == [
+        "null",
+        "true",
+        "5",
+        '"5"',
+        '""',
+        "plain",
+    ]
     assert len(show("x" * 1000)) < 200
     assert dotted(("data", "columns", "mean radius")) == "data.columns.'mean radius'"
 

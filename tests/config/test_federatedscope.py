@@ -17,7 +17,12 @@ FEMNIST: dict[str, Any] = {
     "device": 0,
     "early_stop": {"patience": 5},
     "seed": 12345,
-    "federate": {"mode": "standalone", "total_round_num": 300, "sample_client_num": 4, "client_num": 10},
+    "federate": {
+        "mode": "standalone",
+        "total_round_num": 300,
+        "sample_client_num": 4,
+        "client_num": 10,
+    },
     "data": {
         "root": "data/",
         "type": "femnist",
@@ -27,7 +32,11 @@ FEMNIST: dict[str, Any] = {
     },
     "dataloader": {"batch_size": 16},
     "model": {"type": "convnet2", "hidden": 2048, "out_channels": 62},
-    "train": {"local_update_steps": 2, "batch_or_epoch": "epoch", "optimizer": {"lr": 0.01, "weight_decay": 0.001}},
+    "train": {
+        "local_update_steps": 2,
+        "batch_or_epoch": "epoch",
+        "optimizer": {"lr": 0.01, "weight_decay": 0.001},
+    },
     "grad": {"grad_clip": 5.0},
     "criterion": {"type": "CrossEntropyLoss"},
     "trainer": {"type": "cvtrainer"},
@@ -50,14 +59,24 @@ def test_its_own_example_is_translated(tmp_path: Path) -> None:
     found = loaded(tmp_path, FEMNIST)
     config = found.config
     assert config.privacy.mechanism == "nbafl"
-    assert (config.nbafl.mu, config.nbafl.epsilon, config.nbafl.constant, config.nbafl.clip_norm) == (0.01, 20, 30, 0.5)
+    assert (
+        config.nbafl.mu,
+        config.nbafl.epsilon,
+        config.nbafl.constant,
+        config.nbafl.clip_norm,
+    ) == (0.01, 20, 30, 0.5)
     assert config.nbafl.parties_per_round == 4
     assert config.data.partition is not None
     assert config.data.partition.parties == 10
     assert config.data.test_fraction == 0.2
     assert config.model.name == "cnn"
     train = config.train
-    assert (train.rounds, train.local_epochs, train.local_steps, train.batch_size) == (300, 2, None, 16)
+    assert (train.rounds, train.local_epochs, train.local_steps, train.batch_size) == (
+        300,
+        2,
+        None,
+        16,
+    )
     assert (train.learning_rate, train.weight_decay, train.seed) == (0.01, 0.001, 12345)
     assert (train.grad_clip, train.evaluate_every) == (5.0, 10)
     said = "\n".join(found.notes)
@@ -75,7 +94,9 @@ def test_its_own_example_is_translated(tmp_path: Path) -> None:
 
 def test_its_keys_are_overrides_too(tmp_path: Path) -> None:
     found = loaded(
-        tmp_path, FEMNIST, IMAGES | {"federate.total_round_num": 7, "grad.grad_clip": -1, "nbafl.epsilon": 5}
+        tmp_path,
+        FEMNIST,
+        IMAGES | {"federate.total_round_num": 7, "grad.grad_clip": -1, "nbafl.epsilon": 5},
     )
     assert found.config.train.rounds == 7
     assert found.config.nbafl.epsilon == 5
@@ -96,11 +117,17 @@ def test_without_nbafl_privacy_stays_on_and_a_batch_clip_is_no_privacy(tmp_path:
 def test_overrides_decide_what_keys_of_the_file_mean(tmp_path: Path) -> None:
     """Its own NbAFL script takes a file without `nbafl` and switches it on by overrides."""
     tree = {name: value for name, value in FEMNIST.items() if name != "nbafl"}
-    found = loaded(tmp_path, tree, {**IMAGES, "nbafl.use": True, "nbafl.mu": 0.1, "federate.sample_client_num": 3})
+    found = loaded(
+        tmp_path,
+        tree,
+        {**IMAGES, "nbafl.use": True, "nbafl.mu": 0.1, "federate.sample_client_num": 3},
+    )
     assert found.config.privacy.mechanism == "nbafl"
     assert found.config.train.grad_clip == 5.0
     assert found.config.nbafl.parties_per_round == 3
-    assert not any("nbafl.use" in note or "left aside, privacy.max_grad_norm" in note for note in found.notes)
+    assert not any(
+        "nbafl.use" in note or "left aside, privacy.max_grad_norm" in note for note in found.notes
+    )
     assert len(set(found.notes)) == len(found.notes)
 
 
@@ -114,7 +141,9 @@ def test_data_sets_that_are_not_shipped_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_rate_without_a_number_of_clients_is_said(tmp_path: Path) -> None:
-    found = loaded(tmp_path, {**FEMNIST, "federate": {"total_round_num": 3, "sample_client_rate": 0.2}})
+    found = loaded(
+        tmp_path, {**FEMNIST, "federate": {"total_round_num": 3, "sample_client_rate": 0.2}}
+    )
     assert found.config.nbafl.parties_per_round is None
     assert any("federate.sample_client_rate=0.2" in note for note in found.notes)
 
@@ -125,15 +154,29 @@ def test_a_rate_without_a_number_of_clients_is_said(tmp_path: Path) -> None:
         ("train", {"batch_or_epoch": "batch"}, {"train.local_steps": 2}),
         ("train", {"optimizer": {"type": "Adam", "lr": 0.1}}, {"train.optimizer": "adam"}),
         ("train", {"scheduler": {"type": "CosineAnnealingLR"}}, {"train.schedule.kind": "cosine"}),
-        ("fedopt", {"use": True, "optimizer": {"lr": 0.5}}, {"train.server_optimizer.name": "fedavgm"}),
-        ("data", {"splitter": "lda", "splitter_args": [{"alpha": 0.3}]}, {"data.partition.alpha": 0.3}),
+        (
+            "fedopt",
+            {"use": True, "optimizer": {"lr": 0.5}},
+            {"train.server_optimizer.name": "fedavgm"},
+        ),
+        (
+            "data",
+            {"splitter": "lda", "splitter_args": [{"alpha": 0.3}]},
+            {"data.partition.alpha": 0.3},
+        ),
         ("model", {"type": "mlp", "hidden": 64, "layer": 3}, {"model.layers": (64, 64)}),
         ("federate", {"data_weighted_aggr": True}, {"train.weighting": "rows"}),
-        ("federate", {"sample_client_num": -1, "sample_client_rate": 0.5}, {"nbafl.parties_per_round": 5}),
+        (
+            "federate",
+            {"sample_client_num": -1, "sample_client_rate": 0.5},
+            {"nbafl.parties_per_round": 5},
+        ),
         ("federate", {"sample_client_num": 10}, {"nbafl.parties_per_round": None}),
     ],
 )
-def test_translated(tmp_path: Path, section: str, values: dict[str, Any], ours: dict[str, Any]) -> None:
+def test_translated(
+    tmp_path: Path, section: str, values: dict[str, Any], ours: dict[str, Any]
+) -> None:
     config: Any = loaded(tmp_path, changed(section, **values)).config
     for key, value in ours.items():
         found = config
@@ -157,7 +200,9 @@ def test_translated(tmp_path: Path, section: str, values: dict[str, Any], ours: 
         ("criterion", {"type": "ContrastiveLoss"}, "follows from the task"),
     ],
 )
-def test_refused_with_the_reason(tmp_path: Path, section: str, values: dict[str, Any], words: str) -> None:
+def test_refused_with_the_reason(
+    tmp_path: Path, section: str, values: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigError, match=words):
         loaded(tmp_path, changed(section, **values))
 

@@ -33,7 +33,10 @@ def test_a_bare_word_is_the_start_of_its_section() -> None:
 
 
 def test_another_mechanism_drops_what_only_the_former_one_reads() -> None:
-    under = {"privacy": {"mechanism": "dp_fedavg", "cohort_size": 10, "delta": 1e-6}, "nbafl": {"epsilon": 3}}
+    under = {
+        "privacy": {"mechanism": "dp_fedavg", "cohort_size": 10, "delta": 1e-6},
+        "nbafl": {"epsilon": 3},
+    }
     merged = merge(under, {"privacy": {"mechanism": "dp_sgd"}})
     assert merged == {"privacy": {"mechanism": "dp_sgd", "delta": 1e-6}}
 

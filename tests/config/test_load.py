@@ -17,10 +17,26 @@ CONFIGS: list[dict[str, Any]] = [
     {"privacy.mechanism": "none"},
     {"privacy.mechanism": "mine.own:Thing", "privacy.options": {"a": [1, {"b": None}]}},
     {"nbafl.use": True, "nbafl.constant": 3.0, "nbafl.w_clip": 2.0},
-    {"privacy.mechanism": "dp_fedavg", "privacy.noise_at": "parties", "privacy.sampling": "everyone"},
-    {"data.files": "all.csv", "data.classes": ["no", "yes", "1e5", "null", "0o7", "12:30"], "train.local_steps": 3},
-    {"data.files.a": "x.csv", "data.test_file.a": "t.csv", "data.columns.a": {"levels": [1, 2.5, True, "x: #y"]}},
-    {"data.columns.'mean radius'.bounds": [0, 30], "data.image.shape": [1, 8, 8], "transport.nats.tls.ca_file": "ca"},
+    {
+        "privacy.mechanism": "dp_fedavg",
+        "privacy.noise_at": "parties",
+        "privacy.sampling": "everyone",
+    },
+    {
+        "data.files": "all.csv",
+        "data.classes": ["no", "yes", "1e5", "null", "0o7", "12:30"],
+        "train.local_steps": 3,
+    },
+    {
+        "data.files.a": "x.csv",
+        "data.test_file.a": "t.csv",
+        "data.columns.a": {"levels": [1, 2.5, True, "x: #y"]},
+    },
+    {
+        "data.columns.'mean radius'.bounds": [0, 30],
+        "data.image.shape": [1, 8, 8],
+        "transport.nats.tls.ca_file": "ca",
+    },
     {
         "federation.parties": {"a": "ed25519 abc", "b": None},
         "party.caps.releases": ["update"],
@@ -42,7 +58,9 @@ def test_dump_reads_back(tmp_path: Path, overrides: dict[str, Any]) -> None:
 @pytest.mark.parametrize("overrides", CONFIGS)
 def test_flatten_holds_scalars(overrides: dict[str, Any]) -> None:
     flat = flatten(load_config(None, overrides))
-    assert all(value is None or isinstance(value, str | int | float | bool) for value in flat.values())
+    assert all(
+        value is None or isinstance(value, str | int | float | bool) for value in flat.values()
+    )
     assert flat["privacy.mechanism"] == load_config(None, overrides).privacy.mechanism
 
 
@@ -76,11 +94,15 @@ def _file(tmp_path: Path, text: str) -> Path:
         ("data: {columns: {a: {levels: [x]}}}", {"data.columns.b.bounds": [0, 2]}, "data.columns.a.missing", "level"),
     ],
 )  # fmt: skip
-def test_command_line_wins(tmp_path: Path, text: str, overrides: dict[str, Any], key: str, value: Any) -> None:
+def test_command_line_wins(
+    tmp_path: Path, text: str, overrides: dict[str, Any], key: str, value: Any
+) -> None:
     assert flatten(load_config(_file(tmp_path, text), overrides)).get(key) == value
 
 
-def test_a_draft_over_a_recipe_says_how_the_table_of_the_command_line_is_split(tmp_path: Path) -> None:
+def test_a_draft_over_a_recipe_says_how_the_table_of_the_command_line_is_split(
+    tmp_path: Path,
+) -> None:
     draft = _file(tmp_path, "data: {party_column: hospital, split_column: fold}")
     data = load_config([RECIPE, draft], {"data.files": "all.csv"}).data
     assert (data.party_column, data.split_column, data.partition) == ("hospital", "fold", None)
@@ -97,7 +119,12 @@ def test_alias_beside_its_key_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_last_override_wins() -> None:
-    pairs = [("predictFileName", "a"), ("output.predictFileName", "b"), ("train.rounds", 3), ("train.rounds", 4)]
+    pairs = [
+        ("predictFileName", "a"),
+        ("output.predictFileName", "b"),
+        ("train.rounds", 3),
+        ("train.rounds", 4),
+    ]
     config = load_config(None, pairs)
     assert (config.output.predictFileName, config.train.rounds) == ("b", 4)
 
@@ -112,19 +139,31 @@ def test_the_last_override_wins() -> None:
         (b"- a\n- b\n", "must hold sections"),
         (b"just words", "must hold sections"),
         (b"trian: {rounds: 3}", "trian: unknown key; did you mean train?"),
-        (b"privacy: {epsilon: 3}", "privacy.epsilon: unknown key; did you mean privacy.target_epsilon?"),
-        (b"privacy: {learning_rate: 3}", "privacy.learning_rate: unknown key; did you mean train.learning_rate?"),
+        (
+            b"privacy: {epsilon: 3}",
+            "privacy.epsilon: unknown key; did you mean privacy.target_epsilon?",
+        ),
+        (
+            b"privacy: {learning_rate: 3}",
+            "privacy.learning_rate: unknown key; did you mean train.learning_rate?",
+        ),
         (b"privacy: {lr: 3}", "privacy.lr: unknown key; did you mean train.learning_rate?"),
         (b"epsilon: 3", "epsilon: unknown key; did you mean privacy.target_epsilon?"),
         (b"predictFilename: 3", "predictFilename: unknown key; did you mean predictFileName?"),
         (b"nbafl: {zz: 3}", "nbafl.zz: unknown key; the keys of nbafl are "),
         (b"zzz: 3", "zzz: unknown key; the sections are "),
-        (b"data: {columns: {a: {bounds: [0, 1]}, b: {bound: [0, 1]}}}", "did you mean data.columns.b.bounds?"),
+        (
+            b"data: {columns: {a: {bounds: [0, 1]}, b: {bound: [0, 1]}}}",
+            "did you mean data.columns.b.bounds?",
+        ),
         (b"data: {test_file: {a: 3}}", "data.test_file.a=3: must be a file path"),
         (b"privacy: {delta: '1e-5'}", 'privacy.delta="1e-5": must be a number'),
         (b"privacy: {target_epsilon: -1}", "for example privacy.target_epsilon=4.0"),
         (b"data: {image: {shape: [8, 8]}}", "must be [channels, height, width]"),
-        (b"train: {rounds: 0, seed: -1}\npredict: {threshold: 3}", "train.rounds=0: must be a whole number"),
+        (
+            b"train: {rounds: 0, seed: -1}\npredict: {threshold: 3}",
+            "train.rounds=0: must be a whole number",
+        ),
         (b"? [a, b]\n: 3\n", "is not valid YAML"),
         (b"1: 2", "1: unknown key"),
     ],

@@ -15,7 +15,9 @@ def test_a_password_in_an_address_is_not_written_out() -> None:
     assert "verysecret" not in dump_yaml(config)
 
 
-@pytest.mark.parametrize("keys", [{"output.modelFileName": ""}, {"predict.threshold": 1.5}, {"report.purpose": " "}])
+@pytest.mark.parametrize(
+    "keys", [{"output.modelFileName": ""}, {"predict.threshold": 1.5}, {"report.purpose": " "}]
+)
 def test_empty_names_and_impossible_thresholds_are_refused(keys: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="must be"):
         load_config(None, keys)

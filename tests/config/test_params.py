@@ -119,9 +119,15 @@ def test_pairs() -> None:
         parse_pairs(["a", "1", "c"])
 
 
-KEYS = st.lists(st.text(string.printable + "é中", min_size=1, max_size=8), min_size=1, max_size=4).map(tuple)
+KEYS = st.lists(
+    st.text(string.printable + "é中", min_size=1, max_size=8), min_size=1, max_size=4
+).map(tuple)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-VALUES = SCALARS | st.lists(SCALARS, max_size=4) | st.dictionaries(st.text(min_size=1), SCALARS, max_size=3)
+VALUES = (
+    SCALARS
+    | st.lists(SCALARS, max_size=4)
+    | st.dictionaries(st.text(min_size=1), SCALARS, max_size=3)
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -144,11 +150,20 @@ def test_any_text_is_items_or_a_one_line_error(text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.text(string.ascii_letters + "/\\:=._-'() ", min_size=1, max_size=20), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.text(string.ascii_letters + "/\\:=._-'() ", min_size=1, max_size=20),
+        min_size=1,
+        max_size=3,
+    )
+)
 def test_old_form_keeps_any_path_without_comma(paths: list[str]) -> None:
     paths = [path.strip() or "x" for path in paths]
     names = ("predictFileName", "indicatorFileName", "modelFileName")
-    if any(path[0] in "'" or " '" in path or (" " in path and ("=" in path or ":" in path)) for path in paths):
+    if any(
+        path[0] in "'" or " '" in path or (" " in path and ("=" in path or ":" in path))
+        for path in paths
+    ):
         return  # quoted, or a word after a space that is an item of its own
     text = ",".join(f"{name}:STRING:0:{path}" for name, path in zip(names, paths, strict=False))
     assert [value for _, value in parse_params([text]).items] == paths

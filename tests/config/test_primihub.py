@@ -37,7 +37,10 @@ TASK: dict[str, Any] = {
         },
         "role_params": {
             "Bob": {"data_set": "train_client1", "model_path": "data/result/Bob_model.pkl"},
-            "Charlie": {"data_set": "train_client2", "metric_path": "data/result/Charlie_metrics.json"},
+            "Charlie": {
+                "data_set": "train_client2",
+                "metric_path": "data/result/Charlie_metrics.json",
+            },
             "Alice": {"data_set": "fl_fake_data", "metric_path": "data/result/server_metrics.json"},
         },
     },
@@ -58,12 +61,20 @@ def test_translated(tmp_path: Path) -> None:
     config = loaded.config
     assert config.model.name == "logistic_regression"
     assert (config.privacy.mechanism, config.privacy.noise_multiplier) == ("dp_sgd", 2.0)
-    assert (config.privacy.delta, keys_of(config.privacy, RecordKeys).max_grad_norm, config.privacy.secure_mode) == (
+    assert (
+        config.privacy.delta,
+        keys_of(config.privacy, RecordKeys).max_grad_norm,
+        config.privacy.secure_mode,
+    ) == (
         1e-3,
         1.0,
         True,
     )
-    assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (10, 1.0, 100)
+    assert (config.train.rounds, config.train.local_epochs, config.train.batch_size) == (
+        10,
+        1.0,
+        100,
+    )
     assert (config.train.learning_rate, config.train.weight_decay) == (1.0, 1e-4)
     assert (config.data.id, config.data.label, config.data.use) == ("id", "y", None)
     assert config.data.files == {"Bob": "bob.csv", "Charlie": "charlie.csv"}
@@ -95,7 +106,9 @@ def test_optimal_learning_rate_and_plaintext(tmp_path: Path) -> None:
 
 
 def test_overrides_and_embedded_data(tmp_path: Path) -> None:
-    config = load(_task(tmp_path), {**FILES, "privacy.target_epsilon": 3, "train.local_steps": 1}).config
+    config = load(
+        _task(tmp_path), {**FILES, "privacy.target_epsilon": 3, "train.local_steps": 1}
+    ).config
     assert (config.privacy.noise_multiplier, config.train.local_epochs) == (None, None)
     assert load(_task(tmp_path), {"data.embedded": "breast_cancer"}).config.data.files == {}
 
@@ -114,9 +127,15 @@ def test_what_another_file_answers_is_not_asked_for(tmp_path: Path) -> None:
 
 def test_a_second_file_describes_the_columns(tmp_path: Path) -> None:
     columns = tmp_path / "columns.yaml"
-    columns.write_text("data: {columns: {x: {bounds: [0, 1]}}}\ntrain: {rounds: 3}\n", encoding="utf-8")
+    columns.write_text(
+        "data: {columns: {x: {bounds: [0, 1]}}}\ntrain: {rounds: 3}\n", encoding="utf-8"
+    )
     config = load([_task(tmp_path), columns], FILES).config
-    assert (config.data.columns["x"].bounds, config.train.rounds, config.train.batch_size) == ((0, 1), 3, 100)
+    assert (config.data.columns["x"].bounds, config.train.rounds, config.train.batch_size) == (
+        (0, 1),
+        3,
+        100,
+    )
     assert config.data.files == {"Bob": "bob.csv", "Charlie": "charlie.csv"}
 
 
@@ -130,7 +149,9 @@ def test_a_second_file_describes_the_columns(tmp_path: Path) -> None:
         ({}, "python -m homo_dp.data describe FILE > columns.yaml"),
     ],
 )
-def test_what_the_task_does_not_say_is_asked_for(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_the_task_does_not_say_is_asked_for(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     assert any(said in note for note in load(_task(tmp_path, **changes), FILES).notes)
 
 
@@ -174,7 +195,9 @@ def test_data_set_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ({"noise_multiplier": 0}, FILES, "privacy.noise_multiplier=0: must be"),
     ],
 )
-def test_refused(tmp_path: Path, changes: dict[str, Any], overrides: dict[str, Any], said: str) -> None:
+def test_refused(
+    tmp_path: Path, changes: dict[str, Any], overrides: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load(_task(tmp_path, **changes), overrides)
     assert said in str(caught.value)

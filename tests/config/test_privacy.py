@@ -36,17 +36,27 @@ USERS: dict[str, object] = {
     "data.embedded": "users",
 }
 BAD_USERS: list[tuple[dict[str, object], str]] = [
-    ({"privacy.trust_aggregator": False}, "privacy.noise_at=server: the aggregator sees updates without noise"),
+    (
+        {"privacy.trust_aggregator": False},
+        "privacy.noise_at=server: the aggregator sees updates without noise",
+    ),
     ({"privacy.noise_at": "parties"}, "write privacy.sampling: fixed or everyone"),
     ({"privacy.cohort_size": None}, "needs privacy.cohort_size or privacy.sample_rate"),
     ({"privacy.cohort_size": None, "privacy.sampling": "fixed"}, "give privacy.cohort_size"),
     ({"privacy.sample_rate": 0.1}, "privacy.cohort_size, privacy.sample_rate"),
     ({"privacy.sampling": "everyone"}, "takes no cohort_size"),
     ({"privacy.population": 10}, "must be at most privacy.population=10"),
-    ({"privacy.population": 1000, "privacy.delta": 0.01}, "must be below 1 / privacy.population = 0.001"),
+    (
+        {"privacy.population": 1000, "privacy.delta": 0.01},
+        "must be below 1 / privacy.population = 0.001",
+    ),
     ({"privacy.tolerated_dropouts": 1}, "is for privacy.noise_at: parties"),
     (
-        {"privacy.noise_at": "parties", "privacy.sampling": "fixed", "privacy.tolerated_dropouts": 20},
+        {
+            "privacy.noise_at": "parties",
+            "privacy.sampling": "fixed",
+            "privacy.tolerated_dropouts": 20,
+        },
         "must be below the cohort of 20",
     ),
     ({"privacy.unit": "record"}, "privacy.mechanism=dp_fedavg hides a user"),
@@ -64,7 +74,11 @@ def test_user_level_accepted() -> None:
     config = load_config(None, USERS)
     assert config.privacy.unit == "user"
     assert config.privacy.target_epsilon == 4.0
-    at_parties = {"privacy.noise_at": "parties", "privacy.sampling": "fixed", "privacy.trust_aggregator": False}
+    at_parties = {
+        "privacy.noise_at": "parties",
+        "privacy.sampling": "fixed",
+        "privacy.trust_aggregator": False,
+    }
     privacy = load_config(None, {**USERS, **at_parties, "privacy.tolerated_dropouts": 3}).privacy
     assert keys_of(privacy, UserKeys).noise_at == "parties"
 
@@ -78,8 +92,14 @@ def test_user_level_accepted() -> None:
         ({"privacy.clip_norm": 100, "privacy.adaptive.initial_clip_norm": 3}, 3.0),
     ],
 )
-def test_adaptive_clipping_starts_from_the_clip_norm_that_is_given(keys: dict[str, object], start: float) -> None:
-    trusted = {"privacy.mechanism": "dp_fedavg", "privacy.trust_aggregator": True, "privacy.cohort_size": 10}
+def test_adaptive_clipping_starts_from_the_clip_norm_that_is_given(
+    keys: dict[str, object], start: float
+) -> None:
+    trusted = {
+        "privacy.mechanism": "dp_fedavg",
+        "privacy.trust_aggregator": True,
+        "privacy.cohort_size": 10,
+    }
     config = load_config(None, {**trusted, "privacy.clipping": "adaptive", **keys})
     assert keys_of(config.privacy, UserKeys).adaptive.initial_clip_norm == start
     assert config_from(parse_yaml(dump_yaml(config))) == config
@@ -93,11 +113,20 @@ def test_noise_multiplier_alone_leaves_no_target() -> None:
 def test_own_mechanism_has_options_and_no_default_target() -> None:
     overrides = {"privacy.mechanism": "mine.laplace:Laplace", "privacy.options.scale": 2}
     privacy = keys_of(load_config(None, overrides).privacy, OwnPrivacy)
-    assert (privacy.target_epsilon, privacy.options, privacy.built_in) == (None, {"scale": 2}, False)
+    assert (privacy.target_epsilon, privacy.options, privacy.built_in) == (
+        None,
+        {"scale": 2},
+        False,
+    )
 
 
 def test_each_mechanism_has_the_keys_that_it_reads_and_no_others() -> None:
-    kinds = {"dp_sgd": DpSgdPrivacy, "none": NoPrivacy, "nbafl": NbaflPrivacy, "mine.laplace:Laplace": OwnPrivacy}
+    kinds = {
+        "dp_sgd": DpSgdPrivacy,
+        "none": NoPrivacy,
+        "nbafl": NbaflPrivacy,
+        "mine.laplace:Laplace": OwnPrivacy,
+    }
     for mechanism, kind in kinds.items():
         assert type(load_config(None, {"privacy.mechanism": mechanism}).privacy) is kind
     assert type(load_config(None, USERS).privacy) is DpFedAvgPrivacy
@@ -118,7 +147,10 @@ def test_one_word_switches_privacy_off_whatever_else_is_given() -> None:
     given = {"privacy.mechanism": "none", "privacy.max_grad_norm": 0.5, "privacy.cohort_size": 3}
     loaded = load(None, given)
     assert loaded.config == load_config(None, {"privacy.mechanism": "none"})
-    assert {note.partition(":")[0] for note in loaded.notes} == {"privacy.max_grad_norm", "privacy.cohort_size"}
+    assert {note.partition(":")[0] for note in loaded.notes} == {
+        "privacy.max_grad_norm",
+        "privacy.cohort_size",
+    }
     with pytest.raises(ConfigError, match=r"privacy\.noise_multiplier: is not used by"):
         load_config(None, {**given, "privacy.noise_multiplier": 1})
 

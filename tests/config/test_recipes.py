@@ -44,7 +44,11 @@ def test_the_default_recipe_is_the_defaults_on_other_data_too(over: dict[str, ob
 
 
 def test_what_one_says_about_columns_is_all_there_is_without_a_recipe() -> None:
-    over = {"data.files.a": "a.csv", "data.columns": {"mean radius": {"bounds": [5, 30]}}, "data.rows.a": 100}
+    over = {
+        "data.files.a": "a.csv",
+        "data.columns": {"mean radius": {"bounds": [5, 30]}},
+        "data.rows.a": 100,
+    }
     config = load_config(None, over)
     assert config.data.columns_from is None
     assert public_shape(config)[0] == (1,)
@@ -70,9 +74,17 @@ def test_primihub_numbers() -> None:
     ) == (1e-3, 2.0, 1.0)
     assert (config.train.batch_size, config.train.rounds, config.train.local_steps) == (50, 100, 1)
     assert (config.train.weight_decay, config.train.schedule.kind) == (1e-4, "optimal")
-    files = {"data.files.host": "h.csv", "data.files.guest": "g.csv", "data.test_file.host": "t.csv"}
+    files = {
+        "data.files.host": "h.csv",
+        "data.files.guest": "g.csv",
+        "data.test_file.host": "t.csv",
+    }
     over = load_config(ROOT / "conf" / "primihub_homo_lr.yaml", files)
-    assert (over.data.columns_from, over.data.embedded, over.data.partition) == ("breast_cancer", None, None)
+    assert (over.data.columns_from, over.data.embedded, over.data.partition) == (
+        "breast_cancer",
+        None,
+        None,
+    )
 
 
 def test_config_and_cli_import_nothing_heavy() -> None:
@@ -82,5 +94,7 @@ def test_config_and_cli_import_nothing_heavy() -> None:
         " 'matplotlib', 'pyarrow'}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in sys.modules}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert done.stdout.strip() == "[]"

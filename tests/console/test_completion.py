@@ -28,8 +28,12 @@ def bash(script: str, *words: str) -> list[str]:
     if found is None:
         pytest.skip("there is no bash here")
     typed = " ".join(f"'{word}'" for word in words)
-    asked = f"\nCOMP_WORDS=(homo-dp {typed}); COMP_CWORD={len(words)}; _homo_dp; echo ${{COMPREPLY[@]}}"
-    done = subprocess.run([found, "-c", script + asked], capture_output=True, text=True, check=False)
+    asked = (
+        f"\nCOMP_WORDS=(homo-dp {typed}); COMP_CWORD={len(words)}; _homo_dp; echo ${{COMPREPLY[@]}}"
+    )
+    done = subprocess.run(
+        [found, "-c", script + asked], capture_output=True, text=True, check=False
+    )
     assert done.stderr == ""
     return done.stdout.split()
 

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from homo_dp.console.options import Interrupted, explain
-from homo_dp.core.errors import ConfigError, DataError, InputError, MessageError, ModelFileError, TransportError
+from homo_dp.core.errors import (
+    ConfigError,
+    DataError,
+    InputError,
+    MessageError,
+    ModelFileError,
+    TransportError,
+)
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 
 COMMAND = """
@@ -78,7 +85,13 @@ def _run(command: Path, *arguments: str, **environment: str) -> subprocess.Compl
 def test_plain_lines_without_a_terminal(command: Path) -> None:
     done = _run(command, "--params", "train.rounds=100")
     assert done.returncode == 0
-    assert done.stdout.splitlines() == ["a line", "parties", "party    epsilon", "[bold]a    1.235", "b              -"]
+    assert done.stdout.splitlines() == [
+        "a line",
+        "parties",
+        "party    epsilon",
+        "[bold]a    1.235",
+        "b              -",
+    ]
     lines = done.stderr.splitlines()
     assert lines[0] == "warning: a library warns"
     assert lines[1] == "round 1/100  loss 1  epsilon 0"
@@ -101,7 +114,11 @@ def test_bars_on_a_terminal(command: Path) -> None:
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     process = subprocess.Popen(
-        [sys.executable, str(command)], stdout=follower, stderr=follower, cwd=command.parent, env=env
+        [sys.executable, str(command)],
+        stdout=follower,
+        stderr=follower,
+        cwd=command.parent,
+        env=env,
     )
     os.close(follower)
     seen = b""
@@ -124,18 +141,36 @@ def test_bars_on_a_terminal(command: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--params", "train.round=3"], "error: train.round: unknown key; did you mean train.rounds?"),
+        (
+            ["--params", "train.round=3"],
+            "error: train.round: unknown key; did you mean train.rounds?",
+        ),
         (["--params", "train.rounds"], "error: --params train.rounds: is not key=value"),
         (["--params", "train.rounds=-1"], "error: train.rounds=-1: must be a whole number"),
         (["--config", "none.yaml"], "error: --config none.yaml: no such file"),
         (["--config", "."], "error: --config .: is a directory"),
         (["--cfg", "a.yaml", "train.rounds"], "error: --cfg: train.rounds has no value"),
-        (["--cfg", "a.yaml", "--config", "b.yaml"], "error: --cfg a.yaml: is another name of --config"),
-        (["--unknown"], "python -m homo_dp.small: error: unrecognized arguments: --unknown; see --help"),
+        (
+            ["--cfg", "a.yaml", "--config", "b.yaml"],
+            "error: --cfg a.yaml: is another name of --config",
+        ),
+        (
+            ["--unknown"],
+            "python -m homo_dp.small: error: unrecognized arguments: --unknown; see --help",
+        ),
         (["--params", "modelFileName=."], "error: output.modelFileName=.: is a directory"),
-        (["--params", "modelFileName=/proc/no/m"], "error: output.modelFileName=/proc/no/m: cannot be written"),
-        (["--params", "modelFileName=small.py/m"], "error: output.modelFileName=small.py/m: cannot be written"),
-        (["--params", "modelFileName=x,predictFileName=./x"], "is the same file as output.predictFileName"),
+        (
+            ["--params", "modelFileName=/proc/no/m"],
+            "error: output.modelFileName=/proc/no/m: cannot be written",
+        ),
+        (
+            ["--params", "modelFileName=small.py/m"],
+            "error: output.modelFileName=small.py/m: cannot be written",
+        ),
+        (
+            ["--params", "modelFileName=x,predictFileName=./x"],
+            "is the same file as output.predictFileName",
+        ),
         (["--do", "full"], "No space left on device"),
     ],
 )
@@ -150,7 +185,17 @@ def test_bad_input_is_one_line_and_exit_2(command: Path, arguments: list[str], s
 
 def test_cfg_with_pairs(command: Path) -> None:
     (command.parent / "c.yaml").write_text("train: {rounds: 3}\n")
-    done = _run(command, "--cfg", "c.yaml", "train.seed", "1", "train.rounds", "2", "--params", "train.seed=5")
+    done = _run(
+        command,
+        "--cfg",
+        "c.yaml",
+        "train.seed",
+        "1",
+        "train.rounds",
+        "2",
+        "--params",
+        "train.seed=5",
+    )
     assert "round 2/2" in done.stderr
 
 
@@ -191,7 +236,11 @@ def test_interrupted_says_what_was_saved(command: Path, number: signal.Signals) 
 
 def test_a_reader_that_goes_away_does_not_stop_the_work(command: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, str(command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=command.parent
+        [sys.executable, str(command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=command.parent,
     ) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -205,7 +254,9 @@ def test_a_reader_that_goes_away_does_not_stop_the_work(command: Path) -> None:
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_without_anybody_to_tell_the_work_is_done(command: Path, closed: str) -> None:
     line = f"{shlex.quote(sys.executable)} {shlex.quote(str(command))} {closed}"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=command.parent, check=False)
+    done = subprocess.run(
+        line, shell=True, capture_output=True, text=True, cwd=command.parent, check=False
+    )
     assert done.returncode == 0
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -261,13 +312,19 @@ def _with_full(command: Path, stream: str, *arguments: str) -> subprocess.Comple
 
 
 @FULL
-def test_a_log_on_a_full_disk_costs_lines_and_neither_outputs_nor_the_exit_code(command: Path) -> None:
+def test_a_log_on_a_full_disk_costs_lines_and_neither_outputs_nor_the_exit_code(
+    command: Path,
+) -> None:
     params = "tracking.enabled=false,train.rounds=3,train.local_steps=1"
     done = _with_full(command, "stderr", "-m", "homo_dp.train", "--params", params)
     assert done.returncode == 0
     assert "model: out/model.safetensors" in done.stdout
     assert (command.parent / "out" / "indicator.json").is_file()
-    made = [command.parent / "ledger.sqlite", command.parent / "out", *(command.parent / "out").rglob("*")]
+    made = [
+        command.parent / "ledger.sqlite",
+        command.parent / "out",
+        *(command.parent / "out").rglob("*"),
+    ]
     open_to_others = [path.name for path in made if path.stat().st_mode & 0o077]
     assert open_to_others == []  # although the umask was 000
     assert _with_full(command, "stderr", str(command), "--do", "bug").returncode == 1
@@ -285,7 +342,11 @@ def test_a_missing_module_is_answered_with_the_command_that_brings_it(command: P
     """As with a Python whose virtual environment is not active; -S leaves out what was installed."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "homo_dp.train"], capture_output=True, text=True, cwd=root, check=False
+        [sys.executable, "-S", "-m", "homo_dp.train"],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        check=False,
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -295,7 +356,13 @@ def test_a_missing_module_is_answered_with_the_command_that_brings_it(command: P
 
 
 def test_what_others_wrote_reaches_no_terminal_as_a_command(command: Path) -> None:
-    done = _run(command, "--params", "data.label=\x1b[2Jred\u202e\x9b1m", "--params", "train.rounds=\x1b[31m")
+    done = _run(
+        command,
+        "--params",
+        "data.label=\x1b[2Jred\u202e\x9b1m",
+        "--params",
+        "train.rounds=\x1b[31m",
+    )
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert "\\x1b[31m" in done.stderr
@@ -305,7 +372,9 @@ def test_what_others_wrote_reaches_no_terminal_as_a_command(command: Path) -> No
     ("params", "environment", "threads"),
     [("", None, "1"), ("", "3", "3"), ("", "many", "1"), ("train.threads=2", "3", "2")],
 )
-def test_one_rule_for_threads(tmp_path: Path, params: str, environment: str | None, threads: str) -> None:
+def test_one_rule_for_threads(
+    tmp_path: Path, params: str, environment: str | None, threads: str
+) -> None:
     code = """if True:
         import os, sys
         from homo_dp.console.options import Parser, add_common_arguments, load_from_arguments

@@ -10,7 +10,9 @@ import pytest
 from homo_dp.console.screen import Screen, figures_text
 
 
-def test_progress_of_unknown_length_reports_at_doublings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_unknown_length_reports_at_doublings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with Screen().progress(None, "rows") as progress:
         for _ in range(100):
             progress.advance(10)
@@ -19,7 +21,9 @@ def test_progress_of_unknown_length_reports_at_doublings(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("total", [1, 7, 10, 11, 1000])
-def test_progress_of_known_length_is_short_and_ends_at_the_end(capsys: pytest.CaptureFixture[str], total: int) -> None:
+def test_progress_of_known_length_is_short_and_ends_at_the_end(
+    capsys: pytest.CaptureFixture[str], total: int
+) -> None:
     with Screen().progress(total) as progress:
         for _ in range(total):
             progress.advance()
@@ -34,13 +38,21 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("columns", [200, 80, 60, 40, 20])
-def test_no_cell_is_cut_short_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cell_is_cut_short_on_a_narrow_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Headers give way first, then the table is turned; one that does not fit even so is plain lines, which wrap."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stdout", stream)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(columns))
-    header = ["party", "noise multiplier", "epsilon (PLD)", "remaining budget", "noise to signal per step"]
+    header = [
+        "party",
+        "noise multiplier",
+        "epsilon (PLD)",
+        "remaining budget",
+        "noise to signal per step",
+    ]
     Screen().table("plan", header, [["party_1", 3.358, 3.9921, 1e-5, 0.3739]])
     text = stream.getvalue()
     for cell in ("party_1", "3.358", "3.992", "1e-05", "0.3739", "multiplier", "remaining"):

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from homo_dp.core.errors import ConfigError, InputError, MessageError, Undeliverable, one_line, printable
+from homo_dp.core.errors import (
+    ConfigError,
+    InputError,
+    MessageError,
+    Undeliverable,
+    one_line,
+    printable,
+)
 
 
-@pytest.mark.parametrize("text", ["a\nb", "a\r\nb", "\x1b[2J", "a\u2028b", "\u202eabc", "\x00", "a\tb"])
+@pytest.mark.parametrize(
+    "text", ["a\nb", "a\r\nb", "\x1b[2J", "a\u2028b", "\u202eabc", "\x00", "a\tb"]
+)
 def test_one_line_has_nothing_that_a_terminal_obeys(text: str) -> None:
     shown = one_line(text)
     assert shown.isprintable()

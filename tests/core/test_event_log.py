@@ -8,7 +8,9 @@ from homo_dp.console.options import Screen
 from homo_dp.core.event_log import about, kept_events, read_events
 
 
-def test_events_of_a_run_are_kept_small_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_a_run_are_kept_small_and_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("homo_dp.core.event_log._MOST_BYTES", 2000)
     with kept_events(tmp_path):
         about(run="loans", round=1, party="party_1")

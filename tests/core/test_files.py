@@ -78,7 +78,9 @@ path = Path(sys.argv[1])
         ("state.before_rename", 'write_file(path, b"new", point="state")'),
     ],
 )
-def test_what_a_kill_left_is_swept_by_the_next_process(tmp_path: Path, point: str, call: str) -> None:
+def test_what_a_kill_left_is_swept_by_the_next_process(
+    tmp_path: Path, point: str, call: str
+) -> None:
     (tmp_path / "x").write_bytes(b"old")
     command = [sys.executable, "-c", KILLED.format(call=call), str(tmp_path / "x")]
     killed = subprocess.run(command, env=os.environ | {"HOMO_DP_CRASH_AT": point}, check=False)
@@ -96,7 +98,12 @@ def test_what_a_living_writer_or_somebody_else_has_there_stays(tmp_path: Path) -
     with replacing(tmp_path / "x") as temporary:
         temporary.with_name(temporary.name + "-journal").touch()  # of a database that is being made
         subprocess.run(
-            [sys.executable, "-c", KILLED.format(call='write_whole(path.with_name("y"), b"")'), str(tmp_path / "x")],
+            [
+                sys.executable,
+                "-c",
+                KILLED.format(call='write_whole(path.with_name("y"), b"")'),
+                str(tmp_path / "x"),
+            ],
             check=True,
         )
         assert temporary.exists()
@@ -119,7 +126,9 @@ def test_what_others_can_write_is_named_with_the_command_that_mends_it(tmp_path:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line_with_the_name_of_the_option() -> None:
-    with pytest.raises(InputError, match=r"predictFileName=/dev/full: cannot be written \(No space left"):
+    with pytest.raises(
+        InputError, match=r"predictFileName=/dev/full: cannot be written \(No space left"
+    ):
         write_whole("/dev/full", b"x" * 100_000, "predictFileName")
 
 

@@ -39,7 +39,9 @@ def test_only_many_modules_are_frozen() -> None:
         "import gc\nfrom homo_dp.core.heavy_imports import quick_imports\nwith quick_imports():\n    import numpy\n"
         "print(gc.get_freeze_count() > 1000, gc.isenabled())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["True", "True"]
 
 
@@ -71,8 +73,20 @@ def test_an_interrupt_waits_until_an_import_is_whole(number: signal.Signals) -> 
 
 
 def test_training_the_default_recipe_imports_no_opacus_nor_scikit_learn(tmp_path: Path) -> None:
-    names = ("opacus", "sklearn", "scipy.signal", "scipy.stats", "scipy.optimize", "dp_accounting.pld", "mlflow")
-    files = {"predictFileName": "p.csv", "indicatorFileName": "i.json", "modelFileName": "m.safetensors"}
+    names = (
+        "opacus",
+        "sklearn",
+        "scipy.signal",
+        "scipy.stats",
+        "scipy.optimize",
+        "dp_accounting.pld",
+        "mlflow",
+    )
+    files = {
+        "predictFileName": "p.csv",
+        "indicatorFileName": "i.json",
+        "modelFileName": "m.safetensors",
+    }
     outputs = ",".join(f"{name}={tmp_path / file}" for name, file in files.items())
     code = f"""
 import sys
@@ -81,7 +95,9 @@ settings = "train.rounds=1,tracking.enabled=false,privacy.ledger={tmp_path}/l.sq
 assert main(["--quiet", "--params", settings + ",{outputs}"]) == 0
 print([name for name in {names!r} if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -103,5 +119,7 @@ print(weight.tolist(), weight.grad, "torch._dynamo" in sys.modules)
 
 
 def test_a_plain_optimiser_works_without_loading_the_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_COMPILER], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[0.5, 0.5] None False"

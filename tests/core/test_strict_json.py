@@ -6,7 +6,8 @@ from homo_dp.core.strict_json import strict_json
 
 
 @pytest.mark.parametrize(
-    "text", ["NaN", "[Infinity]", '{"a": -Infinity}', '{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 1}}', "{"]
+    "text",
+    ["NaN", "[Infinity]", '{"a": -Infinity}', '{"a": 1, "a": 2}', '{"b": {"a": 1, "a": 1}}', "{"],
 )
 def test_what_is_not_plain_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):

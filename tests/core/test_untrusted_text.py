@@ -18,8 +18,13 @@ from homo_dp.models.registry import build_model
 
 
 def test_aliases_that_multiply_and_files_that_repeat_themselves() -> None:
-    many = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9))
-    for text, said in ((many, "once aliases are written out"), ("&a [*a]", "inside of what it repeats")):
+    many = "a0: &a0 [x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 9)
+    )
+    for text, said in (
+        (many, "once aliases are written out"),
+        ("&a [*a]", "inside of what it repeats"),
+    ):
         with pytest.raises(ConfigError, match=said):
             parse_yaml(text)
     assert parse_yaml("{x: &x {a: 1}, y: {<<: *x, b: 2}}")["y"] == {"a": 1, "b": 2}
@@ -36,7 +41,9 @@ def test_sizes_are_refused_before_memory_is_taken(tmp_path: Path) -> None:
     path.write_bytes(b"\0\0\x08\x03" + struct.pack(">3I", 2**32 - 1, 0, 1))
     with pytest.raises(DataError, match="no images"):
         read_images(path)
-    with pytest.raises(ConfigError, match=r"model\.layers=\[9000000, 9000000\]: not enough memory: it needs"):
+    with pytest.raises(
+        ConfigError, match=r"model\.layers=\[9000000, 9000000\]: not enough memory: it needs"
+    ):
         build_model(ModelConfig(name="mlp", layers=(9_000_000, 9_000_000)), (30,), [0, 1])
     table = tmp_path / "wide.csv"
     table.write_text(",".join(f"c{number}" for number in range(MOST_COLUMNS + 1)) + "\n")

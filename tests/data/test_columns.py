@@ -22,11 +22,19 @@ def test_numbers_are_clipped_to_public_bounds_and_scaled() -> None:
 def test_levels_have_slots_for_unknown_and_for_missing() -> None:
     frame = pd.DataFrame({"c": ["red", "blue", "green", "", " red"]})
     features = encoding(Categorical("c", ("red", "blue"))).encode(frame)
-    assert features.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
+    assert features.tolist() == [
+        [1, 0, 0, 0],
+        [0, 1, 0, 0],
+        [0, 0, 1, 0],
+        [0, 0, 0, 1],
+        [1, 0, 0, 0],
+    ]
 
 
 @pytest.mark.parametrize(
-    ("rule", "last"), [("unknown", [0, 0, 1]), ("blue", [0, 1, 0]), ("level", [0, 0, 0, 1])], ids=str
+    ("rule", "last"),
+    [("unknown", [0, 0, 1]), ("blue", [0, 1, 0]), ("level", [0, 0, 0, 1])],
+    ids=str,
 )
 def test_missing_level_rules(rule: str, last: list[int]) -> None:
     frame = pd.DataFrame({"c": ["red", "NA"]})
@@ -45,13 +53,22 @@ def test_question_mark_is_a_level_where_declared_and_text_elsewhere() -> None:
 def test_numeric_levels_match_by_value() -> None:
     for values in (["1.0", "2", " 3"], [1, 2, 3], [1.0, 2.0, 3.0]):
         frame = pd.DataFrame({"cp": values})
-        assert encoding(Categorical("cp", (3, 1), "unknown")).encode(frame).argmax(1).tolist() == [1, 2, 0]
+        assert encoding(Categorical("cp", (3, 1), "unknown")).encode(frame).argmax(1).tolist() == [
+            1,
+            2,
+            0,
+        ]
 
 
-@pytest.mark.parametrize(("rule", "value"), [("middle", 0.0), ("low", -1.0), ("high", 1.0), (2.5, -0.5)], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "value"), [("middle", 0.0), ("low", -1.0), ("high", 1.0), (2.5, -0.5)], ids=str
+)
 def test_missing_number_rules_and_indicator(rule: str | float, value: float) -> None:
     frame = pd.DataFrame({"n": ["10", ""]})
-    assert encoding(Numeric("n", 0, 10, rule, indicator=True)).encode(frame).tolist() == [[1, 0], [value, 1]]
+    assert encoding(Numeric("n", 0, 10, rule, indicator=True)).encode(frame).tolist() == [
+        [1, 0],
+        [value, 1],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +98,9 @@ def test_spaces_and_signs_around_numbers_are_accepted() -> None:
 
 
 def test_typed_columns_give_the_same_tensor_as_text() -> None:
-    columns = encoding(Numeric("n", 0, 10, "middle"), Categorical("c", ("a", "b")), Numeric("b", 0, 1))
+    columns = encoding(
+        Numeric("n", 0, 10, "middle"), Categorical("c", ("a", "b")), Numeric("b", 0, 1)
+    )
     text = pd.DataFrame({"n": ["1", "", "3"], "c": ["a", "", "z"], "b": ["1", "0", "1"]})
     typed = pd.DataFrame({"n": [1.0, np.nan, 3.0], "c": ["a", None, "z"], "b": [True, False, True]})
     nullable = typed.astype({"n": "Float64", "c": "string", "b": "boolean"})
@@ -90,14 +109,19 @@ def test_typed_columns_give_the_same_tensor_as_text() -> None:
 
 
 def test_labels_become_class_numbers() -> None:
-    assert Label("y", ("No", "Yes")).encode(pd.Series(["Yes", "No"], name="y"), "t").tolist() == [1, 0]
+    assert Label("y", ("No", "Yes")).encode(pd.Series(["Yes", "No"], name="y"), "t").tolist() == [
+        1,
+        0,
+    ]
     assert Label("y", (2, 4)).encode(pd.Series(["4.0", "2"], name="y"), "t").tolist() == [1, 0]
     assert Label("y", (0, 1)).encode(pd.Series([1, 0], name="y"), "t").dtype == torch.int64
 
 
 @pytest.mark.parametrize(("cell", "shown"), [("2", "'2'"), ("", "missing"), ("yes", "'yes'")])
 def test_undeclared_label_is_refused_with_its_row(cell: str, shown: str) -> None:
-    with pytest.raises(DataError, match=rf"t.csv: label 'y' row 3: {shown} is not one of classes=\[0, 1\]; fix"):
+    with pytest.raises(
+        DataError, match=rf"t.csv: label 'y' row 3: {shown} is not one of classes=\[0, 1\]; fix"
+    ):
         BINARY.encode(pd.Series(["0", "1", cell], name="y"), "t.csv")
 
 
@@ -123,8 +147,14 @@ def test_regression_target_is_scaled_and_back() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Numeric("n", 0.0, 1e-310), "not closer together than 1e-300"),  # whose values would become NaN
-        (lambda: Numeric("n", 5, 1), r"data.columns.n.bounds=\[5, 1\] must be two finite numbers with low < high"),
+        (
+            lambda: Numeric("n", 0.0, 1e-310),
+            "not closer together than 1e-300",
+        ),  # whose values would become NaN
+        (
+            lambda: Numeric("n", 5, 1),
+            r"data.columns.n.bounds=\[5, 1\] must be two finite numbers with low < high",
+        ),
         (lambda: Numeric("n", 1, 1), "low < high"),
         (lambda: Numeric("n", 0, float("inf")), "finite"),
         (lambda: Numeric("n", -1e308, 1e308), "finite"),

@@ -21,7 +21,9 @@ from homo_dp.data.readers import read_table, sniff
         ('"a,b";c\n1;2\n', ";", ".", None),
     ],
 )
-def test_signs(text: str, separator: str, decimal: str, thousands: str | None, tmp_path: Path) -> None:
+def test_signs(
+    text: str, separator: str, decimal: str, thousands: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "t.csv").write_text(text)
     form, numbers = sniff(tmp_path / "t.csv")
     assert (form.separator, numbers.decimal, numbers.thousands) == (separator, decimal, thousands)
@@ -39,6 +41,8 @@ def test_encodings_and_gzip(tmp_path: Path) -> None:
     assert (form.separator, form.encoding) == (";", "utf-8")
 
 
-def test_a_character_cut_at_the_end_of_the_sample_does_not_change_the_encoding(tmp_path: Path) -> None:
+def test_a_character_cut_at_the_end_of_the_sample_does_not_change_the_encoding(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "t.csv").write_text("a,b\n" + "ö,1\n" * 100_000, encoding="utf-8")
     assert sniff(tmp_path / "t.csv")[0].encoding == "utf-8"

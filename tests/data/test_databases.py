@@ -59,7 +59,13 @@ def postgres(tmp_path: Path) -> Iterator[str]:
         os.chown(folder, user.pw_uid, user.pw_gid)
         who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     place = folder / "data"
-    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder, **who}
+    quiet = {
+        "check": True,
+        "stdout": subprocess.DEVNULL,
+        "stderr": subprocess.DEVNULL,
+        "cwd": folder,
+        **who,
+    }
     try:
         subprocess.run([initdb, "-D", place, "-U", "ann", "-A", "trust", "--no-sync"], **quiet)  # type: ignore[call-overload]
         options = f"-c listen_addresses='' -k {folder} -c fsync=off"
@@ -81,7 +87,9 @@ def check_reads(address: str) -> None:
     assert header(f"{address}#patients") == list(ROWS.columns)
     whole = read_table(f"{address}#patients")
     assert whole["age"].tolist() == ROWS["age"].tolist()
-    pieces = list(read_chunks(f"{address}#SELECT id, age FROM patients WHERE age > 30 ORDER BY id", 7))
+    pieces = list(
+        read_chunks(f"{address}#SELECT id, age FROM patients WHERE age > 30 ORDER BY id", 7)
+    )
     assert max(map(len, pieces)) == 7
     assert sum(map(len, pieces)) == (ROWS["age"] > 30).sum()
     assert pieces[1].index[0] == 7
@@ -92,7 +100,10 @@ def test_sqlite(sqlite: str) -> None:
 
 
 def test_a_federation_trains_on_postgresql_and_says_no_password(
-    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    postgres: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check_reads(postgres)
     with pytest.raises(DataError, match="cannot be read") as refused:
@@ -131,7 +142,11 @@ def test_a_draft_says_no_password(sqlite: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("table", "words"),
-    [("", "names no table"), ("#patient", "no such table"), ("#SELECT nix FROM patients", "no such column")],
+    [
+        ("", "names no table"),
+        ("#patient", "no such table"),
+        ("#SELECT nix FROM patients", "no such column"),
+    ],
 )
 def test_what_is_not_there_is_said_in_one_line(sqlite: str, table: str, words: str) -> None:
     with pytest.raises(DataError, match=words) as refused:

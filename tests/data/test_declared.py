@@ -16,7 +16,10 @@ def test_a_missing_level_has_its_own_slot_unless_the_config_says_otherwise() -> 
     names = ["y", "age", "sex"]
     found = feature_columns(config(files="t.csv", columns=COLUMNS).data, names, "t.csv")
     assert found == (Numeric("age", 0, 100), Categorical("sex", ("f", "m"), "level"))
-    strict = {"sex": {"levels": ["f", "m"], "missing": "error"}, "age": {"bounds": [0, 100], "missing": 18}}
+    strict = {
+        "sex": {"levels": ["f", "m"], "missing": "error"},
+        "age": {"bounds": [0, 100], "missing": 18},
+    }
     found = feature_columns(config(files="t.csv", columns=strict).data, names, "t.csv")
     assert found == (Categorical("sex", ("f", "m"), "error"), Numeric("age", 0, 100, 18.0))
 
@@ -46,7 +49,9 @@ def test_classes_are_declared_shipped_or_zero_and_one() -> None:
 def test_who_gets_images() -> None:
     assert wants_images(config({"name": "cnn"}, embedded="digits"))
     assert not wants_images(config({"name": "mlp"}, embedded="digits", image={"shape": [1, 8, 8]}))
-    assert wants_images(config({"factory": "mine:net"}, embedded="digits", image={"shape": [1, 8, 8]}))
+    assert wants_images(
+        config({"factory": "mine:net"}, embedded="digits", image={"shape": [1, 8, 8]})
+    )
     assert not wants_images(config({"factory": "mine:net"}, embedded="digits"))
 
 
@@ -57,10 +62,16 @@ def test_yaml_booleans_are_the_words_of_the_files() -> None:
 
 
 def test_a_pattern_describes_all_columns_that_it_matches() -> None:
-    columns = {"drug_2": {"bounds": [0, 9]}, "drug_*": {"levels": [0, 1]}, "age": {"bounds": [0, 100]}}
+    columns = {
+        "drug_2": {"bounds": [0, 9]},
+        "drug_*": {"levels": [0, 1]},
+        "age": {"bounds": [0, 100]},
+    }
     names = ["age", "drug_10", "drug_9", "drug_2", "y"]
     found = feature_columns(config(columns=columns).data, names, "t.csv")
-    assert [column.name for column in found] == ["drug_2", "drug_9", "drug_10", "age"], "by number, not by file"
+    assert [column.name for column in found] == ["drug_2", "drug_9", "drug_10", "age"], (
+        "by number, not by file"
+    )
     assert isinstance(found[0], Numeric), "its own description wins"
     with pytest.raises(DataError, match="is a pattern, and there is no table here"):
         public_encoding(config(columns=columns))
@@ -75,5 +86,8 @@ def test_curves_are_of_tables_and_by_the_config() -> None:
     image = {"shape": [1, 20, 20]}
     for model in ({}, {"name": "cnn"}):
         assert public_encoding(config(model, image=image)).pixel_bounds is not None
-        with pytest.raises(DataError, match=r"data\.curves=true: curves are of the columns of a table, not of images"):
+        with pytest.raises(
+            DataError,
+            match=r"data\.curves=true: curves are of the columns of a table, not of images",
+        ):
             public_encoding(config(model, image=image, curves=True))

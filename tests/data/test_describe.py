@@ -18,7 +18,9 @@ from tests.data.parts import people, save
 
 
 def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
-    frame = people(80, answer=["Yes", "No"] * 40, note=[f"text {i}" for i in range(80)], split="train")
+    frame = people(
+        80, answer=["Yes", "No"] * 40, note=[f"text {i}" for i in range(80)], split="train"
+    )
     frame.loc[3, "age"] = np.nan
     path = save(tmp_path, "t.csv", frame)
     text = draft(path).text
@@ -34,7 +36,9 @@ def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
 
 
 def test_bounds_are_rounded_outward(tmp_path: Path) -> None:
-    block = yaml.safe_load(draft(save(tmp_path, "t.csv", people(50, price=np.linspace(103.7, 988.1, 50)))).text)["data"]
+    block = yaml.safe_load(
+        draft(save(tmp_path, "t.csv", people(50, price=np.linspace(103.7, 988.1, 50)))).text
+    )["data"]
     assert block["columns"]["price"]["bounds"] == [0, 1000]
     generator = np.random.default_rng(0)
     for _ in range(200):
@@ -50,20 +54,29 @@ def test_roles_are_guessed_or_given(tmp_path: Path) -> None:
     assert (block["id"], block["label"]) == ("key", "outcome")
     assert (block["party_column"], block["user_column"]) == ("hospital", "user")
     regression = people(30, y=np.linspace(1.5, 48.2, 30))
-    assert yaml.safe_load(draft(save(tmp_path, "r.csv", regression)).text)["data"]["target_bounds"] == [0, 50]
+    assert yaml.safe_load(draft(save(tmp_path, "r.csv", regression)).text)["data"][
+        "target_bounds"
+    ] == [0, 50]
     with pytest.raises(DataError, match="--label='z' is not a column"):
         draft(tmp_path / "t.csv", {"label": "z"})
 
 
 def test_guesses_are_said_and_two_values_are_preferred(tmp_path: Path) -> None:
     frame = people(40).drop(columns=["id", "y"])
-    frame = frame.assign(income=np.linspace(1e4, 9e4, 40), customer_id=np.arange(40), left=["no", "yes"] * 20, sex="f")
+    frame = frame.assign(
+        income=np.linspace(1e4, 9e4, 40),
+        customer_id=np.arange(40),
+        left=["no", "yes"] * 20,
+        sex="f",
+    )
     path = save(tmp_path, "t.csv", frame)
     found = draft(path)
     block = yaml.safe_load(found.text)["data"]
     assert (block["label"], block["id"], block["bounds_source"]) == ("left", "customer_id", "draft")
     assert "user_column" not in block, "nobody comes twice"
-    assert any("guessed label=left: the only column with two values" in line for line in found.guesses)
+    assert any(
+        "guessed label=left: the only column with two values" in line for line in found.guesses
+    )
     again = yaml.safe_load(draft(path, {"label": "income", "id": "none"}).text)["data"]
     assert again["label"] == "income"
     assert again["target_bounds"] == [0, 90000]
@@ -106,8 +119,14 @@ def test_dates_as_people_write_them(form: str, doubt: str | None, tmp_path: Path
     found = draft(save(tmp_path, "t.csv", frame))
     whole = parse_yaml(found.text)["data"]
     assert whole["columns"]["seen"] == {"date": ["2021-01-01", "2021-12-31"], "format": form}
-    assert any(doubt in line for line in found.guesses) if doubt else all("seen" not in line for line in found.guesses)
-    loaded = load_federation(Config.model_validate({"data": whole | {"files": {"a": str(tmp_path / "t.csv")}}}))
+    assert (
+        any(doubt in line for line in found.guesses)
+        if doubt
+        else all("seen" not in line for line in found.guesses)
+    )
+    loaded = load_federation(
+        Config.model_validate({"data": whole | {"files": {"a": str(tmp_path / "t.csv")}}})
+    )
     assert loaded.encoding.names == ["seen"]
 
 
@@ -118,12 +137,19 @@ def test_what_is_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
     frame["icd"] = [f"A{i % 55:02}" for i in range(60)]
     frame.to_csv(tmp_path / "t.csv")  # with pandas' row numbers
     found = draft(tmp_path / "t.csv")
-    reasons = dict(line.strip("# ").split(": ", 1) for line in found.text.splitlines() if line.startswith("  #   "))
+    reasons = dict(
+        line.strip("# ").split(": ", 1)
+        for line in found.text.splitlines()
+        if line.startswith("  #   ")
+    )
     assert reasons["note"] == "free text"
     assert reasons["key"] == "an identifier: no value comes twice"
     assert "levels: private" in reasons["icd"]
     assert "the first column has no name" in found.text
-    assert "left out the first column, which has no name: row numbers, as pandas writes them" in found.guesses
+    assert (
+        "left out the first column, which has no name: row numbers, as pandas writes them"
+        in found.guesses
+    )
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert not any("no name" in line for line in draft(tmp_path / "t.csv").guesses)
 
@@ -148,7 +174,12 @@ def test_columns_alike_are_described_once(tmp_path: Path) -> None:
 
 
 def test_images(tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", x=np.full((4, 2, 2), 200, dtype=np.uint8), y=np.arange(4), user=np.arange(4))
+    np.savez(
+        tmp_path / "t.npz",
+        x=np.full((4, 2, 2), 200, dtype=np.uint8),
+        y=np.arange(4),
+        user=np.arange(4),
+    )
     block = yaml.safe_load(draft(tmp_path / "t.npz").text)["data"]
     assert block["image"] == {"shape": [1, 2, 2], "scale": [0, 255]}
     assert (block["classes"], block["user_column"]) == ([0, 1, 2, 3], "user")

@@ -16,7 +16,9 @@ from homo_dp.data.encoding import Encoding
 def test_sets_describe_their_own_columns(name: str) -> None:
     bundled = load_embedded(name)
     assert set(shipped_columns(name)) == set(bundled.columns)
-    features = Encoding(bundled.columns, bundled.label, shape=bundled.image_shape).encode(bundled.frame)
+    features = Encoding(bundled.columns, bundled.label, shape=bundled.image_shape).encode(
+        bundled.frame
+    )
     assert len(features) == {"breast_cancer": 569, "digits": 1797}.get(name, len(bundled.frame))
     assert features.abs().max() <= 1
 

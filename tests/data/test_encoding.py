@@ -24,7 +24,9 @@ from tests.data.parts import BINARY, encoding
 def fitted_to_the_table(frame: pd.DataFrame) -> torch.Tensor:
     """Broken on purpose: bounds read from the rows, as a scaler that is fitted silently would."""
     values = frame["n"].astype(float)
-    return encoding(Numeric("n", float(values.min()) - 1e-9, float(values.max()) + 1e-9)).encode(frame)
+    return encoding(Numeric("n", float(values.min()) - 1e-9, float(values.max()) + 1e-9)).encode(
+        frame
+    )
 
 
 def declared(frame: pd.DataFrame) -> torch.Tensor:
@@ -34,7 +36,9 @@ def declared(frame: pd.DataFrame) -> torch.Tensor:
 def depends_on_other_rows(encode: Callable[[pd.DataFrame], torch.Tensor]) -> bool:
     frame = pd.DataFrame({"n": ["1", "5", "9"]})
     whole = encode(frame)
-    return any(not torch.allclose(whole[[row]], encode(frame.iloc[[row]]), atol=1e-6) for row in range(3))
+    return any(
+        not torch.allclose(whole[[row]], encode(frame.iloc[[row]]), atol=1e-6) for row in range(3)
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 16_384, 16_385, 100_000])
@@ -60,8 +64,16 @@ def test_a_row_is_encoded_from_itself_alone() -> None:
 
 
 def test_places_of_levels_come_with_the_share_of_even_levels() -> None:
-    found = encoding(Numeric("a", 0, 1, "middle", indicator=True), Categorical("c", ("x", "y"))).levels_of_columns
-    assert found == {1: 0.0, 2: 0.5, 3: 0.5, 4: 0.0, 5: 0.0}  # a mark; two levels; any other value; a missing one
+    found = encoding(
+        Numeric("a", 0, 1, "middle", indicator=True), Categorical("c", ("x", "y"))
+    ).levels_of_columns
+    assert found == {
+        1: 0.0,
+        2: 0.5,
+        3: 0.5,
+        4: 0.0,
+        5: 0.0,
+    }  # a mark; two levels; any other value; a missing one
 
 
 def test_columns_are_matched_by_name_and_extra_ones_ignored() -> None:
@@ -79,7 +91,8 @@ def test_images_are_scaled_by_the_declared_range() -> None:
     with pytest.raises(DataError, match=r"hold 9 values, the model takes 4, shape \(1, 2, 2\)"):
         images.encode_images(np.zeros((1, 3, 3)))
     with pytest.raises(
-        DataError, match=r"images of shape \(4, 1\) hold 4 values, the model takes 4, shape \(1, 2, 2\)"
+        DataError,
+        match=r"images of shape \(4, 1\) hold 4 values, the model takes 4, shape \(1, 2, 2\)",
     ):
         images.encode_images(np.zeros((1, 4, 1)))
     with pytest.raises(DataError, match="image 2: a pixel is not finite"):
@@ -92,7 +105,11 @@ def test_images_are_scaled_by_the_declared_range() -> None:
 
 def test_encoding_survives_json() -> None:
     one = Encoding(
-        (Numeric("n", 0, 1, 0.5, True), Numeric("m", 0, 1, "low"), Categorical("c", ("a", 1, 2.5), "a")),
+        (
+            Numeric("n", 0, 1, 0.5, True),
+            Numeric("m", 0, 1, "low"),
+            Categorical("c", ("a", 1, 2.5), "a"),
+        ),
         Label("t", bounds=(0.0, 2.0)),
         id="key",
         missing_values=("", "-"),
@@ -118,27 +135,41 @@ def one_square(x: np.float32) -> np.float32:
 
 def one_root(x: np.float32) -> np.float32:
     u = np.float32(x + np.float32(1)) * np.float32(0.5)
-    return np.float32(np.float32(u * np.float32(3)) - np.float32(np.sqrt(u) * np.float32(3.75))) + np.float32(1)
+    return np.float32(
+        np.float32(u * np.float32(3)) - np.float32(np.sqrt(u) * np.float32(3.75))
+    ) + np.float32(1)
 
 
 def people(rows: int) -> pd.DataFrame:
     draw = np.random.default_rng(rows)
-    found = {"age": draw.uniform(-10, 110, rows), "smokes": draw.integers(0, 2, rows), "sex": draw.choice(["f"], rows)}
+    found = {
+        "age": draw.uniform(-10, 110, rows),
+        "smokes": draw.integers(0, 2, rows),
+        "sex": draw.choice(["f"], rows),
+    }
     return pd.DataFrame({**found, "visit": "2020-07-01", "income": draw.normal(0, 30, rows)})
 
 
 def test_curves_of_numbers_stand_behind_the_columns() -> None:
     plain, curved = (Encoding(MIXED, BINARY, curves=curves) for curves in (False, True))
-    frame = pd.DataFrame({"age": [75, None], "smokes": 1, "sex": "f", "visit": "2020-07-01", "income": [50, -20]})
+    frame = pd.DataFrame(
+        {"age": [75, None], "smokes": 1, "sex": "f", "visit": "2020-07-01", "income": [50, -20]}
+    )
     rows = curved.encode(frame)
-    assert (curved.width, curved.input_shape, rows.shape) == (plain.width + 4, (plain.width + 4,), (2, 13))
+    assert (curved.width, curved.input_shape, rows.shape) == (
+        plain.width + 4,
+        (plain.width + 4,),
+        (2, 13),
+    )
     assert rows[:, :-4].equal(plain.encode(frame))
     assert rows[:, -4:-2].tolist() == [[-0.125, 1.0], [-0.5, pytest.approx((3 * 0.4**2 - 1) / 2)]]
     roots = [[1 + 3 * u - 3.75 * u**0.5 for u in row] for row in ((0.75, 1.0), (0.5, 0.3))]
     assert rows[:, -2:].tolist() == [pytest.approx(row, abs=1e-6) for row in roots]
     assert curved.levels_of_columns == plain.levels_of_columns
     even = np.linspace(0, 100, 10_001)
-    ages = encoding(Numeric("age", 0, 100), curves=True).encode(pd.DataFrame({"age": even})).double()
+    ages = (
+        encoding(Numeric("age", 0, 100), curves=True).encode(pd.DataFrame({"age": even})).double()
+    )
     for curve in (1, 2):
         assert ages[:, curve].mean() == pytest.approx(0, abs=1e-3)
         assert (ages[:, 0] * ages[:, curve]).mean() == pytest.approx(0, abs=1e-3)
@@ -168,7 +199,9 @@ def test_a_curve_has_the_same_bits_wherever_its_row_stands(rows: int) -> None:
 
 
 def test_images_have_no_curves() -> None:
-    with pytest.raises(DataError, match=r"data\.curves=true: curves are of the columns of a table, not of images"):
+    with pytest.raises(
+        DataError, match=r"data\.curves=true: curves are of the columns of a table, not of images"
+    ):
         Encoding((), BINARY, shape=(1, 2, 2), pixel_bounds=(0.0, 255.0), curves=True)
     with pytest.raises(DataError, match=r"data\.curves"):
         encoding(*(Numeric(name, 0, 16) for name in "abcd"), shape=(1, 2, 2), curves=True)
@@ -184,14 +217,18 @@ def test_an_encoding_without_curves_is_written_as_before_there_were_any() -> Non
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
-    key=st.sampled_from(["columns", "label", "id", "missing_values", "shape", "pixel_bounds", "curves"]),
+    key=st.sampled_from(
+        ["columns", "label", "id", "missing_values", "shape", "pixel_bounds", "curves"]
+    ),
     value=json_values,
 )
 def test_damaged_json_is_a_data_error_or_an_encoding(key: str, value: Any) -> None:

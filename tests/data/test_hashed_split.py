@@ -68,13 +68,19 @@ def test_equal_rows_keep_their_places(tmp_path: Path, removed: int) -> None:
     same = pd.DataFrame({"x": [7] * 60, "side": [1.0] * 60, "y": [1] * 60})
     more = places(load(tmp_path, same, test_fraction=0.5))
     fewer = places(load(tmp_path, same.drop(index=removed), test_fraction=0.5))
-    assert {kind for _, kind, _ in more} == {"train", "test"}, "rows that are alike do not share one place"
+    assert {kind for _, kind, _ in more} == {"train", "test"}, (
+        "rows that are alike do not share one place"
+    )
     assert (more - fewer).total() == 1
 
 
 def test_a_user_more_moves_no_other_user(tmp_path: Path) -> None:
     frame = table(120, person=[f"u{n % 40}" for n in range(120)])
-    split: dict[str, Any] = {"user_column": "person", "partition": {"parties": 2}, "test_fraction": 0.3}
+    split: dict[str, Any] = {
+        "user_column": "person",
+        "partition": {"parties": 2},
+        "test_fraction": 0.3,
+    }
     more = places(load(tmp_path, frame, **split))
     fewer = places(load(tmp_path, frame[frame["person"] != "u3"], **split))
     assert (more - fewer).total() == 3, "the rows of the one user"
@@ -90,10 +96,14 @@ def test_a_crafted_table_moves_the_clipped_sum_by_one_row(tmp_path: Path) -> Non
     def clipped_sum(kept: set[Any]) -> float:
         return float(sum(side[n] for n in kept if n < rows))
 
-    assert abs(clipped_sum(trained[0]) - clipped_sum(trained[1])) > 100, "what a permutation of the count does"
+    assert abs(clipped_sum(trained[0]) - clipped_sum(trained[1])) > 100, (
+        "what a permutation of the count does"
+    )
     sums = []
     for count in (rows, rows + 1):
-        train = load(tmp_path, table(count, side=side[:count]), test_fraction=0.2).parties["a"].train
+        train = (
+            load(tmp_path, table(count, side=side[:count]), test_fraction=0.2).parties["a"].train
+        )
         sums.append(float(train.features[:, 1].sum()))
     assert abs(sums[0] - sums[1]) <= 1
 
@@ -108,7 +118,9 @@ def test_shares_are_about_what_was_asked_for(tmp_path: Path) -> None:
 
 def test_the_seed_and_the_name_decide() -> None:
     names = [f"u{n}" for n in range(50)]
-    first, other_seed, other_party = (name_places(names, *key) for key in ((1, "test/a"), (2, "test/a"), (1, "test/b")))
+    first, other_seed, other_party = (
+        name_places(names, *key) for key in ((1, "test/a"), (2, "test/a"), (1, "test/b"))
+    )
     assert not np.any(first == other_seed)
     assert not np.any(first == other_party)
     assert np.all((first >= 0) & (first < 1))

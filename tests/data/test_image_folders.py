@@ -75,7 +75,9 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path, damage: str, word
     (folder / "1.png").write_bytes(second)
     (tmp_path / "secret.png").write_bytes(picture(1))
     table = table_of(["0.png", name])
-    (folder / "annotations.csv").write_text(table.replace("file_name", "file") if damage == "column" else table)
+    (folder / "annotations.csv").write_text(
+        table.replace("file_name", "file") if damage == "column" else table
+    )
     with pytest.raises(DataError, match=words) as refused:
         read_images(folder)
     assert "\n" not in str(refused.value)

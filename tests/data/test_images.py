@@ -30,7 +30,9 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def test_plain_npz(tmp_path: Path) -> None:
-    images = read_images(npz(tmp_path, x=PIXELS, y=LABELS, user=np.arange(5), unused=np.ones(2)), label="digit")
+    images = read_images(
+        npz(tmp_path, x=PIXELS, y=LABELS, user=np.arange(5), unused=np.ones(2)), label="digit"
+    )
     assert images.shape == (1, 4, 3)
     assert np.array_equal(images.pixels, PIXELS)
     assert list(images.frame.columns) == ["id", "user", "digit"]
@@ -38,7 +40,12 @@ def test_plain_npz(tmp_path: Path) -> None:
 
 def test_npz_with_parts_in_names(tmp_path: Path) -> None:
     path = npz(
-        tmp_path, x_train_a=PIXELS, y_train_a=LABELS, x_test_a=PIXELS[:1], y_test_a=LABELS[:1], x_train_b=PIXELS[:2]
+        tmp_path,
+        x_train_a=PIXELS,
+        y_train_a=LABELS,
+        x_test_a=PIXELS[:1],
+        y_test_a=LABELS[:1],
+        x_train_b=PIXELS[:2],
     )
     with pytest.raises(DataError, match=r"row|label|y") as caught:
         read_images(npz(tmp_path, "u.npz", x=PIXELS, y=LABELS[:2]))
@@ -46,7 +53,9 @@ def test_npz_with_parts_in_names(tmp_path: Path) -> None:
     images = read_images(path)
     assert images.frame["party"].tolist() == ["a"] * 6 + ["b"] * 2
     assert images.frame["split"].tolist() == ["train"] * 5 + ["test"] + ["train"] * 2
-    keras = read_images(npz(tmp_path, "k.npz", x_train=PIXELS, y_train=LABELS, x_test=PIXELS, y_test=LABELS))
+    keras = read_images(
+        npz(tmp_path, "k.npz", x_train=PIXELS, y_train=LABELS, x_test=PIXELS, y_test=LABELS)
+    )
     assert keras.frame["split"].value_counts().to_dict() == {"train": 5, "test": 5}
 
 
@@ -84,7 +93,9 @@ def test_idx_without_labels_and_tables_are_told_apart(tmp_path: Path) -> None:
 
 def npy_header(shape: tuple[int, ...], descr: str = "|u1") -> bytes:
     stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": descr, "fortran_order": False, "shape": shape}
+    )
     return stream.getvalue()
 
 

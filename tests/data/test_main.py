@@ -25,8 +25,12 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such file" in printed.err
 
 
-@pytest.mark.parametrize("arguments", [[], ["undescribe"], ["describe"], ["describe", "a", "--colour"]])
-def test_wrong_arguments_leave_with_2_and_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [[], ["undescribe"], ["describe"], ["describe", "a", "--colour"]]
+)
+def test_wrong_arguments_leave_with_2_and_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(arguments)
     assert left.value.code == 2

@@ -55,7 +55,9 @@ def as_parquet(folder: Path) -> pd.DataFrame:
 
 def as_json(_: Path) -> pd.DataFrame:
     return pd.DataFrame(
-        json.loads(FRAME.assign(since=FRAME["since"].dt.strftime("%Y-%m-%d")).to_json(orient="records"))
+        json.loads(
+            FRAME.assign(since=FRAME["since"].dt.strftime("%Y-%m-%d")).to_json(orient="records")
+        )
     )
 
 
@@ -77,7 +79,9 @@ def as_numbers_for_booleans(_: Path) -> pd.DataFrame:
     return FRAME.assign(member=[1, 0, 1], code=np.array([1, 3, 2], dtype=np.float32))
 
 
-@pytest.mark.parametrize("read", [as_csv, as_parquet, as_json, as_objects, as_nullable, as_numbers_for_booleans])
+@pytest.mark.parametrize(
+    "read", [as_csv, as_parquet, as_json, as_objects, as_nullable, as_numbers_for_booleans]
+)
 def test_the_same_rows_are_the_same_inputs(read: Any, tmp_path: Path) -> None:
     strays = Strays()
     features = TABLE.encode(read(tmp_path), strays=strays)
@@ -94,7 +98,9 @@ def test_booleans_are_numbers_and_classes_too() -> None:
         assert as_numbers(series, (), "t").tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("levels", [("No", "Yes"), ("f", "t"), ("N", "Y"), ("off", "on"), ("FALSE", "TRUE")])
+@pytest.mark.parametrize(
+    "levels", [("No", "Yes"), ("f", "t"), ("N", "Y"), ("off", "on"), ("FALSE", "TRUE")]
+)
 def test_pairs_of_words_are_booleans(levels: tuple[str, str]) -> None:
     for cells in (
         [True, False],
@@ -118,7 +124,9 @@ def test_a_word_alone_is_no_boolean() -> None:
 
 
 def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"member": ["true", "maybe", ""], "code": [1, 2, 3], "amount": [1, 200, 300]})
+    frame = pd.DataFrame(
+        {"member": ["true", "maybe", ""], "code": [1, 2, 3], "amount": [1, 200, 300]}
+    )
     frame["since"] = "2030-01-01"
     frame.to_csv(tmp_path / "t.csv", index=False)
     strays = Strays()
@@ -129,12 +137,16 @@ def test_what_does_not_fit_is_counted(tmp_path: Path) -> None:
         "amount": {"other": 0, "clipped": 2, "missing": 0},
         "since": {"other": 0, "clipped": 3, "missing": 0},
     }
-    assert [line.split(":")[0] for line in strays.warnings(0.5)] == ["column 'amount'", "column 'since'"]
+    assert [line.split(":")[0] for line in strays.warnings(0.5)] == [
+        "column 'amount'",
+        "column 'since'",
+    ]
 
 
 def test_a_date_is_a_day_within_its_bounds() -> None:
     day = Encoding(
-        (Date("d", "2020-01-01", "2020-01-03", format="%d.%m.%Y", missing="low", indicator=True),), TABLE.label
+        (Date("d", "2020-01-01", "2020-01-03", format="%d.%m.%Y", missing="low", indicator=True),),
+        TABLE.label,
     )
     cells = pd.DataFrame({"d": ["02.01.2020", "2020-01-03", "", "01.01.1990"]})
     assert day.encode(cells).tolist() == [[0, 0], [1, 0], [-1, 1], [-1, 0]]
@@ -154,7 +166,9 @@ def test_a_date_is_a_day_within_its_bounds() -> None:
         (["1,234.5"], NumberForm(".", ","), [1234.5]),
     ],
 )
-def test_numbers_as_banks_write_them(cells: list[str], form: NumberForm, values: list[float]) -> None:
+def test_numbers_as_banks_write_them(
+    cells: list[str], form: NumberForm, values: list[float]
+) -> None:
     assert as_numbers(pd.Series(cells), ("",), "t", form).tolist() == values
 
 
@@ -192,7 +206,9 @@ def test_separator_encoding_and_the_row_numbers_of_pandas(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["parquet", "sqlite"])
-def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(kind: str, tmp_path: Path) -> None:
+def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(
+    kind: str, tmp_path: Path
+) -> None:
     """A column of whole numbers with a gap was read as floats, which have no room for long codes."""
     codes = [2**53 + 1, 2**53 + 3, 7]
     column = Categorical("code", tuple(map(str, codes)))
@@ -207,7 +223,9 @@ def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(kind: str, tmp
             file = tmp_path / f"{number}.db"
             with contextlib.closing(sqlite3.connect(file)) as connection:
                 connection.execute("create table t (code integer, y integer)")
-                connection.executemany("insert into t values (?, ?)", [(value, 0) for value in values])
+                connection.executemany(
+                    "insert into t values (?, ?)", [(value, 0) for value in values]
+                )
                 connection.commit()
             read.append(read_table(f"sqlite:///{file}#t"))
     inputs = [Encoding((column,), TABLE.label).encode(table) for table in read]

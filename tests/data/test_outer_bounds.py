@@ -58,13 +58,17 @@ def test_roles_come_from_flags_else_from_names_and_are_told(tmp_path: Path) -> N
         "guessed id=customer_id",
         "guessed party=bank",
     ]
-    given = yaml.safe_load(outer_draft(path, {"label": "age", "user": "customer_id", "id": "none"}).text)["data"]
+    given = yaml.safe_load(
+        outer_draft(path, {"label": "age", "user": "customer_id", "id": "none"}).text
+    )["data"]
     assert (given["label"], given["user_column"]) == ("age", "customer_id")
     assert "id" not in given
     with pytest.raises(DataError, match="--label='income' is not a column"):
         outer_draft(path, {"label": "income"})
     path.write_text("a,b\n1,2\n")
-    assert "label" not in yaml.safe_load(outer_draft(path).text)["data"], "a label that is not there is not named"
+    assert "label" not in yaml.safe_load(outer_draft(path).text)["data"], (
+        "a label that is not there is not named"
+    )
 
 
 def test_levels_of_columns_of_words_are_learnt(tmp_path: Path) -> None:
@@ -73,7 +77,9 @@ def test_levels_of_columns_of_words_are_learnt(tmp_path: Path) -> None:
     columns = yaml.safe_load(outer_draft(tmp_path / "t.csv").text)["data"]["columns"]
     assert columns["home_city"] == {"levels": "private"}
     assert set(columns["x7"]) == {"bounds", "missing"}
-    frame = pd.DataFrame({"x7": ["a", "b"], "home_city": [1.0, 2.0], "kind": pd.Categorical(["u", "v"]), "y": [0, 1]})
+    frame = pd.DataFrame(
+        {"x7": ["a", "b"], "home_city": [1.0, 2.0], "kind": pd.Categorical(["u", "v"]), "y": [0, 1]}
+    )
     frame.to_parquet(tmp_path / "t.parquet")
     columns = yaml.safe_load(outer_draft(tmp_path / "t.parquet").text)["data"]["columns"]
     assert {name for name, block in columns.items() if "levels" in block} == {"x7", "kind"}

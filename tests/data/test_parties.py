@@ -27,13 +27,17 @@ def test_default_is_breast_cancer_over_three_parties() -> None:
     assert federation.classes == (0, 1)
     assert federation.input_shape == (30,)
     tables = [one.train for one in federation.parties.values()]
-    assert len({table.features.untyped_storage().data_ptr() for table in tables}) == 1, "parties share one tensor"
+    assert len({table.features.untyped_storage().data_ptr() for table in tables}) == 1, (
+        "parties share one tensor"
+    )
     tests = [one.test for one in federation.parties.values() if one.test is not None]
     ids = {int(i) for test in tests if test.frame is not None for i in test.frame["id"]}
     assert len(ids) == 114
     for test in tests:
         assert test.frame is not None
-        assert torch.equal(federation.encoding.encode(test.frame), test.features), "raw rows and tensors agree"
+        assert torch.equal(federation.encoding.encode(test.frame), test.features), (
+            "raw rows and tensors agree"
+        )
 
 
 def test_the_seed_moves_rows_and_nothing_else() -> None:
@@ -48,12 +52,17 @@ def test_one_file_per_party_with_a_test_file_each(tmp_path: Path) -> None:
     a, b = people(30, 1), people(20, 2)
     shuffled = b[["y", "sex", "id", "age"]]
     files = {"a": save(tmp_path, "a.csv", a), "b": save(tmp_path, "b.csv", shuffled)}
-    tests = {"a": save(tmp_path, "at.csv", people(5, 3)), "b": save(tmp_path, "bt.csv", people(4, 4))}
+    tests = {
+        "a": save(tmp_path, "at.csv", people(5, 3)),
+        "b": save(tmp_path, "bt.csv", people(4, 4)),
+    }
     federation = load_federation(config(files=files, test_file=tests, columns=COLUMNS))
     assert sizes(federation) == {"a": (30, 5), "b": (20, 4)}
     assert federation.parties["b"].train.labels is not None
     assert federation.parties["b"].train.labels.tolist() == b["y"].tolist()
-    assert torch.equal(federation.parties["b"].train.features, federation.encoding.encode(b)), "matched by name"
+    assert torch.equal(federation.parties["b"].train.features, federation.encoding.encode(b)), (
+        "matched by name"
+    )
     frame = federation.parties["b"].test
     assert frame is not None
     assert frame.frame is not None
@@ -61,9 +70,13 @@ def test_one_file_per_party_with_a_test_file_each(tmp_path: Path) -> None:
 
 
 def test_a_test_file_for_all_is_dealt_out_once_and_in_order(tmp_path: Path) -> None:
-    files = {name: save(tmp_path, f"{name}.csv", people(10, seed)) for seed, name in enumerate("abc")}
+    files = {
+        name: save(tmp_path, f"{name}.csv", people(10, seed)) for seed, name in enumerate("abc")
+    }
     test = save(tmp_path, "test.csv", people(8, 9))
-    federation = load_federation(config(files=files, test_file=test, columns=COLUMNS, public_test=True))
+    federation = load_federation(
+        config(files=files, test_file=test, columns=COLUMNS, public_test=True)
+    )
     assert [counts[1] for counts in sizes(federation).values()] == [3, 3, 2]
     assert federation.public_test is not None
     assert federation.public_test.frame is not None
@@ -71,15 +84,21 @@ def test_a_test_file_for_all_is_dealt_out_once_and_in_order(tmp_path: Path) -> N
 
 
 def test_a_party_alone_sees_what_it_would_see_in_the_simulation(tmp_path: Path) -> None:
-    files = {name: save(tmp_path, f"{name}.csv", people(25, seed)) for seed, name in enumerate("ab")}
+    files = {
+        name: save(tmp_path, f"{name}.csv", people(25, seed)) for seed, name in enumerate("ab")
+    }
     together = load_federation(config(files=files, columns=COLUMNS))
     Path(files["a"]).unlink()
     alone = load_federation(config(files=files, columns=COLUMNS), only="b")
     assert list(alone.parties) == ["b"]
     assert torch.equal(alone.parties["b"].train.features, together.parties["b"].train.features)
     part = load_federation(config(), only="party_2").parties
-    assert torch.equal(part["party_2"].train.features, load_federation(config()).parties["party_2"].train.features)
-    with pytest.raises(DataError, match="party 'z' has no rows; the parties are party_1, party_2, party_3"):
+    assert torch.equal(
+        part["party_2"].train.features, load_federation(config()).parties["party_2"].train.features
+    )
+    with pytest.raises(
+        DataError, match="party 'z' has no rows; the parties are party_1, party_2, party_3"
+    ):
         load_federation(config(), only="z")
 
 
@@ -88,7 +107,13 @@ def test_party_and_split_columns(tmp_path: Path) -> None:
     frame = people(20, hospital=hospital, split=["train"] * 14 + ["Test"] * 6)
     path = save(tmp_path, "all.csv", frame)
     federation = load_federation(
-        config(files=path, party_column="hospital", split_column="split", columns=COLUMNS, rows={"north": 7})
+        config(
+            files=path,
+            party_column="hospital",
+            split_column="split",
+            columns=COLUMNS,
+            rows={"north": 7},
+        )
     )
     assert sizes(federation) == {"north": (7, 3), "south_ward": (7, 3)}
     assert federation.parties["north"].declared_rows == 7
@@ -99,11 +124,17 @@ def test_party_and_split_columns(tmp_path: Path) -> None:
 def test_one_table_partitioned(tmp_path: Path, kind: str) -> None:
     path = save(tmp_path, "all.csv", people(200))
     test = save(tmp_path, "test.csv", people(50, 1))
-    federation = load_federation(config(files=path, test_file=test, columns=COLUMNS, partition=kind))
+    federation = load_federation(
+        config(files=path, test_file=test, columns=COLUMNS, partition=kind)
+    )
     assert sum(train for train, _ in sizes(federation).values()) == 200
     assert sum(held for _, held in sizes(federation).values()) == 50
     if kind == "by_label":
-        labels = [set(one.train.labels.tolist()) for one in federation.parties.values() if one.train.labels is not None]
+        labels = [
+            set(one.train.labels.tolist())
+            for one in federation.parties.values()
+            if one.train.labels is not None
+        ]
         assert labels[0] == {0}
         assert labels[-1] == {1}
 
@@ -112,7 +143,13 @@ def test_users_are_numbered_and_never_torn_apart(tmp_path: Path) -> None:
     frame = people(240, person=[f"u{i % 48}" for i in range(240)])
     path = save(tmp_path, "all.csv", frame)
     federation = load_federation(
-        config(files=path, user_column="person", columns=COLUMNS, partition={"parties": 2}, test_fraction=0.34)
+        config(
+            files=path,
+            user_column="person",
+            columns=COLUMNS,
+            partition={"parties": 2},
+            test_fraction=0.34,
+        )
     )
     assert federation.users is not None
     assert 24 <= federation.users <= 40, "about two thirds of 48"
@@ -122,18 +159,28 @@ def test_users_are_numbered_and_never_torn_apart(tmp_path: Path) -> None:
         assert one.test is not None
         assert one.test.users is not None
         assert one.train.users.dtype == torch.int64
-        assert not set(one.train.users.tolist()) & set(one.test.users.tolist()), "whole users are held out"
+        assert not set(one.train.users.tolist()) & set(one.test.users.tolist()), (
+            "whole users are held out"
+        )
         seen += sorted(set(one.train.users.tolist()))
-    assert sorted(seen) == list(range(federation.users)), "training users come first and belong to one party each"
+    assert sorted(seen) == list(range(federation.users)), (
+        "training users come first and belong to one party each"
+    )
     with pytest.raises(DataError, match="would tear users apart"):
-        load_federation(config(files=path, user_column="person", columns=COLUMNS, partition="by_label"))
+        load_federation(
+            config(files=path, user_column="person", columns=COLUMNS, partition="by_label")
+        )
 
 
 def test_a_user_is_one_user_whether_a_table_writes_7_or_7_point_0(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("f,user,y\n1,7,0\n2,8,1\n")
     (tmp_path / "b.csv").write_text("f,user,y\n3,7.0,0\n4,9.0,1\n")
     files = {"data.files.a": str(tmp_path / "a.csv"), "data.files.b": str(tmp_path / "b.csv")}
-    keys = {"data.user_column": "user", "data.columns.f.bounds": [0, 5], "data.test_fraction": 0.0001}
+    keys = {
+        "data.user_column": "user",
+        "data.columns.f.bounds": [0, 5],
+        "data.test_fraction": 0.0001,
+    }
     names = load_federation(load_config(None, {**files, **keys})).user_names
     assert names is not None
     assert sorted(names) == ["7", "8", "9"]
@@ -157,9 +204,13 @@ def test_arrays_named_test_are_not_trained_on_unseen(tmp_path: Path) -> None:
     x, y = np.zeros((6, 3, 3)), np.array([0, 1] * 3)
     np.savez(tmp_path / "keras.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     data: dict[str, Any] = {"files": str(tmp_path / "keras.npz"), "classes": [0, 1]}
-    with pytest.raises(DataError, match=r"x_test would be trained on; say data\.split_column=split"):
+    with pytest.raises(
+        DataError, match=r"x_test would be trained on; say data\.split_column=split"
+    ):
         load_federation(config(**data))
-    split = load_federation(config(split_column="split", partition={"kind": "iid", "parties": 2}, **data))
+    split = load_federation(
+        config(split_column="split", partition={"kind": "iid", "parties": 2}, **data)
+    )
     assert sizes(split) == {"party_1": (3, 3), "party_2": (3, 3)}
 
 
@@ -167,21 +218,36 @@ def test_npz_with_side_arrays(tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
     pixels = np.arange(12 * 9, dtype=np.uint8).reshape(12, 3, 3)
     party = np.array(["a", "b"] * 6)
-    np.savez(path, x=pixels, y=np.arange(12) % 3, party=party, split=np.array(["train"] * 8 + ["test"] * 4))
-    data: dict[str, Any] = {"files": str(path), "party_column": "party", "split_column": "split", "classes": [0, 1, 2]}
+    np.savez(
+        path,
+        x=pixels,
+        y=np.arange(12) % 3,
+        party=party,
+        split=np.array(["train"] * 8 + ["test"] * 4),
+    )
+    data: dict[str, Any] = {
+        "files": str(path),
+        "party_column": "party",
+        "split_column": "split",
+        "classes": [0, 1, 2],
+    }
     flat = load_federation(config(**data))
     images = load_federation(config({"name": "cnn"}, image={"shape": [1, 3, 3]}, **data))
     assert sizes(flat) == sizes(images) == {"a": (4, 2), "b": (4, 2)}
     assert flat.input_shape == (9,)
     assert images.input_shape == (1, 3, 3)
-    assert torch.equal(images.parties["a"].train.features.flatten(1), flat.parties["a"].train.features)
+    assert torch.equal(
+        images.parties["a"].train.features.flatten(1), flat.parties["a"].train.features
+    )
     assert sum(len(table) for table in iter_tables(path, flat.encoding, 5)) == 12
 
 
 def test_regression_labels(tmp_path: Path) -> None:
     path = save(tmp_path, "t.csv", people(10, y=np.linspace(0, 50, 10)))
     data: dict[str, Any] = {"files": {"a": path}, "columns": COLUMNS, "test_fraction": 0}
-    federation = load_federation(config({"name": "linear_regression"}, target_bounds=[0, 25], **data))
+    federation = load_federation(
+        config({"name": "linear_regression"}, target_bounds=[0, 25], **data)
+    )
     labels = federation.parties["a"].train.labels
     assert labels is not None
     assert labels.dtype == torch.float32
@@ -194,7 +260,10 @@ def test_regression_labels(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="needs classes"):
         load_federation(
             config(
-                {"name": "linear_regression"}, target_bounds=[0, 1], **(data | {"files": path}), partition="by_label"
+                {"name": "linear_regression"},
+                target_bounds=[0, 1],
+                **(data | {"files": path}),
+                partition="by_label",
             )
         )
 
@@ -208,7 +277,9 @@ def test_targets_are_clipped_in_training_rows_alone_wherever_the_test_rows_come_
     how = {"test_fraction": 0.5, "split_column": "split", "test_file": path}[held_out]
     drop = [] if held_out == "split_column" else ["split"]
     data: dict[str, Any] = {"files": {"a": path}, "columns": COLUMNS, "drop": drop, held_out: how}
-    party = load_federation(config({"name": "linear_regression"}, target_bounds=[10, 20], **data)).parties["a"]
+    party = load_federation(
+        config({"name": "linear_regression"}, target_bounds=[10, 20], **data)
+    ).parties["a"]
     assert party.test is not None
     assert party.test.frame is not None
     assert party.test.labels is not None
@@ -228,7 +299,9 @@ def test_training_on_the_party_files_is_training_on_the_embedded_set() -> None:
     shipped = load_federation(config(files=files, test_file=tests, columns_from="breast_cancer"))
     embedded = load_federation(config(), seed=0)
     for name in names:
-        assert torch.equal(shipped.parties[name].train.features, embedded.parties[name].train.features)
+        assert torch.equal(
+            shipped.parties[name].train.features, embedded.parties[name].train.features
+        )
         one, two = shipped.parties[name].test, embedded.parties[name].test
         assert one is not None
         assert two is not None
@@ -249,8 +322,12 @@ def test_wrong_tables_get_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     assert "column 'height' has no bounds or levels" in wrong(tmp_path, good.assign(height=1))
     assert "label column 'y' is not there" in wrong(tmp_path, good.drop(columns="y"))
     assert "column 'age' is missing" in wrong(tmp_path, good.drop(columns="age"))
-    assert "did you mean 'Age'?" in wrong(tmp_path, good.rename(columns={"age": "Age"}), drop=["Age"])
-    assert "row 3: 2 is not" in wrong(tmp_path, good.assign(y=[0, 1, 2] + [0] * 7)).replace("'2'", "2")
+    assert "did you mean 'Age'?" in wrong(
+        tmp_path, good.rename(columns={"age": "Age"}), drop=["Age"]
+    )
+    assert "row 3: 2 is not" in wrong(tmp_path, good.assign(y=[0, 1, 2] + [0] * 7)).replace(
+        "'2'", "2"
+    )
     assert "row 1: 'old' is not a number" in wrong(tmp_path, good.assign(age="old"))
     assert "data.split_column='fold' is not a column" in wrong(tmp_path, good, split_column="fold")
     assert "row 1: 'valid' is neither 'train' nor 'test'" in wrong(
@@ -258,15 +335,23 @@ def test_wrong_tables_get_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     )
     assert "has no training rows" in wrong(tmp_path, good.assign(fold="test"), split_column="fold")
     assert "id column 'key' is not there" in wrong(tmp_path, good, id="key")
-    assert "column 'sex' is missing" in wrong(tmp_path, good.drop(columns="sex"), use=["age", "sex"])
+    assert "column 'sex' is missing" in wrong(
+        tmp_path, good.drop(columns="sex"), use=["age", "sex"]
+    )
     assert "no feature column is left" in wrong(tmp_path, good, drop=["age", "sex"])
 
 
 def test_what_a_later_party_did_not_describe_is_refused_too(tmp_path: Path) -> None:
-    files = {"a": save(tmp_path, "a.csv", people(10)), "b": save(tmp_path, "b.csv", people(10).assign(height=1))}
+    files = {
+        "a": save(tmp_path, "a.csv", people(10)),
+        "b": save(tmp_path, "b.csv", people(10).assign(height=1)),
+    }
     with pytest.raises(DataError, match=r"b.csv: column 'height' has no bounds or levels"):
         load_federation(config(files=files, columns=COLUMNS))
-    assert set(load_federation(config(files=files, columns=COLUMNS, drop=["height"])).parties) == {"a", "b"}
+    assert set(load_federation(config(files=files, columns=COLUMNS, drop=["height"])).parties) == {
+        "a",
+        "b",
+    }
 
 
 def test_a_shipped_description_of_another_table_makes_way(tmp_path: Path) -> None:
@@ -275,7 +360,9 @@ def test_a_shipped_description_of_another_table_makes_way(tmp_path: Path) -> Non
     assert own.encoding.names == list(COLUMNS)
     files = {"a": save(tmp_path, "b.csv", people(10).rename(columns={"age": "mean radius"}))}
     with pytest.raises(DataError, match="29 columns are missing"):
-        load_federation(config(files=files, columns={"sex": COLUMNS["sex"]}, columns_from="breast_cancer"))
+        load_federation(
+            config(files=files, columns={"sex": COLUMNS["sex"]}, columns_from="breast_cancer")
+        )
 
 
 def test_use_and_drop(tmp_path: Path) -> None:
@@ -297,7 +384,9 @@ def test_declared_rows_must_name_a_party() -> None:
 
 def test_scoring_in_pieces(tmp_path: Path) -> None:
     frame = people(25)
-    federation = load_federation(config(files={"a": save(tmp_path, "t.csv", frame)}, columns=COLUMNS))
+    federation = load_federation(
+        config(files={"a": save(tmp_path, "t.csv", frame)}, columns=COLUMNS)
+    )
     encoding = Encoding.from_json(federation.encoding.to_json())
     reordered = save(tmp_path, "r.csv", frame[["sex", "y", "age", "id"]].assign(extra=1))
     pieces = list(iter_tables(reordered, encoding, 10))
@@ -306,7 +395,11 @@ def test_scoring_in_pieces(tmp_path: Path) -> None:
     unlabelled = save(tmp_path, "u.csv", frame.drop(columns="y"))
     assert all(piece.labels is None for piece in iter_tables(unlabelled, encoding))
     for column, bad in {"age": "tall", "y": "7"}.items():
-        mistaken = save(tmp_path, "b.csv", frame.astype({column: str}).assign(**{column: [*frame[column][:-1], bad]}))
+        mistaken = save(
+            tmp_path,
+            "b.csv",
+            frame.astype({column: str}).assign(**{column: [*frame[column][:-1], bad]}),
+        )
         with pytest.raises(DataError, match=f"'{column}' row 25: '{bad}'"):
             list(iter_tables(mistaken, encoding, 10))
     with pytest.raises(DataError, match="column 'age' is missing"):

@@ -47,7 +47,9 @@ def test_by_label_gives_few_classes_to_each() -> None:
 def test_small_alpha_is_more_uneven_than_large() -> None:
     def spread(alpha: float) -> float:
         shares = partition.dirichlet_shares(CODES, 5, alpha, 3)
-        return float(np.std([np.mean(CODES[part] == 0) for part in partition.dirichlet(CODES, shares, 3)]))
+        return float(
+            np.std([np.mean(CODES[part] == 0) for part in partition.dirichlet(CODES, shares, 3)])
+        )
 
     assert spread(0.1) > 4 * spread(100.0)
 

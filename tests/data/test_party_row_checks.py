@@ -36,19 +36,27 @@ def table(folder: Path, *rows: str) -> str:
 
 
 def test_a_table_of_the_stated_form_passes(tmp_path: Path) -> None:
-    check_own_rows(config(files={"a": table(tmp_path)}, columns=COLUMNS, classes=[0, 1], **FORM), "a")
+    check_own_rows(
+        config(files={"a": table(tmp_path)}, columns=COLUMNS, classes=[0, 1], **FORM), "a"
+    )
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_refused_is_what_is_left_out(tmp_path: Path, wrong: str) -> None:
     """Finding the rows that do not fit reads a value as writing it does: else a good row goes, or a bad one stays."""
     data = config(
-        files={"a": table(tmp_path, WRONG[wrong])}, columns=COLUMNS, classes=[0, 1], test_fraction=0.0, **FORM
+        files={"a": table(tmp_path, WRONG[wrong])},
+        columns=COLUMNS,
+        classes=[0, 1],
+        test_fraction=0.0,
+        **FORM,
     )
     for check in (lambda: check_own_rows(data, "a"), lambda: load_federation(data)):
         with pytest.raises(DataError, match="row 9"):
             check()
     held = load_federation(data, leave_out=True).parties["a"]
     assert (len(held.train), held.left_out) == (len(ROWS), 1)
-    whole = load_federation(config(**{**data.data.model_dump(exclude_unset=True), "files": {"a": table(tmp_path)}}))
+    whole = load_federation(
+        config(**{**data.data.model_dump(exclude_unset=True), "files": {"a": table(tmp_path)}})
+    )
     assert held.train.features.equal(whole.parties["a"].train.features)

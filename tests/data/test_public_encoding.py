@@ -21,7 +21,10 @@ def config(**overrides: Any) -> Config:
 def test_it_is_the_encoding_that_the_parties_build_from_their_tables() -> None:
     table = ROOT / "data" / "breast_cancer_party_1_train.csv"
     party = config(data__files={"a": str(table)}, data__columns_from="breast_cancer")
-    assert public_encoding(config(data__columns_from="breast_cancer")) == load_federation(party, only="a").encoding
+    assert (
+        public_encoding(config(data__columns_from="breast_cancer"))
+        == load_federation(party, only="a").encoding
+    )
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "digits", "users"])
@@ -47,7 +50,9 @@ def test_a_table_is_read_only_if_it_is_declared_public() -> None:
     table = str(ROOT / "data" / "breast_cancer_party_1_test.csv")
     private = config(data__columns_from="breast_cancer", data__test_file=table)
     assert public_table(private, public_encoding(private)) is None
-    public = config(data__columns_from="breast_cancer", data__test_file=table, data__public_test=True)
+    public = config(
+        data__columns_from="breast_cancer", data__test_file=table, data__public_test=True
+    )
     found = public_table(public, public_encoding(public))
     assert found is not None
     assert (len(found), found.labels is not None) == (38, True)

@@ -70,7 +70,9 @@ def test_parquet_keeps_types_and_ignores_a_stored_index(tmp_path: Path) -> None:
 
 
 def zipped(rows: int) -> bytes:
-    return gzip.compress(b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * 7919 % 10007) for i in range(rows)))
+    return gzip.compress(
+        b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * 7919 % 10007) for i in range(rows))
+    )
 
 
 BAD = {
@@ -92,7 +94,10 @@ BAD = {
     "t.json": (b'[{"a": 1, "b": 2}]', "is JSON; save the table as CSV or Parquet"),
     "t.arrow": (b"ARROW1\0\0", "save the table as Parquet"),
     "named_wrongly.csv": (b"PAR1rest", "give it the ending .parquet"),
-    "latin1_header.csv": ("a,é\n1,2\n".encode("latin1"), "not UTF-8; it looks like data.encoding=cp1252"),
+    "latin1_header.csv": (
+        "a,é\n1,2\n".encode("latin1"),
+        "not UTF-8; it looks like data.encoding=cp1252",
+    ),
     "cut.csv.gz": (zipped(5000)[:9000], "gzip data are damaged or cut off"),
     "cut_at_end.csv.gz": (zipped(100)[:-4], "gzip data are damaged or cut off"),
     "altered.csv.gz": (zipped(100)[:-8] + b"12345678", "gzip data are damaged"),

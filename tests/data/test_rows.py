@@ -22,7 +22,11 @@ def test_a_row_that_does_not_fit_is_refused_or_marked() -> None:
     assert rows.fits is not None
     assert rows.fits.tolist() == [True, False, True]
     assert "row 2" in str(rows.misfit)
-    assert rows.features.flatten().tolist() == [-1.0, 0.0, 1.0]  # zeros stand in for what was left out
+    assert rows.features.flatten().tolist() == [
+        -1.0,
+        0.0,
+        1.0,
+    ]  # zeros stand in for what was left out
     assert (len(rows), rows.classes) == (3, 2)
     assert rows.users is not None
     assert rows.users.tolist() == ["u", "v", "u"]
@@ -36,7 +40,11 @@ def test_a_missing_column_is_never_left_out_row_by_row() -> None:
 def test_some_rows_have_memory_of_their_own_and_cells_only_if_asked() -> None:
     rows = encode_rows(FRAME, None, AGE, config().data, "t.csv", leave_out=True)
     some = rows.at(np.array([2, 0]), cells=False)
-    assert (some.features.flatten().tolist(), some.labels.tolist(), len(some.frame)) == ([1.0, -1.0], [1, 0], 0)
+    assert (some.features.flatten().tolist(), some.labels.tolist(), len(some.frame)) == (
+        [1.0, -1.0],
+        [1, 0],
+        0,
+    )
     some.features.zero_()
     assert rows.features[2, 0] == 1.0
 
@@ -60,6 +68,8 @@ def test_parts_are_views_of_one_tensor_in_their_order() -> None:
     assert (first.tolist(), labels.tolist(), second.tolist()) == ([[1.0]], [1], [[-1.0]])
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
     (same, _), (none, _) = gather(rows, [np.array([0, 1]), np.empty(0, dtype=np.int64)])
-    assert same.untyped_storage().data_ptr() == rows.features.untyped_storage().data_ptr()  # nothing was copied
+    assert (
+        same.untyped_storage().data_ptr() == rows.features.untyped_storage().data_ptr()
+    )  # nothing was copied
     assert len(none) == 0
     assert torch.equal(same, rows.features)

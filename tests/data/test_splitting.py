@@ -20,7 +20,9 @@ def rows_of(count: int, *, public: bool = False, **columns: Any) -> Rows:
 
 
 def everything(shares: list[Share]) -> list[int]:
-    return sorted(np.concatenate([np.concatenate([share.train, share.test]) for share in shares]).tolist())
+    return sorted(
+        np.concatenate([np.concatenate([share.train, share.test]) for share in shares]).tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", ["iid", "by_label", "dirichlet"])
@@ -35,8 +37,12 @@ def test_every_row_falls_to_one_party(kind: str, public: bool) -> None:
 @pytest.mark.parametrize("kind", ["iid", "by_label", "dirichlet"])
 def test_one_private_row_more_moves_no_other(kind: str) -> None:
     data = config(partition={"kind": kind, "parties": 3}, test_fraction=0.25).data
-    marks = pd.Series(np.random.default_rng(0).normal(size=201).astype(str))  # rows that are told apart
-    fewer, more = (split_rows(data, rows_of(count, mark=marks[:count]), None, seed=1) for count in (200, 201))
+    marks = pd.Series(
+        np.random.default_rng(0).normal(size=201).astype(str)
+    )  # rows that are told apart
+    fewer, more = (
+        split_rows(data, rows_of(count, mark=marks[:count]), None, seed=1) for count in (200, 201)
+    )
     for before, after in zip(fewer, more, strict=True):
         assert set(before.train) <= set(after.train)
         assert set(before.test) <= set(after.test)
@@ -54,8 +60,13 @@ def test_users_are_held_out_whole(public: bool) -> None:
 
 def test_the_party_column_names_parties_and_its_test_rows_follow() -> None:
     data = config(party_column="owner", split_column="part").data
-    rows = rows_of(6, owner=["b ank", "a", "a", "b ank", "a", "a"], part=["train"] * 4 + ["test"] * 2)
-    found = {share.party: (share.train.tolist(), share.test.tolist()) for share in split_rows(data, rows, None, 0)}
+    rows = rows_of(
+        6, owner=["b ank", "a", "a", "b ank", "a", "a"], part=["train"] * 4 + ["test"] * 2
+    )
+    found = {
+        share.party: (share.train.tolist(), share.test.tolist())
+        for share in split_rows(data, rows, None, 0)
+    }
     assert found == {"a": ([1, 2], [4, 5]), "b_ank": ([0, 3], [])}
 
 

@@ -10,7 +10,9 @@ def test_pieces_add_up() -> None:
     strays.add(10, {"a": ColumnStrays(other=1), "b": ColumnStrays(missing=2)})
     strays.add(30, {"a": ColumnStrays(other=3, clipped=2)})
     assert strays.rows == 40
-    assert strays.counts() == {"a": {"other": 4, "clipped": 2, "missing": 0}}  # a missing value alone is no stray
+    assert strays.counts() == {
+        "a": {"other": 4, "clipped": 2, "missing": 0}
+    }  # a missing value alone is no stray
 
 
 def test_only_shares_above_the_limit_are_told() -> None:

@@ -27,7 +27,11 @@ def test_numbers_agree_with_python(texts: list[str]) -> None:
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(st.lists(st.sampled_from(["a", "b", " a", "", "1", "1.0", "01", "?", "zz"]), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.sampled_from(["a", "b", " a", "", "1", "1.0", "01", "?", "zz"]), min_size=1, max_size=20
+    )
+)
 def test_codes_agree_with_a_loop(texts: list[str]) -> None:
     codes, gaps = level_codes(pd.Series(texts), ("a", 1, "?"), ("", "?"))
     lookup = {"a": 0, " a": 0, "1": 1, "1.0": 1, "01": 1, "?": 2}

@@ -27,16 +27,27 @@ USERS = {
 
 
 def cohort_recipe(shape: tuple[int, ...], keys: dict[str, Any]) -> Recipe:
-    config = load(None, [*keys.items(), ("train.batch_size", None), ("train.local_epochs", None)]).config
+    config = load(
+        None, [*keys.items(), ("train.batch_size", None), ("train.local_epochs", None)]
+    ).config
     return Recipe(config, shape, (0, 1, 2), {"a": 50, "b": 50}, "a")
 
 
-RUNS = 250  # with the canary, and as many without; the noise is the same in every run of these tests
+RUNS = (
+    250  # with the canary, and as many without; the noise is the same in every run of these tests
+)
 
 
 def one_step_recipe(**train: Any) -> Recipe:
-    keys = {"train.rounds": 1, "train.local_steps": 1, "train.sample_rate": 1.0, "privacy.target_epsilon": 4.0} | train
-    config = load(None, [*keys.items(), ("train.batch_size", None), ("train.local_epochs", None)]).config
+    keys = {
+        "train.rounds": 1,
+        "train.local_steps": 1,
+        "train.sample_rate": 1.0,
+        "privacy.target_epsilon": 4.0,
+    } | train
+    config = load(
+        None, [*keys.items(), ("train.batch_size", None), ("train.local_epochs", None)]
+    ).config
     return Recipe(config, (3,), (0, 1), {"a": 50}, "a")
 
 
@@ -47,7 +58,9 @@ def judged(attack: Attack, runs: int = RUNS) -> Any:
 Break = Callable[[PrivateTraining], None]
 
 
-def broken_training(attacked: Recipe, broken: Break | None, attack: type[CanaryGradient]) -> CanaryGradient:
+def broken_training(
+    attacked: Recipe, broken: Break | None, attack: type[CanaryGradient]
+) -> CanaryGradient:
     """An attack on DP-SGD whose training was tampered with."""
 
     class Broken(DpSgd):

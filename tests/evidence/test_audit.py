@@ -43,8 +43,14 @@ def test_a_sound_claim_stands_and_half_the_noise_falls() -> None:
 
 def test_what_is_infinite_is_null_in_json() -> None:
     attack = Drawn(1e-9)
-    values = judge(attack, Scores(attack.scores(True, 100), attack.scores(False, 100)), 0.999).to_json()
-    assert not [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
+    values = judge(
+        attack, Scores(attack.scores(True, 100), attack.scores(False, 100)), 0.999
+    ).to_json()
+    assert not [
+        name
+        for name, value in values.items()
+        if isinstance(value, float) and not math.isfinite(value)
+    ]
 
 
 def test_one_run_with_many_canaries_sees_missing_noise() -> None:
@@ -52,7 +58,9 @@ def test_one_run_with_many_canaries_sees_missing_noise() -> None:
     sound = np.random.default_rng(3).normal(present.astype(float), 1.0) - 0.5
     assert not judge_one_run(sound, present, CLAIM, "a", "aggregator", 0.999).refuted
     naked = np.where(present, 9.0, -9.0)
-    assert judge_one_run(naked, present, claim_of(GaussianDpEvent(2.0), 1e-5), "a", "aggregator", 0.999).refuted
+    assert judge_one_run(
+        naked, present, claim_of(GaussianDpEvent(2.0), 1e-5), "a", "aggregator", 0.999
+    ).refuted
 
 
 def test_a_confidence_that_says_nothing_is_refused() -> None:

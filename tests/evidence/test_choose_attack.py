@@ -7,7 +7,12 @@ from tests.evidence.parts import USERS, cohort_recipe
 
 
 def test_attacks_that_look_at_less_say_how_little_they_could_show() -> None:
-    adaptive = {**USERS, "privacy.sampling": "everyone", "privacy.cohort_size": None, "privacy.clipping": "adaptive"}
+    adaptive = {
+        **USERS,
+        "privacy.sampling": "everyone",
+        "privacy.cohort_size": None,
+        "privacy.clipping": "adaptive",
+    }
     sums = {"privacy.mechanism": "dp_fedsgd", "train.rounds": 1, "train.sample_rate": 1.0}
     for attack, own in (
         (ClipBits(cohort_recipe((3,), {**adaptive, "privacy.target_epsilon": 8.0})), None),

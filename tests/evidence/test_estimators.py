@@ -5,7 +5,13 @@ import math
 import pytest
 from scipy import stats
 
-from homo_dp.evidence.estimators import Guesses, clopper_pearson, f_dp_one_run, one_run, one_run_p_value
+from homo_dp.evidence.estimators import (
+    Guesses,
+    clopper_pearson,
+    f_dp_one_run,
+    one_run,
+    one_run_p_value,
+)
 
 
 def test_all_right_guesses_have_a_closed_form() -> None:
@@ -14,7 +20,11 @@ def test_all_right_guesses_have_a_closed_form() -> None:
 
 
 def test_the_p_value_is_that_of_the_authors_loop() -> None:
-    for guessed, correct, epsilon, delta in ((100, 90, 1.0, 1e-3), (10, 10, 0.5, 1e-6), (100, 60, 0.0, 0.1)):
+    for guessed, correct, epsilon, delta in (
+        (100, 90, 1.0, 1e-3),
+        (10, 10, 0.5, 1e-6),
+        (100, 60, 0.0, 0.1),
+    ):
         right = 1 / (1 + math.exp(-epsilon))
         alpha = total = 0.0
         for i in range(1, correct + 1):

@@ -17,10 +17,14 @@ class KeepsMomentum:
         made = self.parts.fit.fit(self.parts.mechanism, dict(message.tensors), message.round, {})
         if not all(tensor.abs().max() < 1e30 for tensor in made.tensors.values()):
             raise MessageError("weights")
-        return Message(message.run, message.round, message.recipient, message.sender, "update", made.tensors)
+        return Message(
+            message.run, message.round, message.recipient, message.sender, "update", made.tensors
+        )
 
 
 def test_momentum_of_fits_that_were_not_charged_is_caught() -> None:
     attacked = one_step_recipe(**{"train.momentum": 0.99, "privacy.target_epsilon": 2.0})
-    assert judged(UnchargedFits(attacked, make_party=lambda parts, _: KeepsMomentum(parts)), 40).refuted
+    assert judged(
+        UnchargedFits(attacked, make_party=lambda parts, _: KeepsMomentum(parts)), 40
+    ).refuted
     assert not judged(UnchargedFits(attacked), 40).refuted

@@ -13,7 +13,12 @@ CANARIES = 100
 NETWORKS = {
     "mlp": {"model.name": "mlp", "model.layers": [8]},
     "cnn": {"model.name": "cnn", "model.channels": [4], "model.layers": []},
-    "deep cnn": {"model.name": "cnn", "model.channels": [4, 4], "model.layers": [8], "model.activation": "relu"},
+    "deep cnn": {
+        "model.name": "cnn",
+        "model.channels": [4, 4],
+        "model.layers": [8],
+        "model.activation": "relu",
+    },
 }
 
 
@@ -21,12 +26,19 @@ ONE_STEP = {"train.rounds": 1, "train.local_steps": 1, "train.sample_rate": 1.0}
 
 
 def run_of(network: str, epsilon: float) -> OneRun:
-    keys = {"privacy.mechanism": "dp_sgd", **NETWORKS[network], **ONE_STEP, "privacy.target_epsilon": epsilon}
+    keys = {
+        "privacy.mechanism": "dp_sgd",
+        **NETWORKS[network],
+        **ONE_STEP,
+        "privacy.target_epsilon": epsilon,
+    }
     return many_canaries(cohort_recipe((64,) if network == "mlp" else (1, 8, 8), keys), CANARIES)
 
 
 def is_refuted(found: OneRun) -> bool:
-    return judge_one_run(found.scores, found.present, found.claim, "many_canaries", "aggregator", SURE).refuted
+    return judge_one_run(
+        found.scores, found.present, found.claim, "many_canaries", "aggregator", SURE
+    ).refuted
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -12,7 +12,11 @@ from homo_dp.evidence.mlflow_log import METRICS, log_audit
 
 @pytest.fixture
 def outcome() -> Any:
-    values = dict.fromkeys(METRICS, 1.5) | {"attack": "canary_sum", "observer": "aggregator", "refuted": False}
+    values = dict.fromkeys(METRICS, 1.5) | {
+        "attack": "canary_sum",
+        "observer": "aggregator",
+        "refuted": False,
+    }
     return SimpleNamespace(attack="canary_sum", to_json=lambda: values | {"ceiling": None})
 
 

@@ -17,7 +17,13 @@ FIELDS = {
     "implementation": "preprocessing_and_hyperparameter_tuning mechanisms justification",
     "administrative": "sources notes registry_authors",
 }
-PRIVACY: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "unit": "record", "statement": "a: b", "mechanism": "dp_sgd"}
+PRIVACY: dict[str, Any] = {
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "unit": "record",
+    "statement": "a: b",
+    "mechanism": "dp_sgd",
+}
 
 
 def test_a_record_has_the_fields_and_values_of_the_schema() -> None:
@@ -33,6 +39,9 @@ def test_a_record_has_the_fields_and_values_of_the_schema() -> None:
     assert basic["data_product_type"] == "Machine learning model"
     assert record["deployment"]["dp_variant"]["variant_name"] == "Approximate DP"
     assert record["deployment"]["deployment_model"]["model_name"] == "Federated"
-    assert record["deployment"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0, "delta": 1e-5}
+    assert record["deployment"]["privacy_loss"]["privacy_parameters"] == {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+    }
     styles = {token.style for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)}
     assert styles <= {None, "'", '"', "|"}

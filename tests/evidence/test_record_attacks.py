@@ -11,7 +11,9 @@ from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.evidence.parts import RUNS, Break, broken_training, judged, one_step_recipe
 
 
-def audited(attacked: Recipe, broken: Break | None, runs: int = RUNS, rounds_claimed: int | None = None) -> Any:
+def audited(
+    attacked: Recipe, broken: Break | None, runs: int = RUNS, rounds_claimed: int | None = None
+) -> Any:
     attack = broken_training(attacked, broken, CanaryGradient)
     if rounds_claimed is not None:
         attack.claim = claim_of(attack.plan.events["aggregator"], attack.plan.delta)
@@ -63,7 +65,9 @@ def every_epoch_once(training: PrivateTraining) -> None:
     training._draw = draw  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("broken", [half_the_noise, no_clip, clip_of_the_batch_mean, no_noise_in_one_layer])
+@pytest.mark.parametrize(
+    "broken", [half_the_noise, no_clip, clip_of_the_batch_mean, no_noise_in_one_layer]
+)
 def test_broken_noise_and_clipping_are_caught(broken: Break) -> None:
     outcome = audited(one_step_recipe(), broken)
     assert outcome.refuted
@@ -76,7 +80,11 @@ def test_batches_that_are_not_poisson_are_caught() -> None:
 
 
 def test_an_accountant_that_is_reset_each_round_is_caught() -> None:
-    outcome = audited(one_step_recipe(**{"train.rounds": 6, "privacy.target_epsilon": 12.0}), None, rounds_claimed=1)
+    outcome = audited(
+        one_step_recipe(**{"train.rounds": 6, "privacy.target_epsilon": 12.0}),
+        None,
+        rounds_claimed=1,
+    )
     assert outcome.lower_bound > outcome.claimed_epsilon
 
 
@@ -84,4 +92,6 @@ def test_the_sound_mechanism_is_not() -> None:
     outcome = audited(one_step_recipe(), None)
     assert not outcome.refuted
     assert 0.5 * outcome.ceiling < outcome.lower_bound <= outcome.claimed_epsilon
-    assert outcome.point_estimate == pytest.approx(outcome.claimed_epsilon, rel=0.4)  # 3 standard errors of 500 runs
+    assert outcome.point_estimate == pytest.approx(
+        outcome.claimed_epsilon, rel=0.4
+    )  # 3 standard errors of 500 runs

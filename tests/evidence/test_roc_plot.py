@@ -17,7 +17,9 @@ def test_rates_go_from_nobody_to_everybody() -> None:
 
 def test_a_claim_allows_no_more_than_epsilon_and_delta() -> None:
     false = np.array([0.0, 0.01, 0.5, 1.0])
-    assert claimed_rates(Claim(None, 0.0, 0.0), false) == pytest.approx(false)  # perfect privacy: guessing
+    assert claimed_rates(Claim(None, 0.0, 0.0), false) == pytest.approx(
+        false
+    )  # perfect privacy: guessing
     allowed = claimed_rates(Claim(None, 1.0, 1e-5), false)
     assert allowed[0] == pytest.approx(1e-5)
     assert allowed[1] == pytest.approx(0.01 * np.e + 1e-5)

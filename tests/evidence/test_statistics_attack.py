@@ -17,7 +17,11 @@ ROWS = {"a": 200, "b": 200, "c": 200}
 
 
 def attack(**keys: Any) -> CanaryAnswers:
-    asked = {"privacy.mechanism": "statistics", "statistics.ask": ["rows", "means"], "privacy.target_epsilon": 4.0}
+    asked = {
+        "privacy.mechanism": "statistics",
+        "statistics.ask": ["rows", "means"],
+        "privacy.target_epsilon": 4.0,
+    }
     return CanaryAnswers(load_config(None, asked | keys), ROWS)
 
 
@@ -33,14 +37,20 @@ def test_sound_answers_are_not_refuted(masked: bool) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_answers_with_half_the_noise_are_caught(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_with_half_the_noise_are_caught(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, sound = attack(**{"privacy.secure_aggregation": masked}), PrivateSum.release
 
     def half(self: PrivateSum, total: Any, noise: Any) -> Any:
         return sound(replace(self, noise_multiplier=self.noise_multiplier / 2), total, noise)
 
     if masked:  # the grid follows from sigma, and what reads the total must have the same
-        monkeypatch.setattr(PrivateSum, "party_sigma", property(lambda self: self.sigma / 2 / self.share.sharers**0.5))
+        monkeypatch.setattr(
+            PrivateSum,
+            "party_sigma",
+            property(lambda self: self.sigma / 2 / self.share.sharers**0.5),
+        )
     else:
         monkeypatch.setattr(PrivateSum, "release", half)
     assert judged(made).refuted

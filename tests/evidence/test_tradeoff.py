@@ -9,7 +9,11 @@ from homo_dp.evidence.tradeoff import claim_of
 
 
 @pytest.mark.parametrize(
-    "event", [GaussianDpEvent(1.0), SelfComposedDpEvent(PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0)), 20)]
+    "event",
+    [
+        GaussianDpEvent(1.0),
+        SelfComposedDpEvent(PoissonSampledDpEvent(0.3, GaussianDpEvent(2.0)), 20),
+    ],
 )
 def test_a_perfect_attack_stays_below_the_claim_and_half_the_noise_does_not(event: object) -> None:
     claim = claim_of(event, 1e-5)
@@ -27,5 +31,7 @@ def test_the_curve_is_the_gaussian_one() -> None:
     profile = claim_of(GaussianDpEvent(2.0), 1e-5).profile()
     assert profile is not None
     for rate in (0.01, 0.3):
-        assert profile.allowed(rate) == pytest.approx(float(stats.norm.sf(stats.norm.isf(rate) - 0.5)), abs=1e-4)
+        assert profile.allowed(rate) == pytest.approx(
+            float(stats.norm.sf(stats.norm.isf(rate) - 0.5)), abs=1e-4
+        )
     assert np.all(np.diff(profile.in_rate) <= 0)

@@ -56,7 +56,9 @@ class NoiseTwice(DpFedAvg):
 
     def noisy_sum(self, total: CohortSum) -> Tensor:
         sigma = self.numbers.sum_sigma(total.clip_norm)
-        return super().noisy_sum(total) + self.noise.normal(total.updates.shape, sigma, torch.float64)
+        return super().noisy_sum(total) + self.noise.normal(
+            total.updates.shape, sigma, torch.float64
+        )
 
 
 class FullNoiseAtEveryParty(DpFedAvg):
@@ -91,7 +93,11 @@ class NoClipping(DpFedAvg):
     def on_receive(self, updates: "list[Update]", current: Weights, round_number: int) -> Combined:  # type: ignore[override]
         total, layout = self.open_sum(current), self.layout(current)
         for update in updates:
-            total.add(Contributions(layout.flatten(update.tensors).unsqueeze(0), torch.zeros(1, dtype=torch.float64)))
+            total.add(
+                Contributions(
+                    layout.flatten(update.tensors).unsqueeze(0), torch.zeros(1, dtype=torch.float64)
+                )
+            )
         return self.combine(total, current, round_number)
 
 
@@ -109,4 +115,6 @@ class ForgetsFactorTwo(DpFedAvg):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
         numbers = self.numbers
-        self.numbers = _WithoutFactorTwo(numbers.sampler, numbers.noise_multiplier, numbers.bit_noise, numbers.shares)
+        self.numbers = _WithoutFactorTwo(
+            numbers.sampler, numbers.noise_multiplier, numbers.bit_noise, numbers.shares
+        )

@@ -14,7 +14,10 @@ Handler = Callable[[Message], Message | None]
 
 
 def run_in_memory(
-    aggregator: Aggregator, handlers: Mapping[str, Handler], stop_on_missing: bool = True, least: int | None = None
+    aggregator: Aggregator,
+    handlers: Mapping[str, Handler],
+    stop_on_missing: bool = True,
+    least: int | None = None,
 ) -> list[RoundReport]:
     """All rounds with parties that are functions of weights; through bytes, as between machines."""
     hub, reports = MemoryHub(aggregator.mechanism.kinds, through_bytes=True), list[RoundReport]()

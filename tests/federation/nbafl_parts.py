@@ -13,11 +13,23 @@ from scipy import optimize, stats
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.data.rows import Table
-from homo_dp.federation.mechanisms.base import FederationFacts, Mechanism, Observer, PartyPlan, Release, Weights
+from homo_dp.federation.mechanisms.base import (
+    FederationFacts,
+    Mechanism,
+    Observer,
+    PartyPlan,
+    Release,
+    Weights,
+)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.sessions.aggregator import Aggregator
-from homo_dp.federation.sessions.build import build_aggregator, build_fit, federation_facts, run_budget
+from homo_dp.federation.sessions.build import (
+    build_aggregator,
+    build_fit,
+    federation_facts,
+    run_budget,
+)
 from homo_dp.federation.sessions.party import PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.models.registry import build_model
@@ -31,7 +43,11 @@ RUN = "run-1"
 # download noise: 8 rounds > 2 exposures x sqrt(4 parties)
 PARTIES = {"a": ROWS, "b": ROWS, "c": ROWS, "d": ROWS}
 WITH_DOWNLOAD: dict[str, Any] = {"train.rounds": 8, "nbafl.exposures": 2}
-TRUSTED: dict[str, Any] = {**WITH_DOWNLOAD, "nbafl.noise_at_upload": False, "privacy.trust_aggregator": True}
+TRUSTED: dict[str, Any] = {
+    **WITH_DOWNLOAD,
+    "nbafl.noise_at_upload": False,
+    "privacy.trust_aggregator": True,
+}
 
 
 # --- broken mechanisms -----------------------------------------------------------------------------------------------
@@ -57,8 +73,16 @@ class ClipPerTensor(Nbafl):
     """Broken: every tensor gets the whole clip norm."""
 
     def after_fit(self, fit: LocalFit) -> Release:
-        clipped = {name: clip_vector({name: t}, self.clip_norm)[0][name] for name, t in fit.weights().items()}
-        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+        clipped = {
+            name: clip_vector({name: t}, self.clip_norm)[0][name]
+            for name, t in fit.weights().items()
+        }
+        return Release(
+            self._noised(clipped, self.upload_sigma),
+            self.upload_event,
+            self.upload_sigma,
+            REPLACE_ONE,
+        )
 
 
 class DownloadAlwaysZero(Nbafl):
@@ -72,7 +96,9 @@ class DownloadAlwaysZero(Nbafl):
 class NominalAsAccounted(Nbafl):
     """Broken: reports the paper's epsilon as the accounted one."""
 
-    def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
+    def figures(
+        self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
+    ) -> Mapping[str, float | str | None]:
         return {**super().figures(plan, epsilons), "accounted_epsilon": self.config.nbafl.epsilon}
 
 
@@ -96,10 +122,14 @@ def nbafl_config(**overrides: Any) -> Config:
         "train.local_steps": 1,
         "train.learning_rate": 1e-9,
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in overrides.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in overrides.items()}
+    )
 
 
-def make(kind: type[Nbafl] = Nbafl, rows: Mapping[str, int] = PARTIES, seed: int = 0, **overrides: Any) -> Nbafl:
+def make(
+    kind: type[Nbafl] = Nbafl, rows: Mapping[str, int] = PARTIES, seed: int = 0, **overrides: Any
+) -> Nbafl:
     config = nbafl_config(**overrides)
     return kind(config, federation_facts(config, rows, FEATURES + 1), SeededNoise(seed))
 
@@ -113,7 +143,9 @@ def make_fit(mechanism: Mechanism, party: str = "a") -> LocalFit:
 
 def make_party(mechanism: Mechanism, folder: Path, party: str = "a") -> Party:
     privacy = mechanism.config.privacy
-    settings = PartySettings(party, RUN, f"wide/{party}", run_budget(mechanism.config), privacy.trust_aggregator)
+    settings = PartySettings(
+        party, RUN, f"wide/{party}", run_budget(mechanism.config), privacy.trust_aggregator
+    )
     return Party(settings, make_fit(mechanism, party), mechanism, Ledger(folder / "ledger.sqlite"))
 
 
@@ -124,7 +156,10 @@ def make_aggregator(mechanism: Mechanism, ledger: Ledger | None = None) -> Aggre
 
 
 def weights(weight: float, bias: float = 0.0) -> Weights:
-    return {"linear.weight": torch.full((1, FEATURES), weight), "linear.bias": torch.full((1,), bias)}
+    return {
+        "linear.weight": torch.full((1, FEATURES), weight),
+        "linear.bias": torch.full((1,), bias),
+    }
 
 
 def flat(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -71,7 +71,11 @@ class SmallRun:
         self.config = config
         self.post = Post()
         self.members = Members(
-            RUN, parties, self.post.end(AGGREGATOR), LedgerHeads(folder / "heads.json"), lambda text: None
+            RUN,
+            parties,
+            self.post.end(AGGREGATOR),
+            LedgerHeads(folder / "heads.json"),
+            lambda text: None,
         )
         self.rules = SessionRules(**({"min_parties": len(parties), "round_timeout": 30.0} | rules))
         self.sums = simulated_sums(RUN, parties, self._mechanism())
@@ -86,10 +90,14 @@ class SmallRun:
             self.members.open(self.rules)
         plan = saved.plan if saved else self.plan()
         mechanism = self._mechanism()
-        mechanism.facts = facts_for_aggregator(self.config, plan, FEATURES + 1)  # as a process would
+        mechanism.facts = facts_for_aggregator(
+            self.config, plan, FEATURES + 1
+        )  # as a process would
         sums = None if self.sums is None else self.sums[0]
         aggregator = build_aggregator(self.config, RUN, zeros(), mechanism, None, sums)
-        session = AggregatorSession(aggregator, plan, self.members, self.rules, state, lambda report, row: row)
+        session = AggregatorSession(
+            aggregator, plan, self.members, self.rules, state, lambda report, row: row
+        )
         if saved is None:
             session.begin()
         else:
@@ -98,7 +106,9 @@ class SmallRun:
         return session
 
     def plan(self) -> PlanJson:
-        return make_plan(self.config, dict.fromkeys(self.members.parties, None if self.sums is None else 20), {})
+        return make_plan(
+            self.config, dict.fromkeys(self.members.parties, None if self.sums is None else 20), {}
+        )
 
     def _mechanism(self) -> Mechanism:
         return small_mechanism(self.config, dict.fromkeys(self.members.parties, 20))
@@ -114,13 +124,17 @@ class SmallRun:
                 raise ConfigError("unknown plan")
             if self.sums is None:
                 return small_party(self.config, folder, name, outbox=outbox)
-            return small_party(self.config, folder, name, self._mechanism(), outbox, sums=self.sums[1][name])
+            return small_party(
+                self.config, folder, name, self._mechanism(), outbox, sums=self.sums[1][name]
+            )
 
         def measure(number: int, weights: Weights) -> dict[str, Any]:
             return {"norm": float(weights["linear.weight"].norm())}
 
         duty = PartyDuty(name, RUN, ledger, None, build, measure, lambda text: None, patience=30.0)
-        return PartySession(duty, self.post.end(name), PartyFiles(RunFolder(folder / "state", RUN).path))
+        return PartySession(
+            duty, self.post.end(name), PartyFiles(RunFolder(folder / "state", RUN).path)
+        )
 
     def start(self, name: str) -> None:
         """Run a party in a thread."""
@@ -144,7 +158,17 @@ class SmallRun:
         def work() -> None:
             while (message := end.receive(30)) is not None and message.kind != "finished":
                 if message.kind == "weights" and message.round >= since:
-                    end.send(Message(run, message.round, name, AGGREGATOR, "update", tensors, {"ledger_head": None}))
+                    end.send(
+                        Message(
+                            run,
+                            message.round,
+                            name,
+                            AGGREGATOR,
+                            "update",
+                            tensors,
+                            {"ledger_head": None},
+                        )
+                    )
 
         self.threads.append(Thread(target=work, daemon=True))
         self.threads[-1].start()
@@ -155,4 +179,8 @@ class SmallRun:
             assert not thread.is_alive()
 
     def of(self, kind: str, sender: str = AGGREGATOR) -> list[Message]:
-        return [message for message in self.post.sent if message.kind == kind and message.sender == sender]
+        return [
+            message
+            for message in self.post.sent
+            if message.kind == kind and message.sender == sender
+        ]

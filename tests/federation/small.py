@@ -12,7 +12,13 @@ from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import Message
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source, run_budget
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+    run_budget,
+)
 from homo_dp.federation.sessions.party import PartyLimits, PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.sessions.secure_answers import PartySums
@@ -27,12 +33,19 @@ FEATURES = 3
 def small_config(**overrides: Any) -> Config:
     """Two rounds of two steps on a linear model; keys with __ for the dots."""
     keys = {name.replace("__", "."): value for name, value in overrides.items()}
-    base = {"train.rounds": 2, "train.local_steps": 2, "train.sample_rate": 0.5, "privacy.noise_multiplier": 2.0}
+    base = {
+        "train.rounds": 2,
+        "train.local_steps": 2,
+        "train.sample_rate": 0.5,
+        "privacy.noise_multiplier": 2.0,
+    }
     return load_config(None, base | keys)
 
 
 def small_mechanism(config: Config, rows: Mapping[str, int]) -> Mechanism:
-    return build_mechanism(config, federation_facts(config, rows, FEATURES + 1), noise_source(config))
+    return build_mechanism(
+        config, federation_facts(config, rows, FEATURES + 1), noise_source(config)
+    )
 
 
 def small_table(rows: int = 20, seed: int = 0) -> Table:
@@ -56,7 +69,9 @@ def small_party(
     def renew() -> tuple[LocalFit, Mechanism]:
         classes = None if config.model.task == "regression" else (0, 1)
         model = build_model(config.model, (FEATURES,), classes)
-        return build_fit(config, model, rows, first.facts.parties[name]), type(first)(config, first.facts, first.noise)
+        return build_fit(config, model, rows, first.facts.parties[name]), type(first)(
+            config, first.facts, first.noise
+        )
 
     privacy, caps = config.privacy, config.party.caps
     settings = PartySettings(
@@ -76,4 +91,6 @@ def zeros() -> Weights:
 
 
 def weights_message(number: int = 1, party: str = "a", tensors: Weights | None = None) -> Message:
-    return Message(RUN, number, "aggregator", party, "weights", zeros() if tensors is None else tensors)
+    return Message(
+        RUN, number, "aggregator", party, "weights", zeros() if tensors is None else tensors
+    )

@@ -13,7 +13,13 @@ from homo_dp.federation.mechanisms.base import PartyFacts
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.sessions.aggregator import RoundReport
-from homo_dp.federation.sessions.build import build_aggregator, build_fit, build_mechanism, federation_facts, run_budget
+from homo_dp.federation.sessions.build import (
+    build_aggregator,
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    run_budget,
+)
 from homo_dp.federation.sessions.party import PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.models.registry import build_model
@@ -50,14 +56,24 @@ class Odd(nn.Module):
         return features.sum(1) * self.scale + self.frozen.sum()
 
 
-PUBLIC: Keys = {"privacy.public_tensors": ["frozen", "counted"], "train.local_steps": 1, "train.learning_rate": 0.1}
+PUBLIC: Keys = {
+    "privacy.public_tensors": ["frozen", "counted"],
+    "train.local_steps": 1,
+    "train.learning_rate": 0.1,
+}
 
 
 def odd_fit(config: Any, labels: float = 0.0) -> LocalFit:
     facts = PartyFacts("users", 4, 10, config.train.local_steps, 1.0)
     features = torch.full((4, 3), 0.5)
     return LocalFit(
-        Odd(), squared_error, features, torch.full((4,), labels), facts, config.train, torch.Generator().manual_seed(0)
+        Odd(),
+        squared_error,
+        features,
+        torch.full((4,), labels),
+        facts,
+        config.train,
+        torch.Generator().manual_seed(0),
     )
 
 
@@ -103,7 +119,9 @@ def test_a_zero_update_is_sent_as_zero() -> None:
     assert sent.bits.tolist() == [0.5]
 
 
-def test_an_update_that_is_not_finite_counts_as_zero_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_update_that_is_not_finite_counts_as_zero_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = user_config(PUBLIC, ADAPTIVE)
     fit, mechanism = odd_fit(config, labels=math.inf), user_mechanism(config)
     with caplog.at_level(logging.WARNING):
@@ -130,7 +148,11 @@ class Watched(DpFedAvg):
 
 
 def test_clip_each_step_projects_after_every_batch_and_remembers_it() -> None:
-    keys: Keys = {"privacy.clip_each_step": True, "train.local_steps": 2, "train.learning_rate": 1e6}
+    keys: Keys = {
+        "privacy.clip_each_step": True,
+        "train.local_steps": 2,
+        "train.learning_rate": 1e6,
+    }
     config = user_config(PUBLIC, ADAPTIVE, keys)
     mechanism = Watched(config, user_mechanism(config).facts, secure_noise())
     fit = odd_fit(config)
@@ -159,15 +181,22 @@ def test_an_impossible_clip_norm_is_refused(asked: dict[str, float]) -> None:
 # --- whole rounds with parties, through bytes ---
 
 
-def federation(config: Any, folder: Path, names: list[str]) -> tuple[list[RoundReport], Ledger, dict[str, Party]]:
+def federation(
+    config: Any, folder: Path, names: list[str]
+) -> tuple[list[RoundReport], Ledger, dict[str, Party]]:
     facts = federation_facts(config, dict.fromkeys(names, 20), FEATURES + 1)
     ledger = Ledger(folder / "ledger.sqlite")
     parties = {}
     for seed, name in enumerate(names):
         fit = build_fit(
-            config, build_model(config.model, (FEATURES,), (0, 1)), small_table(seed=seed), facts.parties[name]
+            config,
+            build_model(config.model, (FEATURES,), (0, 1)),
+            small_table(seed=seed),
+            facts.parties[name],
         )
-        settings = PartySettings(name, RUN, f"small/{name}", run_budget(config), config.privacy.trust_aggregator)
+        settings = PartySettings(
+            name, RUN, f"small/{name}", run_budget(config), config.privacy.trust_aggregator
+        )
         parties[name] = Party(settings, fit, build_mechanism(config, facts, secure_noise()), ledger)
     mechanism = build_mechanism(config, facts, secure_noise())
     aggregator = build_aggregator(config, RUN, model_zeros(), mechanism, ledger)
@@ -186,7 +215,9 @@ SMALL: Keys = {
 }
 
 
-@pytest.mark.parametrize("sampling", [{"privacy.sampling": "poisson", "privacy.cohort_size": 3}, EVERYONE])
+@pytest.mark.parametrize(
+    "sampling", [{"privacy.sampling": "poisson", "privacy.cohort_size": 3}, EVERYONE]
+)
 def test_rounds_with_a_trusted_aggregator(sampling: Keys, tmp_path: Path) -> None:
     config = user_config(SMALL, sampling)
     reports, ledger, _ = federation(config, tmp_path, [f"p{number}" for number in range(6)])
@@ -206,7 +237,9 @@ def test_rounds_with_noise_at_the_parties(tmp_path: Path) -> None:
     reports, ledger, parties = federation(config, tmp_path, [f"p{number}" for number in range(6)])
     rows = ledger.rows()
     assert len(rows) == 18
-    assert {(row.kind, row.observer, row.unit) for row in rows} == {("update", "aggregator", "user")}
+    assert {(row.kind, row.observer, row.unit) for row in rows} == {
+        ("update", "aggregator", "user")
+    }
     share = parties["p0"].mechanism
     assert isinstance(share, DpFedAvg)
     first = [row.sigma for row in rows if row.round == 1]
@@ -217,15 +250,24 @@ def test_rounds_with_noise_at_the_parties(tmp_path: Path) -> None:
 def test_parties_that_do_not_trust_the_aggregator_refuse_its_noise(tmp_path: Path) -> None:
     config = user_config(SMALL, EVERYONE)
     facts = federation_facts(config, {"a": 20}, FEATURES + 1)
-    fit = build_fit(config, build_model(config.model, (FEATURES,), (0, 1)), small_table(), facts.parties["a"])
+    fit = build_fit(
+        config, build_model(config.model, (FEATURES,), (0, 1)), small_table(), facts.parties["a"]
+    )
     settings = PartySettings("a", RUN, "small/a", run_budget(config), trust_aggregator=False)
     with pytest.raises(PrivacyError, match="trust_aggregator"):
-        Party(settings, fit, build_mechanism(config, facts, secure_noise()), Ledger(tmp_path / "ledger.sqlite"))
+        Party(
+            settings,
+            fit,
+            build_mechanism(config, facts, secure_noise()),
+            Ledger(tmp_path / "ledger.sqlite"),
+        )
 
 
 def test_a_round_over_the_budget_is_refused_before_it_starts(tmp_path: Path) -> None:
     config = user_config(
-        SMALL, EVERYONE, {"privacy.lifetime_epsilon": 2.5, "data.embedded": None, "data.files": "x.csv"}
+        SMALL,
+        EVERYONE,
+        {"privacy.lifetime_epsilon": 2.5, "data.embedded": None, "data.files": "x.csv"},
     )
     facts = federation_facts(config, {"a": 20}, FEATURES + 1)
     ledger = Ledger(tmp_path / "ledger.sqlite")

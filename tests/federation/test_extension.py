@@ -10,12 +10,26 @@ from typing import Any
 
 import pytest
 import torch
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, NoOpDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    ComposedDpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NoOpDpEvent,
+    SelfComposedDpEvent,
+)
 from safetensors import safe_open
 
 import homo_dp.train as train
 from homo_dp.core.errors import ConfigError, MessageError
-from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyFacts, PartyPlan, Release, Update, Weights
+from homo_dp.federation.mechanisms.base import (
+    Combined,
+    Mechanism,
+    PartyFacts,
+    PartyPlan,
+    Release,
+    Update,
+    Weights,
+)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.protocol.messages import NUMBER, Message
 from homo_dp.federation.sessions.build import (
@@ -60,7 +74,10 @@ class Good(Mechanism):
         )
 
     def after_fit(self, fit: LocalFit) -> Release:
-        noised = {name: t.tanh() + self.noise.normal(t.shape, self.sigma) for name, t in fit.weights().items()}
+        noised = {
+            name: t.tanh() + self.noise.normal(t.shape, self.sigma)
+            for name, t in fit.weights().items()
+        }
         return Release(noised, GaussianDpEvent(0.5), self.sigma, "replace_one")
 
 
@@ -127,7 +144,9 @@ class CheaperPlan(Good):
 
 class OtherRelation(Good):
     def after_fit(self, fit: LocalFit) -> Release:
-        return Release(super().after_fit(fit).tensors, GaussianDpEvent(0.5), 2.0, "add_or_remove_one")
+        return Release(
+            super().after_fit(fit).tensors, GaussianDpEvent(0.5), 2.0, "add_or_remove_one"
+        )
 
 
 class OtherTensors(Good):
@@ -139,7 +158,9 @@ class OtherTensors(Good):
 class TalksTooMuch(Good):
     def after_fit(self, fit: LocalFit) -> Release:
         info = {"local_loss": 0.25}
-        return Release(super().after_fit(fit).tensors, GaussianDpEvent(0.5), 2.0, "replace_one", info=info)
+        return Release(
+            super().after_fit(fit).tensors, GaussianDpEvent(0.5), 2.0, "replace_one", info=info
+        )
 
 
 class TalksAsDeclared(TalksTooMuch):
@@ -159,8 +180,12 @@ class LeftToTheAggregator(Good):
     def after_fit(self, fit: LocalFit) -> Release:
         return Release(fit.weights(), None, 0.0, "replace_one")
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
-        noised = {name: t + self.noise.normal(t.shape, 2.0) for name, t in updates[0].tensors.items()}
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
+        noised = {
+            name: t + self.noise.normal(t.shape, 2.0) for name, t in updates[0].tensors.items()
+        }
         return Combined(noised, *self.outcome)
 
 
@@ -182,13 +207,17 @@ Shell = Callable[..., Finished]
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
     """Runs homo_dp.train in a folder of its own, from which modules can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def run(*arguments: str) -> Finished:
-        return run_command(train.main, ["--params", "tracking.enabled=false", *arguments], monkeypatch, capsys)
+        return run_command(
+            train.main, ["--params", "tracking.enabled=false", *arguments], monkeypatch, capsys
+        )
 
     return run
 
@@ -208,14 +237,20 @@ def test_the_page_runs_as_it_stands(shell: Shell, tmp_path: Path) -> None:
     done = shell(*words[3:])
     assert done.code == 0, done.err
     privacy = json.loads(Path("out/indicator.json").read_text())["privacy"]
-    assert (privacy["mechanism"], privacy["private"], privacy["secure_mode"]) == ("laplace_upload", True, True)
+    assert (privacy["mechanism"], privacy["private"], privacy["secure_mode"]) == (
+        "laplace_upload",
+        True,
+        True,
+    )
     assert 99.5 <= privacy["epsilon"] <= 100
     with Ledger("ledger.sqlite") as ledger:
         rows = ledger.rows()
     multiplier = privacy["parties"]["party_1"]["noise_multiplier"]
     assert len(rows) == 9
     assert {from_json(row.event) for row in rows} == {LaplaceDpEvent(multiplier)}
-    assert [row.sigma for row in rows] == pytest.approx([2**0.5 * multiplier * 2 * 3] * len(rows), rel=1e-12)
+    assert [row.sigma for row in rows] == pytest.approx(
+        [2**0.5 * multiplier * 2 * 3] * len(rows), rel=1e-12
+    )
 
 
 def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +259,13 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
     exec(compile(block("python"), "docs/extend.md", "exec"), space)
     kind: type[Mechanism] = space["LaplaceUpload"]
     monkeypatch.setitem(MECHANISMS, "page:LaplaceUpload", kind)
-    settings: dict[str, Any] = {"privacy.target_epsilon": 1.0, "privacy.options": {"clip_norm": 3.0}}
-    config = small_config(privacy__mechanism="page:LaplaceUpload", privacy__noise_multiplier=None, **settings)
+    settings: dict[str, Any] = {
+        "privacy.target_epsilon": 1.0,
+        "privacy.options": {"clip_norm": 3.0},
+    }
+    config = small_config(
+        privacy__mechanism="page:LaplaceUpload", privacy__noise_multiplier=None, **settings
+    )
     mechanism = kind(config, federation_facts(config, {"a": 20}, 4), SeededNoise(0))
 
     class Trained:
@@ -237,7 +277,9 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
     release = mechanism.after_fit(Trained())  # type: ignore[arg-type]
     scale = release.sigma / 2**0.5
     assert scale == pytest.approx(mechanism.plan(Trained.facts).noise_multiplier * 6)
-    noise = torch.cat([release.tensors["w"] - 3 / 40_000, release.tensors["b"] + 3 / 40_000]).double()
+    noise = torch.cat(
+        [release.tensors["w"] - 3 / 40_000, release.tensors["b"] + 3 / 40_000]
+    ).double()
     assert abs(float(noise.abs().mean()) - scale) < 5 * scale / 200
     assert abs(float(noise.median())) < 5 * scale / 200
 
@@ -246,7 +288,9 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
 
 
 def own(kind: type[Mechanism], **overrides: Any) -> Mechanism:
-    config = small_config(privacy__mechanism=f"{HERE}:{kind.__name__}", privacy__noise_multiplier=None, **overrides)
+    config = small_config(
+        privacy__mechanism=f"{HERE}:{kind.__name__}", privacy__noise_multiplier=None, **overrides
+    )
     return build_mechanism(config, federation_facts(config, {"a": 20}, 4), SeededNoise(0))
 
 
@@ -281,7 +325,9 @@ def test_a_bad_release_does_not_leave_and_is_charged_as_planned(
     with pytest.raises(error, match=words):
         party.handle(weights_message())
     assert party.ledger is not None
-    assert [from_json(row.event) for row in party.ledger.rows()] == [party.plan.events["aggregator"]]
+    assert [from_json(row.event) for row in party.ledger.rows()] == [
+        party.plan.events["aggregator"]
+    ]
     answer = party.handle(weights_message())
     assert answer is not None
     assert (answer.kind, answer.info, answer.tensors) == ("refused", {"reason": "skipped"}, {})
@@ -296,7 +342,9 @@ def test_a_bad_release_does_not_leave_and_is_charged_as_planned(
         (LargeDelta, r"delta=0\.05 must be in \(0, 1/20\)"),
     ],
 )
-def test_a_bad_plan_is_refused_before_data_is_touched(tmp_path: Path, kind: type[Mechanism], words: str) -> None:
+def test_a_bad_plan_is_refused_before_data_is_touched(
+    tmp_path: Path, kind: type[Mechanism], words: str
+) -> None:
     mechanism = own(kind)
     with pytest.raises(PrivacyError, match=words):
         small_party(mechanism.config, tmp_path, mechanism=mechanism)
@@ -359,7 +407,10 @@ def test_users_are_not_promised_what_hides_a_record() -> None:
     [
         ("no.such.module:Class", "cannot be loaded"),
         (f"{HERE}:NoSuchClass", "cannot be loaded"),
-        ("collections:OrderedDict", "is not a subclass of homo_dp.federation.mechanisms.base.Mechanism"),
+        (
+            "collections:OrderedDict",
+            "is not a subclass of homo_dp.federation.mechanisms.base.Mechanism",
+        ),
         (f"{HERE}:Unfinished", "does not define after_fit, plan"),
     ],
 )
@@ -369,7 +420,9 @@ def test_what_is_no_mechanism_is_refused(name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["class Half(", "1 / 0"])
-def test_a_module_that_cannot_be_imported_is_one_line(code: str, shell: Shell, tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_one_line(
+    code: str, shell: Shell, tmp_path: Path
+) -> None:
     (tmp_path / f"broken_{len(code)}.py").write_text(code)
     done = shell(f"privacy.mechanism=broken_{len(code)}:Half")
     assert done.code == 2
@@ -413,7 +466,14 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
 # attacks on each of them, the Python API, which sets the keys of the one that it takes for a default, PrimiHub's
 # words, and the job that asks statistics, which is one mechanism with files of its own.
 NAMED = (
-    *("federation/mechanisms/", "config/", "federation/sessions/build.py", "evidence/", "audit.py", "api/"),
+    *(
+        "federation/mechanisms/",
+        "config/",
+        "federation/sessions/build.py",
+        "evidence/",
+        "audit.py",
+        "api/",
+    ),
     *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
 )

@@ -18,10 +18,23 @@ from homo_dp.data.rows import Table
 from homo_dp.federation.mechanisms.base import Mechanism, Release, Update, Weights
 from homo_dp.federation.mechanisms.nbafl import Nbafl
 from homo_dp.federation.mechanisms.round_sums import SUM
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+)
 from homo_dp.models.registry import build_model
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SecureNoise
-from tests.federation.user_parts import ADAPTIVE, EVERYONE, PARTIES, SERVER, sent_by, user_config, user_mechanism
+from tests.federation.user_parts import (
+    ADAPTIVE,
+    EVERYONE,
+    PARTIES,
+    SERVER,
+    sent_by,
+    user_config,
+    user_mechanism,
+)
 from tests.privacy.broken_noise import four_fold_float32
 from tests.privacy.low_bits import MULTIPLIER, check_low_bits, record
 
@@ -31,7 +44,9 @@ ROWS = 2
 ONE_STEP: dict[str, Any] = {
     "train.rounds": 1,
     "train.sample_rate": 1.0,
-    "train.learning_rate": float(ROWS),  # times the mean gradient: a step subtracts the noisy sum itself
+    "train.learning_rate": float(
+        ROWS
+    ),  # times the mean gradient: a step subtracts the noisy sum itself
     "privacy.noise_multiplier": MULTIPLIER,
     "privacy.max_grad_norm": 1.0,
 }
@@ -66,7 +81,9 @@ def test_dp_sgd(source: str, size: int) -> None:
     """A round of one step from zero weights: what is sent is the noisy sum. The modes are in noise/test_grid.py."""
 
     def sent(present: bool) -> Callable[[], Tensor]:
-        mechanism = made(size, source, 1, ONE_STEP | {"privacy.mechanism": "dp_sgd", "train.local_steps": 1})
+        mechanism = made(
+            size, source, 1, ONE_STEP | {"privacy.mechanism": "dp_sgd", "train.local_steps": 1}
+        )
         once = fits(mechanism, size, present)
         return lambda: flat(once().tensors)
 
@@ -76,7 +93,14 @@ def test_dp_sgd(source: str, size: int) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize(
     ("mode", "size"),
-    [("fast", 300), ("fast", 1000), ("fast", 10_000), ("hooks", 300), ("functorch", 300), ("ghost", 300)],
+    [
+        ("fast", 300),
+        ("fast", 1000),
+        ("fast", 10_000),
+        ("hooks", 300),
+        ("functorch", 300),
+        ("ghost", 300),
+    ],
 )
 def test_dp_fedsgd(mode: str, size: int, source: str) -> None:
     keys = {"privacy.mechanism": "dp_fedsgd", "privacy.grad_sample_mode": mode}
@@ -89,7 +113,9 @@ def test_dp_fedsgd(mode: str, size: int, source: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize(("seen", "size"), [("total", 300), ("total", 1000), ("total", 10_000), ("share", 300)])
+@pytest.mark.parametrize(
+    ("seen", "size"), [("total", 300), ("total", 1000), ("total", 10_000), ("share", 300)]
+)
 def test_dp_fedsgd_under_masks(seen: str, size: int, source: str) -> None:
     """The total that an aggregator unmasks, and a party's own share, as if all of its peers had opened the masks."""
     keys = {"privacy.mechanism": "dp_fedsgd", "privacy.secure_aggregation": True}
@@ -98,10 +124,15 @@ def test_dp_fedsgd_under_masks(seen: str, size: int, source: str) -> None:
         mechanisms = {name: made(size, source, 3, ONE_STEP | keys) for name in "abc"}
         asked = mechanisms["a"].masked_sum
         assert asked is not None
-        parties = [fits(found, size, present and name == "a", name) for name, found in mechanisms.items()]
+        parties = [
+            fits(found, size, present and name == "a", name) for name, found in mechanisms.items()
+        ]
 
         def total() -> Tensor:
-            words = [asked.to_words(once().tensors[SUM]) for once in (parties if seen == "total" else parties[:1])]
+            words = [
+                asked.to_words(once().tensors[SUM])
+                for once in (parties if seen == "total" else parties[:1])
+            ]
             return asked.from_words(np.add.reduce(words)).float()
 
         return total
@@ -114,10 +145,20 @@ def test_dp_fedsgd_under_masks(seen: str, size: int, source: str) -> None:
 @pytest.mark.parametrize("noise_at", ["server", "parties"])
 def test_dp_fedavg(noise_at: str, source: str, size: int) -> None:
     """The update of one party with its share of the noise, and the sum with the aggregator's; clip norm 1."""
-    keys = {"privacy.clip_norm": 1.0, "privacy.noise_multiplier": MULTIPLIER, "privacy.population": 2}
-    config = user_config(SERVER if noise_at == "server" else PARTIES, EVERYONE, {**keys, "privacy.delta": 1e-3})
+    keys = {
+        "privacy.clip_norm": 1.0,
+        "privacy.noise_multiplier": MULTIPLIER,
+        "privacy.population": 2,
+    }
+    config = user_config(
+        SERVER if noise_at == "server" else PARTIES, EVERYONE, {**keys, "privacy.delta": 1e-3}
+    )
     mechanism = user_mechanism(config, noise=SOURCES[source], parameters=size)
-    sigma = mechanism.numbers.share_sigma(1.0) if noise_at == "parties" else mechanism.numbers.sum_sigma(1.0)
+    sigma = (
+        mechanism.numbers.share_sigma(1.0)
+        if noise_at == "parties"
+        else mechanism.numbers.sum_sigma(1.0)
+    )
 
     def released(row: Tensor) -> Callable[[], Tensor]:
         def once() -> Tensor:
@@ -143,7 +184,9 @@ def test_clip_bits_lie_on_the_grid_of_their_noise(noise_at: str) -> None:
         assert all(bit * 1024 == round(bit * 1024) for bit in bits)
         assert len(set(bits)) > 10
     else:
-        share = mechanism.on_receive(updates, {"weight": torch.zeros(3)}, 1).metrics["unclipped_share"]
+        share = mechanism.on_receive(updates, {"weight": torch.zeros(3)}, 1).metrics[
+            "unclipped_share"
+        ]
         noisy = (share - 0.5) * 50 * 1024
         assert noisy == pytest.approx(round(noisy), abs=1e-6)
 
@@ -152,8 +195,12 @@ def test_clip_bits_lie_on_the_grid_of_their_noise(noise_at: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_clip_bits_of_parties(source: str, size: int) -> None:
     """The bits of one user in so many rounds, all within the clip norm or all beyond it."""
-    noise = {"privacy.adaptive.bit_noise": MULTIPLIER * size**0.5 / 2}  # all bits together move by sqrt(size) / 2
-    mechanism = user_mechanism(user_config(PARTIES, EVERYONE, ADAPTIVE, noise), noise=SOURCES[source])
+    noise = {
+        "privacy.adaptive.bit_noise": MULTIPLIER * size**0.5 / 2
+    }  # all bits together move by sqrt(size) / 2
+    mechanism = user_mechanism(
+        user_config(PARTIES, EVERYONE, ADAPTIVE, noise), noise=SOURCES[source]
+    )
     sigma = mechanism.numbers.share_of_bit_noise
 
     def sent(norm: float) -> Callable[[], Tensor]:
@@ -169,15 +216,22 @@ def test_clip_bits_of_the_aggregator(source: str) -> None:
     """The published share of unclipped updates in 30 rounds, with and without a user who is always clipped."""
     rounds = 30
     noise = {"privacy.adaptive.bit_noise": MULTIPLIER * rounds**0.5 / 2}
-    mechanism = user_mechanism(user_config(SERVER, EVERYONE, ADAPTIVE, noise), noise=SOURCES[source])
+    mechanism = user_mechanism(
+        user_config(SERVER, EVERYONE, ADAPTIVE, noise), noise=SOURCES[source]
+    )
     size = mechanism.numbers.cohort_size
 
     def shares(*bits: float) -> Callable[[], Tensor]:
-        updates = [Update(f"u{n}", {"weight": torch.zeros(1)}, 1.0, {"clip_bit": bit}) for n, bit in enumerate(bits)]
+        updates = [
+            Update(f"u{n}", {"weight": torch.zeros(1)}, 1.0, {"clip_bit": bit})
+            for n, bit in enumerate(bits)
+        ]
 
         def once() -> float:
             mechanism.clip_norm = 1.0
-            share = mechanism.on_receive(updates, {"weight": torch.zeros(1)}, 1).metrics["unclipped_share"]
+            share = mechanism.on_receive(updates, {"weight": torch.zeros(1)}, 1).metrics[
+                "unclipped_share"
+            ]
             return (share - 0.5) * size
 
         return lambda: torch.tensor([once() for _ in range(rounds)])
@@ -215,7 +269,9 @@ def test_nbafl(direction: str, source: str, size: int) -> None:
         cohort = mechanism.cohort("abcd", 1)
 
         def mean() -> Tensor:
-            updates = [Update(name, once().tensors if name == cohort[0] else start, 1.0) for name in cohort]
+            updates = [
+                Update(name, once().tensors if name == cohort[0] else start, 1.0) for name in cohort
+            ]
             return flat(mechanism.on_receive(updates, start, 1).weights)
 
         return mean
@@ -224,7 +280,9 @@ def test_nbafl(direction: str, source: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_float32_noise_in_a_mechanism_is_caught(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float32_noise_in_a_mechanism_is_caught(
+    direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("homo_dp.federation.mechanisms.nbafl.noised_share", four_fold_float32)
     with pytest.raises(AssertionError, match="guesses are right"):
         test_nbafl(direction, "secure", 300)

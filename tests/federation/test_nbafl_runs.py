@@ -42,25 +42,46 @@ def test_the_numbers_of_the_page() -> None:
 
 
 def test_flower_dps_words_stand_alone_in_an_nbafl_run() -> None:
-    words = {"epsilon": 0.8, "delta": 1e-5, "l2_norm_clip": 1.5, "num_rounds": 3, "min_dataset_size": 10_000}
+    words = {
+        "epsilon": 0.8,
+        "delta": 1e-5,
+        "l2_norm_clip": 1.5,
+        "num_rounds": 3,
+        "min_dataset_size": 10_000,
+    }
     config = load_config(ROOT / "conf" / "nbafl.yaml", words)
     nbafl = config.nbafl
-    assert (nbafl.epsilon, nbafl.delta, nbafl.clip_norm, nbafl.min_dataset_size) == (0.8, 1e-5, 1.5, 10_000)
+    assert (nbafl.epsilon, nbafl.delta, nbafl.clip_norm, nbafl.min_dataset_size) == (
+        0.8,
+        1e-5,
+        1.5,
+        10_000,
+    )
     assert (config.train.rounds, config.privacy.delta) == (3, 1e-5)
 
 
 def test_flower_dps_words_are_unknown_elsewhere() -> None:
-    with pytest.raises(ConfigError, match=r"epsilon: unknown key; did you mean privacy\.target_epsilon"):
+    with pytest.raises(
+        ConfigError, match=r"epsilon: unknown key; did you mean privacy\.target_epsilon"
+    ):
         load_config(None, {"epsilon": 0.8})
 
 
-SMALL = {"model.name": "logistic_regression", "tracking.enabled": "false", "output.indicatorFileName": "out/i.json"}
+SMALL = {
+    "model.name": "logistic_regression",
+    "tracking.enabled": "false",
+    "output.indicatorFileName": "out/i.json",
+}
 
 
-def run_recipe(pairs: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def run_recipe(
+    pairs: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
     """conf/nbafl.yaml with FederatedScope's `--cfg FILE key value ...`; the privacy part of the indicators."""
     words = [str(word) for pair in (SMALL | dict(pairs)).items() for word in pair]
-    done = run_command(train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys)
+    done = run_command(
+        train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys
+    )
     assert done.code == 0, done.err
     return json.loads(Path("out/i.json").read_text())["privacy"], done.out
 
@@ -69,14 +90,24 @@ def test_federatedscopes_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pairs = {"nbafl.mu": 0.01, "nbafl.constant": 1, "nbafl.w_clip": 0.1, "nbafl.epsilon": 10, "train.rounds": 2}
+    pairs = {
+        "nbafl.mu": 0.01,
+        "nbafl.constant": 1,
+        "nbafl.w_clip": 0.1,
+        "nbafl.epsilon": 10,
+        "train.rounds": 2,
+    }
     privacy, out = run_recipe(pairs, monkeypatch, capsys)
     smallest = min(party["rows"] for party in privacy["parties"].values())
     sigma = 2 * 1 * 0.1 * 2 / (smallest * 10)
     assert privacy["upload_sigma"] == pytest.approx(sigma)
-    assert {party["applied_sigma"] for party in privacy["parties"].values()} == {privacy["upload_sigma"]}
+    assert {party["applied_sigma"] for party in privacy["parties"].values()} == {
+        privacy["upload_sigma"]
+    }
     assert privacy["nominal_epsilon"] == 10
-    assert privacy["accounted_epsilon"] == pytest.approx(closed_form(sigma / 0.2, 2, 1e-5), rel=1e-6)
+    assert privacy["accounted_epsilon"] == pytest.approx(
+        closed_form(sigma / 0.2, 2, 1e-5), rel=1e-6
+    )
     assert "zero by formula" in out
     with Ledger("ledger.sqlite") as ledger:
         assert len(ledger.rows()) == 2 * 10
@@ -86,10 +117,20 @@ def test_golden_download_noise_end_to_end_with_flower_dps_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = {"epsilon": 0.8, "delta": 1e-5, "l2_norm_clip": 1.5, "num_rounds": 3, "min_dataset_size": 10_000}
-    privacy, _ = run_recipe({**words, "nbafl.exposures": 2, "data.partition.parties": 2}, monkeypatch, capsys)
+    words = {
+        "epsilon": 0.8,
+        "delta": 1e-5,
+        "l2_norm_clip": 1.5,
+        "num_rounds": 3,
+        "min_dataset_size": 10_000,
+    }
+    privacy, _ = run_recipe(
+        {**words, "nbafl.exposures": 2, "data.partition.parties": 2}, monkeypatch, capsys
+    )
     assert privacy["download_sigma"] == 0.0009084009867385104
-    assert privacy["epsilon"] == pytest.approx(closed_form(privacy["upload_sigma"] / 3, 2, 1e-5), rel=1e-6)
+    assert privacy["epsilon"] == pytest.approx(
+        closed_form(privacy["upload_sigma"] / 3, 2, 1e-5), rel=1e-6
+    )
     with Ledger("ledger.sqlite") as ledger:
         assert sorted((row.party, row.round) for row in ledger.rows()) == [
             ("party_1", 1),
@@ -112,7 +153,9 @@ def test_a_trusted_aggregator_end_to_end(
     with Ledger("ledger.sqlite") as ledger:
         rows = ledger.rows()
     assert {row.observer for row in rows} == {"model_reader"}
-    assert sorted(row.party for row in rows) == [f"party_{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4)]
+    assert sorted(row.party for row in rows) == [
+        f"party_{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4)
+    ]
     assert max(row.epsilon for row in rows) == pytest.approx(privacy["epsilon"], rel=1e-9)
 
 
@@ -120,12 +163,20 @@ def test_rounds_of_uneven_size_are_charged_as_they_are_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pairs = {"data.partition.parties": 3, "train.rounds": 4, "nbafl.exposures": 2}  # two parties, then one alone
+    pairs = {
+        "data.partition.parties": 3,
+        "train.rounds": 4,
+        "nbafl.exposures": 2,
+    }  # two parties, then one alone
     trusted = {"nbafl.noise_at_upload": "false", "privacy.trust_aggregator": "true"}
     privacy, _ = run_recipe({**pairs, **trusted}, monkeypatch, capsys)
     with Ledger("ledger.sqlite") as ledger:
-        spent = {row.party: row.epsilon for row in ledger.rows()}  # the last row of a party has its sum
-    assert spent == {name: pytest.approx(party["epsilon_pld"]) for name, party in privacy["parties"].items()}
+        spent = {
+            row.party: row.epsilon for row in ledger.rows()
+        }  # the last row of a party has its sum
+    assert spent == {
+        name: pytest.approx(party["epsilon_pld"]) for name, party in privacy["parties"].items()
+    }
 
 
 def test_a_trusted_aggregator_refuses_a_run_over_its_budget_before_the_first_round(
@@ -133,17 +184,30 @@ def test_a_trusted_aggregator_refuses_a_run_over_its_budget_before_the_first_rou
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one_round = 8.0  # an upload costs about 6, the two of a party more than 9
-    pairs = {"train.rounds": 8, "nbafl.exposures": 2, "nbafl.noise_at_upload": "false", "nbafl.epsilon": 0.02}
-    pairs |= {"data.partition.parties": 4, "privacy.trust_aggregator": "true", "privacy.lifetime_epsilon": one_round}
+    pairs = {
+        "train.rounds": 8,
+        "nbafl.exposures": 2,
+        "nbafl.noise_at_upload": "false",
+        "nbafl.epsilon": 0.02,
+    }
+    pairs |= {
+        "data.partition.parties": 4,
+        "privacy.trust_aggregator": "true",
+        "privacy.lifetime_epsilon": one_round,
+    }
     words = [str(word) for pair in (SMALL | pairs).items() for word in pair]
-    done = run_command(train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys)
+    done = run_command(
+        train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys
+    )
     assert done.code == 3
     assert "round 1" not in done.err + done.out
     with Ledger("ledger.sqlite") as ledger:
         assert ledger.rows() == []
 
 
-def test_the_sweep_trains_each_cell_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sweep_trains_each_cell_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = importlib.util.spec_from_file_location("nbafl_pipeline", ROOT / "pipelines" / "nbafl.py")
     assert spec is not None
     assert spec.loader is not None
@@ -152,8 +216,13 @@ def test_the_sweep_trains_each_cell_and_draws(tmp_path: Path, monkeypatch: pytes
     spec.loader.exec_module(pipeline)
     small = {"model.name": "logistic_regression", "train.rounds": 1, "data.partition.parties": 2}
     cells = pipeline.sweep((10.0,), (0.01, 0.76), small)
-    assert [(cell.nominal_epsilon, cell.nominal_delta) for cell in cells] == [(10.0, 0.01), (10.0, 0.76)]
-    assert cells[0].accounted_epsilon < cells[1].accounted_epsilon  # the larger delta takes noise away
+    assert [(cell.nominal_epsilon, cell.nominal_delta) for cell in cells] == [
+        (10.0, 0.01),
+        (10.0, 0.76),
+    ]
+    assert (
+        cells[0].accounted_epsilon < cells[1].accounted_epsilon
+    )  # the larger delta takes noise away
     assert all(cell.accounted_epsilon_model_reader < cell.accounted_epsilon for cell in cells)
     assert all(0.3 < cell.accuracy <= 1 for cell in cells)
     pipeline.draw(cells, tmp_path / "sweep.png")

@@ -64,7 +64,11 @@ class Carrying(DpSgd):
         bias = float(fit.start["linear.bias"])
         if bias == RAISES:
             raise RuntimeError("a row of ward D did this")
-        weight = torch.full_like(self.carried, float("nan")) if bias == DIVERGES else self.carried.clone()
+        weight = (
+            torch.full_like(self.carried, float("nan"))
+            if bias == DIVERGES
+            else self.carried.clone()
+        )
         return replace(release, tensors={**release.tensors, "linear.weight": weight})
 
     def state(self) -> Weights:
@@ -77,7 +81,9 @@ class Carrying(DpSgd):
 def carrying(**overrides: Any) -> tuple[Config, Carrying]:
     base = {"train__rounds": ROUNDS, "train__momentum": 0.9, "train__weight_decay": 0.01}
     config = small_config(**(base | overrides))
-    return config, Carrying(config, federation_facts(config, {"a": 20}, FEATURES + 1), noise_source(config))
+    return config, Carrying(
+        config, federation_facts(config, {"a": 20}, FEATURES + 1), noise_source(config)
+    )
 
 
 class Life:
@@ -90,7 +96,17 @@ class Life:
         self.overrides = overrides
         self.ends: list[BaseException] = []  # what a process ended with
         self._open()
-        self.give(Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": make_plan(carrying()[0], {"a": None}, {})}))
+        self.give(
+            Message(
+                RUN,
+                0,
+                AGGREGATOR,
+                "a",
+                "plan",
+                {},
+                {"plan": make_plan(carrying()[0], {"a": None}, {})},
+            )
+        )
 
     def _open(self) -> None:
         self.lock = RunFolder(self.folder / "state", RUN)
@@ -103,7 +119,9 @@ class Life:
             return {}
 
         self.ledger = Ledger(self.folder / "ledger.sqlite")
-        duty = PartyDuty("a", RUN, self.ledger, None, build, measure, lambda text: None, max_refusals=50)
+        duty = PartyDuty(
+            "a", RUN, self.ledger, None, build, measure, lambda text: None, max_refusals=50
+        )
         self.session = PartySession(duty, self.post.end("a"), PartyFiles(self.lock.path))
         kept = read_state(self.folder / "state" / RUN / "plan.safetensors")
         if kept is not None:
@@ -131,8 +149,15 @@ class Life:
 
     def said(self) -> list[tuple[int, str, bytes]]:
         """What left, in order, without the head of the ledger, which is no function of rows but holds the time."""
-        sent = [replace(message, info={**message.info, "ledger_head": None}) for message in self.post.sent]
-        return [(message.round, message.kind, encode(message)) for message in sent if message.kind != "join"]
+        sent = [
+            replace(message, info={**message.info, "ledger_head": None})
+            for message in self.post.sent
+        ]
+        return [
+            (message.round, message.kind, encode(message))
+            for message in sent
+            if message.kind != "join"
+        ]
 
     def answers(self) -> dict[int, set[bytes]]:
         """All different messages by round that charged fits may have a part in."""
@@ -160,20 +185,35 @@ def crashing(point: str | None) -> Iterator[None]:
         yield
 
 
-def asked(number: int, bias: float = 0.0, weight: float = 0.0, info: Mapping[str, Any] | None = None) -> Message:
-    tensors = {"linear.weight": torch.full((1, FEATURES), weight), "linear.bias": torch.tensor([bias])}
+def asked(
+    number: int, bias: float = 0.0, weight: float = 0.0, info: Mapping[str, Any] | None = None
+) -> Message:
+    tensors = {
+        "linear.weight": torch.full((1, FEATURES), weight),
+        "linear.bias": torch.tensor([bias]),
+    }
     return Message(RUN, number, AGGREGATOR, "a", "weights", tensors, info or {})
 
 
 def constant(number: int) -> bytes:
     """The one answer to a fit that fails."""
-    return encode(Message(RUN, number, "a", AGGREGATOR, "refused", info={"reason": "skipped", "ledger_head": None}))
+    return encode(
+        Message(
+            RUN, number, "a", AGGREGATOR, "refused", info={"reason": "skipped", "ledger_head": None}
+        )
+    )
 
 
 POINTS = (
     *("party.received", "party.before_handle", "party.before_fit_state", "fit_state.before_rename"),
     *("fit_state.after_rename", "outbox.before_write", "outbox.after_rename", "outbox.after_put"),
-    *("ledger.before_commit", "ledger.after_commit", "ledger.charged", "outbox.after_charge", "party.after_handle"),
+    *(
+        "ledger.before_commit",
+        "ledger.after_commit",
+        "ledger.charged",
+        "outbox.after_charge",
+        "party.after_handle",
+    ),
     *("party.after_send", "party.after_done", "party_refusals.before_rename"),
 )
 GOOD = (0.0, 0.0, 0.0, 0.1)
@@ -195,7 +235,9 @@ steps = st.tuples(
 @example([(asked(1), "ledger.after_commit"), (asked(1, 0.1), None), (asked(2), None)])
 @example([(asked(1, DIVERGES), None), (asked(2), None)])
 @example([(asked(1), None), (asked(2, RAISES), None), (asked(3), None)])
-def test_what_leaves_is_a_function_of_charged_fits_only(sequence: Sequence[tuple[Message, str | None]]) -> None:
+def test_what_leaves_is_a_function_of_charged_fits_only(
+    sequence: Sequence[tuple[Message, str | None]],
+) -> None:
     """Any messages and crashes, against a fresh party that saw only what was charged and released, with equal noise."""
     with tempfile.TemporaryDirectory() as folder:
         life, charged = Life(Path(folder) / "attacked"), list[Message]()
@@ -249,7 +291,9 @@ def _without_it() -> dict[str, list[float]]:
 
 def test_weights_that_overflow_buy_no_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack: a dead weight makes each update overflow, so that 1,000 fits end in one momentum under one charge."""
-    monkeypatch.setattr(party_module, "_STABLE", 100.0)  # a plan with such a weight decay is refused, too
+    monkeypatch.setattr(
+        party_module, "_STABLE", 100.0
+    )  # a plan with such a weight decay is refused, too
     fits: list[int] = []
     fit = LocalFit.fit
 
@@ -280,12 +324,16 @@ def test_a_plan_that_makes_weights_grow_whatever_the_rows_are_is_refused(tmp_pat
 
 
 @pytest.mark.parametrize("bias", [RAISES, DIVERGES])
-def test_a_fit_that_fails_is_charged_and_answered_with_a_constant(tmp_path: Path, bias: float) -> None:
+def test_a_fit_that_fails_is_charged_and_answered_with_a_constant(
+    tmp_path: Path, bias: float
+) -> None:
     life = Life(tmp_path / "a")
     for _ in range(3):
         life.give(asked(1, bias))
     assert life.charged == [1]
-    assert [type(end) for end in life.ends] == ([RuntimeError] if bias == RAISES else [])  # the operator's to see
+    assert [type(end) for end in life.ends] == (
+        [RuntimeError] if bias == RAISES else []
+    )  # the operator's to see
     assert {kind for _, kind, _ in life.said()} == {"refused"}
     assert len(set(life.said())) == 1
     assert b"ward" not in life.said()[0][2]
@@ -296,7 +344,9 @@ def test_a_fit_that_fails_answers_the_same_for_neighbouring_tables(tmp_path: Pat
     said = []
     for rows in (20, 19):
         config, mechanism = carrying()
-        party = small_party(config, tmp_path / str(rows), mechanism=mechanism, table=small_table(rows))
+        party = small_party(
+            config, tmp_path / str(rows), mechanism=mechanism, table=small_table(rows)
+        )
         with pytest.raises(RuntimeError):
             party.handle(asked(1, RAISES))
         answer = party.handle(asked(1, RAISES))
@@ -306,7 +356,9 @@ def test_a_fit_that_fails_answers_the_same_for_neighbouring_tables(tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", [1e6, 3.4e38])
-def test_neighbouring_tables_get_the_same_kinds_of_messages_for_any_weights(tmp_path: Path, size: float) -> None:
+def test_neighbouring_tables_get_the_same_kinds_of_messages_for_any_weights(
+    tmp_path: Path, size: float
+) -> None:
     """Finite weights near the end of float32 once gave updates for one table and refusals for its neighbour."""
     config = small_config(train__rounds=15, train__learning_rate=1e3, train__sample_rate=1.0)
     told: list[list[str]] = []
@@ -314,7 +366,10 @@ def test_neighbouring_tables_get_the_same_kinds_of_messages_for_any_weights(tmp_
         party = small_party(config, tmp_path / str(rows), table=small_table(rows))
         generator, kinds = torch.Generator().manual_seed(1), []
         for number in range(1, 16):
-            drawn = {name: (torch.rand(t.shape, generator=generator) * 2 - 1) * size for name, t in zeros().items()}
+            drawn = {
+                name: (torch.rand(t.shape, generator=generator) * 2 - 1) * size
+                for name, t in zeros().items()
+            }
             try:
                 answer = party.handle(Message(RUN, number, AGGREGATOR, "a", "weights", drawn))
                 kinds.append("nothing" if answer is None else answer.kind)
@@ -325,7 +380,9 @@ def test_neighbouring_tables_get_the_same_kinds_of_messages_for_any_weights(tmp_
     assert set(told[0]) == {"update"} or all("max_weight" in text for text in told[0])
 
 
-def test_a_second_message_for_a_round_is_refused_without_work_and_the_first_is_answered_again(tmp_path: Path) -> None:
+def test_a_second_message_for_a_round_is_refused_without_work_and_the_first_is_answered_again(
+    tmp_path: Path,
+) -> None:
     life = Life(tmp_path / "a")
     for message in (asked(1), asked(1, 0.1), asked(1, info={"clip_norm": 1.0}), asked(1)):
         life.give(message)
@@ -333,7 +390,14 @@ def test_a_second_message_for_a_round_is_refused_without_work_and_the_first_is_a
     life._open()
     life.give(asked(1, 0.1))
     life.give(asked(1))
-    assert [kind for _, kind, _ in life.said()] == ["update", "refused", "refused", "update", "refused", "update"]
+    assert [kind for _, kind, _ in life.said()] == [
+        "update",
+        "refused",
+        "refused",
+        "update",
+        "refused",
+        "update",
+    ]
     assert len(life.answers()[1]) == 1
     assert life.charged == [1]
     life.close()
@@ -383,7 +447,9 @@ def test_a_party_that_cannot_be_made_anew_answers_nothing_after_a_failure(tmp_pa
     assert mechanism.fits == 1
 
 
-def test_what_an_interrupt_or_a_full_disk_left_uncharged_moves_no_later_release(tmp_path: Path) -> None:
+def test_what_an_interrupt_or_a_full_disk_left_uncharged_moves_no_later_release(
+    tmp_path: Path,
+) -> None:
     """The charge fails after the fit: the next fit starts from before it, though the process lives on."""
     config, mechanism = carrying()
     party = small_party(config, tmp_path, mechanism=mechanism)
@@ -400,13 +466,21 @@ def test_what_an_interrupt_or_a_full_disk_left_uncharged_moves_no_later_release(
         assert party.applied_sigma is None
     answer = party.handle(asked(2))
     assert answer is not None
-    assert {name: tensor.flatten().tolist() for name, tensor in answer.tensors.items()} == _without_it()
+    assert {
+        name: tensor.flatten().tolist() for name, tensor in answer.tensors.items()
+    } == _without_it()
     assert party.mechanism is not mechanism
 
 
-def test_hidden_numbers_of_the_aggregator_are_checked_before_rows_are_touched(tmp_path: Path) -> None:
+def test_hidden_numbers_of_the_aggregator_are_checked_before_rows_are_touched(
+    tmp_path: Path,
+) -> None:
     users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 3, "privacy__delta": 0.1}
-    keys = {"privacy__noise_at": "parties", "privacy__sampling": "everyone", "privacy__clipping": "adaptive"}
+    keys = {
+        "privacy__noise_at": "parties",
+        "privacy__sampling": "everyone",
+        "privacy__clipping": "adaptive",
+    }
     party = small_party(small_config(**users, **keys, privacy__adaptive__bit_noise=3.0), tmp_path)
     party.fit.features = torch.empty(0)  # any use of the rows would fail in another way
     for info in ({}, {"clip_norm": -1.0}, {"clip_norm": 1e200}):

@@ -65,7 +65,10 @@ def test_a_party_that_never_comes_costs_one_timeout_and_is_recorded(tmp_path: Pa
     assert [row["missing"] for row in session.rows] == [["b"]] * 3
     assert all(row["counted"] for row in session.rows)
     told = [message.recipient for message in run.of("plan")]
-    assert (told.count("a"), told.count("b")) == (1, 2)  # at the end too, in case it came, lost it and comes back
+    assert (told.count("a"), told.count("b")) == (
+        1,
+        2,
+    )  # at the end too, in case it came, lost it and comes back
 
 
 def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_path: Path) -> None:
@@ -93,10 +96,16 @@ def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_pat
 
 
 @pytest.mark.parametrize("tolerated", [1, 0])
-def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(tmp_path: Path, tolerated: int) -> None:
+def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(
+    tmp_path: Path, tolerated: int
+) -> None:
     """A round that is skipped because somebody was missing would have no noise, and say that somebody was."""
     users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 3, "privacy__delta": 0.1}
-    keys = {"privacy__noise_at": "parties", "privacy__sampling": "everyone", "privacy__tolerated_dropouts": tolerated}
+    keys = {
+        "privacy__noise_at": "parties",
+        "privacy__sampling": "everyone",
+        "privacy__tolerated_dropouts": tolerated,
+    }
     run = SmallRun(tmp_path, small_config(**users, **keys), "abc", round_timeout=10.0)
     party = run.post.end("c")  # joins and then says nothing
     party.send(Message(RUN, 0, "c", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
@@ -104,16 +113,31 @@ def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(tmp_path: 
     run.start("b")
     session = run.aggregate()
     run.join()
-    assert [(row["counted"], row["missing"]) for row in session.rows] == [(bool(tolerated), ["c"])] * 2
+    assert [(row["counted"], row["missing"]) for row in session.rows] == [
+        (bool(tolerated), ["c"])
+    ] * 2
     assert [row.get("discarded") for row in session.rows] == [None if tolerated else 1.0] * 2
-    assert any(tensor.count_nonzero() for tensor in session.aggregator.weights.values()) == bool(tolerated)
+    assert any(tensor.count_nonzero() for tensor in session.aggregator.weights.values()) == bool(
+        tolerated
+    )
     assert charged(tmp_path, "a") == charged(tmp_path, "b") == [1, 2]
 
 
-def test_a_round_in_which_nobody_was_in_time_does_not_let_the_next_ones_pass_by(tmp_path: Path) -> None:
+def test_a_round_in_which_nobody_was_in_time_does_not_let_the_next_ones_pass_by(
+    tmp_path: Path,
+) -> None:
     """Who missed a round is not waited for, but a round of noise alone costs as much as one with replies."""
-    users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 2, "privacy__delta": 0.1, "train__rounds": 3}
-    keys = {"privacy__noise_at": "parties", "privacy__sampling": "everyone", "privacy__tolerated_dropouts": 1}
+    users = {
+        "privacy__mechanism": "dp_fedavg",
+        "privacy__population": 2,
+        "privacy__delta": 0.1,
+        "train__rounds": 3,
+    }
+    keys = {
+        "privacy__noise_at": "parties",
+        "privacy__sampling": "everyone",
+        "privacy__tolerated_dropouts": 1,
+    }
     run = SmallRun(tmp_path, small_config(**users, **keys), "ab", round_timeout=3.0)
     run.start_replying("a", zeros(), since=2)
     run.start_replying("b", zeros(), since=2)
@@ -130,7 +154,12 @@ def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_pat
 
     def send(message: Message) -> None:  # b comes when the aggregator has opened round 2
         original(message)
-        if message.kind == "weights" and message.round == 2 and message.recipient == "b" and len(run.threads) == 1:
+        if (
+            message.kind == "weights"
+            and message.round == 2
+            and message.recipient == "b"
+            and len(run.threads) == 1
+        ):
             while run.post.end("b").receive(0.01):
                 """Nothing that was sent before it came reaches it."""
             run.start("b")
@@ -141,7 +170,9 @@ def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_pat
     assert not run.errors
     assert "b" in session.rows[-1]["replied"]
     states = [
-        message for message in run.of("status") if message.recipient == "b" and message.info["state"] == "running"
+        message
+        for message in run.of("status")
+        if message.recipient == "b" and message.info["state"] == "running"
     ]
     assert states
     assert states[0].info["rounds"] == 4
@@ -152,7 +183,10 @@ def test_a_party_that_comes_late_is_told_where_the_run_is_and_takes_part(tmp_pat
     [
         ({"linear.weight": torch.zeros(1, 3), "linear.bias": torch.tensor([float("nan")])}, "NaN"),
         ({"linear.weight": torch.zeros(7), "linear.bias": torch.zeros(1)}, "shape"),
-        ({"linear.weight": torch.full((1, 3), 1e30), "linear.bias": torch.zeros(1)}, "max_update_norm"),
+        (
+            {"linear.weight": torch.full((1, 3), 1e30), "linear.bias": torch.zeros(1)},
+            "max_update_norm",
+        ),
         ({"another": torch.zeros(1)}, "not the model's"),
     ],
 )
@@ -180,7 +214,9 @@ def test_updates_of_another_run_change_nothing(tmp_path: Path) -> None:
     assert [row["replied"] for row in session.rows] == [["a"], ["a"]]
 
 
-def test_a_party_whose_ledger_is_behind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_party_whose_ledger_is_behind_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(party_session, "DOUBT", 0.3)
     monkeypatch.setattr(party_session, "JOIN_IN_DOUBT", 0.1)
     run = SmallRun(tmp_path, small_config(), "ab", min_parties=1, round_timeout=6.0)
@@ -239,7 +275,11 @@ def test_a_round_that_a_party_skips_does_not_count_and_the_run_goes_on(
         release = after_fit(self, fit)
         return replace(release, tensors={n: t * float("nan") for n, t in release.tensors.items()})
 
-    monkeypatch.setattr(DpSgd, "after_fit", lambda m, fit: (diverged if fit.round_number == 1 else after_fit)(m, fit))
+    monkeypatch.setattr(
+        DpSgd,
+        "after_fit",
+        lambda m, fit: (diverged if fit.round_number == 1 else after_fit)(m, fit),
+    )
     run = SmallRun(tmp_path, small_config(train__momentum=0.9), "ab", round_timeout=30.0)
     run.start("a")
     run.start("b")
@@ -251,7 +291,9 @@ def test_a_round_that_a_party_skips_does_not_count_and_the_run_goes_on(
     assert charged(tmp_path, "a") == charged(tmp_path, "b") == [1, 2]
 
 
-def test_another_plan_under_the_same_run_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_plan_under_the_same_run_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = SmallRun(tmp_path, small_config(), "a")
     session = run.party_session("a")
     aggregator = run.post.end(AGGREGATOR)
@@ -272,7 +314,9 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session._start(run.plan())
     assert session.party is not None
     assert isinstance(session.state, PartyFiles)
-    session.state.fits.save(1, FitState.of(session.party.fit, session.party.mechanism))  # killed before the charge
+    session.state.fits.save(
+        1, FitState.of(session.party.fit, session.party.mechanism)
+    )  # killed before the charge
     session._start(run.plan())
     assert session.state.fits.rounds() == []
     assert session._fitted == 0
@@ -310,7 +354,9 @@ def test_an_update_that_raises_what_nobody_foresaw_costs_its_sender_the_round(
     monkeypatch.setattr(aggregator.Aggregator, "receive", broken)
     session = run.aggregate()
     run.join()
-    assert [(row["replied"], row["refused"]) for row in session.rows] == [(["a"], {"b": "bad_update"})] * 2
+    assert [(row["replied"], row["refused"]) for row in session.rows] == [
+        (["a"], {"b": "bad_update"})
+    ] * 2
     assert session.refusals.counts == {"b": 2}
     assert "RuntimeError" in caplog.text
 
@@ -320,7 +366,9 @@ def test_a_party_that_joins_without_end_is_answered_a_few_times(tmp_path: Path) 
     flood = run.post.end("b")
     run.start("a")
     for _ in range(500):
-        flood.send(Message(RUN, 0, "b", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+        flood.send(
+            Message(RUN, 0, "b", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None})
+        )
     run.start_replying("b", zeros())
     session = run.aggregate()
     run.join()

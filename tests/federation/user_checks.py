@@ -60,7 +60,12 @@ def moved_by_one(
 
 
 def _moved(
-    kind: type[DpFedAvg], config: Config, before: Tensor | None, after: Tensor, rows: float, seed: int
+    kind: type[DpFedAvg],
+    config: Config,
+    before: Tensor | None,
+    after: Tensor,
+    rows: float,
+    seed: int,
 ) -> Tensor:
     others = torch.zeros(2, len(after))
     means = []
@@ -108,7 +113,11 @@ def check_a_missing_reply_lowers_the_sum_only(kind: type[DpFedAvg], config: Conf
     means = []
     for replies in (50, 25):
         mechanism = user_mechanism(config, kind)
-        means.append(mean_of(mechanism, sent_by(mechanism, torch.full((replies, SIZE), 0.01)), SIZE).double().mean())
+        means.append(
+            mean_of(mechanism, sent_by(mechanism, torch.full((replies, SIZE), 0.01)), SIZE)
+            .double()
+            .mean()
+        )
     assert abs(float(means[1] / means[0]) - 0.5) < 0.05
 
 

@@ -47,7 +47,9 @@ def user_mechanism(
     noise: NoiseSource | None = None,
     parameters: int = 1,
 ) -> DpFedAvg:
-    facts = PartyFacts("users", keys_of(config.privacy, UserKeys).population or 0, config.train.rounds, 1, 1.0)
+    facts = PartyFacts(
+        "users", keys_of(config.privacy, UserKeys).population or 0, config.train.rounds, 1, 1.0
+    )
     federation = FederationFacts({"users": facts}, config.train.rounds, parameters)
     return kind(config, federation, noise or SeededNoise(seed))
 

@@ -13,10 +13,17 @@ from cryptography.x509.oid import NameOID
 def write_certificates(folder: Path) -> dict[str, Path]:
     """An authority and a server certificate that it signed: the files by name."""
     folder.mkdir()
-    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP256R1()),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
     issuer = _name("homo_dp test authority")
-    ca = _builder(issuer, issuer, authority.public_key()).add_extension(x509.BasicConstraints(True, None), True)
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    ca = _builder(issuer, issuer, authority.public_key()).add_extension(
+        x509.BasicConstraints(True, None), True
+    )
+    names = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    )
     leaf = _builder(_name("localhost"), issuer, server.public_key()).add_extension(names, False)
     found = {
         "ca": ca.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
@@ -34,7 +41,9 @@ def write_node_key(folder: Path, name: str) -> tuple[Path, Path]:
     private, public = folder / name, folder / f"{name}.pub"
     private.write_bytes(_private(key, serialization.PrivateFormat.OpenSSH))
     private.chmod(0o600)
-    line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    line = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
     public.write_bytes(line + b"\n")
     return private, public
 
@@ -47,7 +56,9 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

@@ -39,10 +39,14 @@ def conf(name: str) -> str:
     return str(ROOT / "conf" / f"{name}.yaml")
 
 
-def until(condition: Callable[[], bool], federation: FlowerFederation, seconds: float = 450.0) -> None:
+def until(
+    condition: Callable[[], bool], federation: FlowerFederation, seconds: float = 450.0
+) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, {name: federation.said(name)[-1500:] for name in federation.running}
+        assert time.monotonic() < deadline, {
+            name: federation.said(name)[-1500:] for name in federation.running
+        }
         time.sleep(0.05)
 
 
@@ -85,7 +89,9 @@ def stop_run(federation: FlowerFederation) -> None:
 
 def state_of_run(folder: Path) -> str:
     """What `homo-dp status` says of the aggregator's run."""
-    config = load_config(conf("federation"), {"federation.state_dir": str(folder / "state" / "aggregator")})
+    config = load_config(
+        conf("federation"), {"federation.state_dir": str(folder / "state" / "aggregator")}
+    )
     (found,) = status(config)["runs"]
     return str(found["state"])
 
@@ -103,7 +109,11 @@ def plant(folder: Path) -> None:
 
 def sentinels_seen(folder: Path) -> list[str]:
     """Files of the SuperLink, the aggregator and whoever started the run that hold the sentinel."""
-    places = [folder / "state" / "aggregator", folder / "out" / "aggregator", folder / "home" / "flwr"]
+    places = [
+        folder / "state" / "aggregator",
+        folder / "out" / "aggregator",
+        folder / "home" / "flwr",
+    ]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     files += [*folder.glob("superlink*"), folder / "flwr.log"]
     assert len(files) > 5
@@ -111,7 +121,9 @@ def sentinels_seen(folder: Path) -> list[str]:
     return [path.name for path in files if any(look in path.read_bytes() for look in looks)]
 
 
-def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(federation: FlowerFederation) -> None:
+def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(
+    federation: FlowerFederation,
+) -> None:
     folder, run = federation.folder, "hospitals-1"
     plant(folder)
     federation.start_superlink()
@@ -133,14 +145,20 @@ def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(fe
     federation.kill("superlink")
     federation.kill("flwr")
     federation.start_superlink()
-    until(lambda: is_free(folder / "state" / "aggregator" / run), federation)  # its ServerApp ends once it hears of it
-    assert federation.run(conf("federation"), params).wait(600) == 0, federation.said("flwr")[-3000:]
+    until(
+        lambda: is_free(folder / "state" / "aggregator" / run), federation
+    )  # its ServerApp ends once it hears of it
+    assert federation.run(conf("federation"), params).wait(600) == 0, federation.said("flwr")[
+        -3000:
+    ]
     wait_for_outputs(folder, PARTIES)
 
     assert federation.said("flwr").count("continues after round") == 2
     rounds = indicators(folder, "aggregator")["rounds"]
     assert isinstance(rounds, list)
-    assert [(row["round"], row["counted"]) for row in rounds] == [(number, True) for number in (1, 2, 3)]
+    assert [(row["round"], row["counted"]) for row in rounds] == [
+        (number, True) for number in (1, 2, 3)
+    ]
     for name in PARTIES:
         assert [row.round for row in releases(folder, name)] == [1, 2, 3]
         assert indicators(folder, name)["test_acc"]
@@ -155,21 +173,32 @@ def test_a_stop_and_kills_of_node_party_and_superlink_charge_every_round_once(fe
 def test_tls_authenticated_nodes_and_masked_sums(tmp_path: Path) -> None:
     files = write_certificates(tmp_path / "tls")
     server = ["--ssl-ca-certfile", str(files["ca"]), "--ssl-certfile", str(files["cert"])]
-    federation = FlowerFederation(tmp_path, [*server, "--ssl-keyfile", str(files["key"]), "--enable-supernode-auth"])
+    federation = FlowerFederation(
+        tmp_path, [*server, "--ssl-keyfile", str(files["key"]), "--enable-supernode-auth"]
+    )
     federation.trust(files["ca"])
     federation.prepare()
     try:
         federation.start_superlink()
         for name in (*PARTIES, "stranger"):
             private, public = write_node_key(tmp_path / "tls", name)
-            options = ["--root-certificates", str(files["ca"]), "--auth-supernode-private-key", str(private)]
+            options = [
+                "--root-certificates",
+                str(files["ca"]),
+                "--auth-supernode-private-key",
+                str(private),
+            ]
             if name != "stranger":
                 register = federation.flwr("supernode", "register", str(public), "demo")
-                subprocess.run(register, env=federation.environment("flwr"), cwd=tmp_path, check=True)
+                subprocess.run(
+                    register, env=federation.environment("flwr"), cwd=tmp_path, check=True
+                )
             recipe = "party_a" if name == "stranger" else name
             federation.start_node(name, conf(recipe.replace("party_", "party_secure_")), options)
         params = f"train.rounds=1,{ALL_EVERY_ROUND}"
-        assert federation.run(conf("federation_secure"), params).wait(600) == 0, federation.said("flwr")[-3000:]
+        assert federation.run(conf("federation_secure"), params).wait(600) == 0, federation.said(
+            "flwr"
+        )[-3000:]
         wait_for_outputs(tmp_path, PARTIES)
     finally:
         federation.stop()

@@ -35,10 +35,51 @@ OURS = (InputError, MessageError, TransportError, PrivacyError)
 HANG_SECONDS, MEMORY, BATCH, ROW = 10, 4 << 30, 20, 50
 # What broke parsers before: lengths and numbers at the edge, nesting, aliases, quotes, odd characters.
 TOKENS = [
-    *(b"\x00", b"\xff", b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x00" * 8, (1 << 47).to_bytes(8, "little")),
-    *(b"-1", b"0", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"{}", b"[]", b"140737488355328"),
-    *(b"[" * 2000, b'{"a":' * 500, b"((" * 50, b'"' * 26, b"'" * 26, b"&a [*a]", b"*a", b"<<: *a", b"!!python/a:b"),
-    *(b"\n", b"\r\n", b"\t", b",", b":", b"=", b"%s", b"../", b"\x1b[2J", b"\xe2\x80\xae", b"\xed\xa0\x80"),
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xff" * 8,
+        b"\x7f" + b"\xff" * 7,
+        b"\x00" * 8,
+        (1 << 47).to_bytes(8, "little"),
+    ),
+    *(
+        b"-1",
+        b"0",
+        b"1e999",
+        b"NaN",
+        b"Infinity",
+        b"null",
+        b"true",
+        b'""',
+        b"{}",
+        b"[]",
+        b"140737488355328",
+    ),
+    *(
+        b"[" * 2000,
+        b'{"a":' * 500,
+        b"((" * 50,
+        b'"' * 26,
+        b"'" * 26,
+        b"&a [*a]",
+        b"*a",
+        b"<<: *a",
+        b"!!python/a:b",
+    ),
+    *(
+        b"\n",
+        b"\r\n",
+        b"\t",
+        b",",
+        b":",
+        b"=",
+        b"%s",
+        b"../",
+        b"\x1b[2J",
+        b"\xe2\x80\xae",
+        b"\xed\xa0\x80",
+    ),
 ]
 
 Target = Callable[[bytes], object]
@@ -157,7 +198,10 @@ def fuzz(name: str, target: Target, seeds: Sequence[bytes], seconds: float) -> C
 
 def table(counts: Sequence[Count]) -> str:
     """The counts as Markdown."""
-    rows = [f"| {c.target.removeprefix('fuzz_')} | {c.inputs:,} | {c.refused:,} | {c.failure or '-'} |" for c in counts]
+    rows = [
+        f"| {c.target.removeprefix('fuzz_')} | {c.inputs:,} | {c.refused:,} | {c.failure or '-'} |"
+        for c in counts
+    ]
     total = f"| all | {sum(c.inputs for c in counts):,} | {sum(c.refused for c in counts):,} | |"
     return "\n".join(["| reader | inputs | refused | failure |", "|---|---|---|---|", *rows, total])
 
@@ -167,7 +211,9 @@ def record(page: Path, counts: Sequence[Count], seconds: float) -> None:
     before, _, rest = page.read_text(encoding="utf-8").partition("<!-- fuzz -->\n")
     _, _, after = rest.partition("<!-- /fuzz -->")
     when = f"Counts of {datetime.now(UTC):%Y-%m-%d}, `make fuzz SECONDS={seconds:g}`:"
-    page.write_text(f"{before}<!-- fuzz -->\n{when}\n\n{table(counts)}\n<!-- /fuzz -->{after}", encoding="utf-8")
+    page.write_text(
+        f"{before}<!-- fuzz -->\n{when}\n\n{table(counts)}\n<!-- /fuzz -->{after}", encoding="utf-8"
+    )
 
 
 def main() -> int:
@@ -196,11 +242,15 @@ def main() -> int:
 def _in_process(name: str, seconds: float) -> Count:
     command = [sys.executable, "-m", "tests.fuzz.run", "--only", name, "--seconds", str(seconds)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * seconds + 120, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=2 * seconds + 120, check=False
+        )
     except subprocess.TimeoutExpired:
         return Count(name, failure="hangs where no signal reaches it")
     if done.returncode:
-        return Count(name, failure=f"the process ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+        return Count(
+            name, failure=f"the process ended with {done.returncode}: {done.stderr.strip()[-200:]}"
+        )
     return Count(**json.loads(done.stdout.splitlines()[-1]))
 
 

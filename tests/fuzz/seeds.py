@@ -38,7 +38,11 @@ _ROW = {
 _INDICATORS: dict[str, Any] = {
     "test_acc": 0.9,
     "run": "r",
-    "ledger": {"head": "1", "releases": 1, "datasets": [{"dataset": "d", "epsilon_sum": 2.0, "epsilon_this_run": 2.0}]},
+    "ledger": {
+        "head": "1",
+        "releases": 1,
+        "datasets": [{"dataset": "d", "epsilon_sum": 2.0, "epsilon_this_run": 2.0}],
+    },
     "privacy": {
         "private": True,
         "mechanism": "dp_sgd",
@@ -80,7 +84,13 @@ _PARAMS = b"train.rounds=3,data.use=[a, 'b c'] data.columns.'m r'.bounds=[1, 2] 
 def seeds() -> dict[str, bytes]:
     """One valid input for each target."""
     indicators, rows = json.dumps(_INDICATORS).encode(), json.dumps([_ROW]).encode()
-    charge = {"event": json.dumps(_EVENT), "sigma": 1.0, "replied": ["a"], "missing": [], "discarded": False}
+    charge = {
+        "event": json.dumps(_EVENT),
+        "sigma": 1.0,
+        "replied": ["a"],
+        "missing": [],
+        "discarded": False,
+    }
     facts = {"round": 1, "applied_sigma": 1.0, "charge": charge, "plan": {"train": {}}}
     images = io.BytesIO()
     np.savez(images, x=np.zeros((3, 4, 4), dtype=np.uint8), y=np.array([0, 1, 0]))

@@ -115,5 +115,7 @@ def fuzz_csv(data: bytes) -> None:
 
 SEEDS = {f"fuzz_{name}": [seed] for name, seed in seeds().items()}
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    name.removeprefix("fuzz_"): value for name, value in list(globals().items()) if name.startswith("fuzz_")
+    name.removeprefix("fuzz_"): value
+    for name, value in list(globals().items())
+    if name.startswith("fuzz_")
 }

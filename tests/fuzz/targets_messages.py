@@ -69,7 +69,10 @@ def fuzz_public_key(data: bytes) -> None:
 
 def _open(body: bytes, info: dict[str, object]) -> None:
     length = int.from_bytes(FRAME[4:8], "little")
-    header = json.loads(FRAME[8 : 8 + length]) | {"digest": hashlib.sha256(body).hexdigest(), "info": info}
+    header = json.loads(FRAME[8 : 8 + length]) | {
+        "digest": hashlib.sha256(body).hexdigest(),
+        "info": info,
+    }
     text = json.dumps(header).encode()
     frame = FRAME[:4] + len(text).to_bytes(4, "little") + text + body
     SEALER.open_bytes(seal(frame, "demo", OTHER, OWN.public))

@@ -53,7 +53,10 @@ def fuzz_plan(data: bytes) -> None:
 
 @functools.cache
 def _extract() -> bytes:
-    with tempfile.TemporaryDirectory() as folder, Ledger(ledger_of(Path(folder), 3), read_only=True) as ledger:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(ledger_of(Path(folder), 3), read_only=True) as ledger,
+    ):
         made = signed_extract(ledger, KEY, None, None)
     return json.dumps({name: value for name, value in made.items() if name != "signature"}).encode()
 
@@ -61,7 +64,9 @@ def _extract() -> bytes:
 def _plan(**keys: object) -> bytes:
     named = {name.replace("__", "."): value for name, value in keys.items()}
     config = load_config(None, {"data.columns": COLUMNS, "privacy.target_epsilon": 1.0, **named})
-    return json.dumps(make_plan(config, {"a": 40, "b": 30}, public_encoding(config).to_json())).encode()
+    return json.dumps(
+        make_plan(config, {"a": 40, "b": 30}, public_encoding(config).to_json())
+    ).encode()
 
 
 SEEDS = {

@@ -17,9 +17,47 @@ EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 SEEDS = seeds()
 # Pieces that break parsers: wrong kinds of value, tags, aliases, numbers that do not fit, control characters, halves.
 PIECES = (
-    *(b"null", b"true", b"[]", b"{}", b"-1", b"1e999", b"NaN", b"9" * 400, b'""', b'"x"', b"[[[[", b"{" * 100, b"\0"),
-    *(b"!!bool x", b"!!timestamp x", b"&a [*a]", b"*all", b"<<: *all", b"'", b'"', b"\\ud800", b"\xff", b"\x1b[31m"),
-    *(b"\n", b",", b"=", b":", b"'' ''", b"a.b.", b"\xff\xff\xff\xff", b"\0\0\0\0", b"[" * 3000, b"\r", b"<", b"#"),
+    *(
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b"-1",
+        b"1e999",
+        b"NaN",
+        b"9" * 400,
+        b'""',
+        b'"x"',
+        b"[[[[",
+        b"{" * 100,
+        b"\0",
+    ),
+    *(
+        b"!!bool x",
+        b"!!timestamp x",
+        b"&a [*a]",
+        b"*all",
+        b"<<: *all",
+        b"'",
+        b'"',
+        b"\\ud800",
+        b"\xff",
+        b"\x1b[31m",
+    ),
+    *(
+        b"\n",
+        b",",
+        b"=",
+        b":",
+        b"'' ''",
+        b"a.b.",
+        b"\xff\xff\xff\xff",
+        b"\0\0\0\0",
+        b"[" * 3000,
+        b"\r",
+        b"<",
+        b"#",
+    ),
 )
 
 
@@ -41,10 +79,14 @@ def test_every_target_has_a_seed() -> None:
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_only_our_errors(name: str) -> None:
     target = TARGETS[name]
-    assert try_input(target, SEEDS[name]), "the seed itself is refused: mutations of it reach little of the reader"
+    assert try_input(target, SEEDS[name]), (
+        "the seed itself is refused: mutations of it reach little of the reader"
+    )
 
     @seed(22)
-    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
     @given(mutated(SEEDS[name]) | st.binary(max_size=60))
     def check(data: bytes) -> None:
         with warnings.catch_warnings():

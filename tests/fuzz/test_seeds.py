@@ -25,7 +25,9 @@ def test_every_reader_takes_its_first_input_and_its_refusals_are_counted(name: s
     assert try_input(target, seeds[0])
     random = Random(0)
     taken = all(try_input(target, mutated(random, seeds)) for _ in range(200))
-    assert taken == (name == "fuzz_rows")  # which leaves out every line that a crash cut short, and refuses none
+    assert taken == (
+        name == "fuzz_rows"
+    )  # which leaves out every line that a crash cut short, and refuses none
 
 
 def test_a_failure_is_found_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ from torch import Tensor, nn
 
 
 def plain(input_shape: tuple[int, ...], outputs: int, width: int = 4) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[0], width), nn.Tanh(), nn.Linear(width, outputs))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(input_shape[0], width), nn.Tanh(), nn.Linear(width, outputs)
+    )
 
 
 def with_loss(outputs: int) -> tuple[nn.Module, object]:
@@ -33,7 +35,9 @@ def batch_norm(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 def batch_norm_without_weights(input_shape: tuple[int, ...]) -> nn.Module:
-    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1))
+    return nn.Sequential(
+        nn.Linear(input_shape[0], 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1)
+    )
 
 
 class Sequences(nn.Module):

@@ -17,13 +17,17 @@ def after(average: WeightAverage, values: list[float]) -> float:
 
 @pytest.mark.parametrize(("tail", "expected"), [(0.4, 4.5), (0.5, 4.0), (1.0, 3.0), (0.01, 5.0)])
 def test_tail_is_the_mean_of_the_last_rounds(tail: float, expected: float) -> None:
-    assert after(WeightAverage("tail", rounds=5, tail=tail), [1, 2, 3, 4, 5]) == pytest.approx(expected)
+    assert after(WeightAverage("tail", rounds=5, tail=tail), [1, 2, 3, 4, 5]) == pytest.approx(
+        expected
+    )
 
 
 def test_none_is_the_last_and_ema_weighs_the_recent_more() -> None:
     assert after(WeightAverage("none", rounds=3), [1, 2, 9]) == 9
     # weights 0.25, 0.5, 1 on 1, 2, 9 after correction for the start
-    assert after(WeightAverage("ema", rounds=3, decay=0.5), [1, 2, 9]) == pytest.approx((0.25 + 1 + 9) / 1.75)
+    assert after(WeightAverage("ema", rounds=3, decay=0.5), [1, 2, 9]) == pytest.approx(
+        (0.25 + 1 + 9) / 1.75
+    )
     assert after(WeightAverage("ema", rounds=3, decay=0.9), [4]) == pytest.approx(4)
 
 
@@ -56,7 +60,9 @@ def test_types_are_kept_and_integers_are_not_averaged() -> None:
     assert value["steps"] == 3
 
 
-@pytest.mark.parametrize("wrong", [{"kind": "mean"}, {"kind": "tail", "tail": 0.0}, {"kind": "ema", "decay": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "mean"}, {"kind": "tail", "tail": 0.0}, {"kind": "ema", "decay": 1.0}]
+)
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"train\.averaging"):
         WeightAverage(**wrong)  # type: ignore[arg-type]

@@ -42,7 +42,9 @@ def card_of(model: BuiltModel, **changes: Any) -> ModelCard:
     return dataclasses.replace(card, **changes)
 
 
-def saved(path: Path, settings: dict[str, Any], shape: tuple[int, ...], classes: list[Any] | None) -> BuiltModel:
+def saved(
+    path: Path, settings: dict[str, Any], shape: tuple[int, ...], classes: list[Any] | None
+) -> BuiltModel:
     model = build_model(ModelConfig(**settings), shape, classes, seed=3)
     for parameter in model.module.parameters():
         torch.nn.init.normal_(parameter)
@@ -144,7 +146,9 @@ def test_every_cut_is_refused(good: Path, tmp_path: Path) -> None:
         refused(tmp_path / "cut", content[:length])
 
 
-def test_damage_never_gives_anything_but_a_model_or_a_clean_error(good: Path, tmp_path: Path) -> None:
+def test_damage_never_gives_anything_but_a_model_or_a_clean_error(
+    good: Path, tmp_path: Path
+) -> None:
     content = good.read_bytes()
     draw = random.Random(7)
     for _ in range(300):
@@ -183,7 +187,9 @@ def test_damage_never_gives_anything_but_a_model_or_a_clean_error(good: Path, tm
         ({"architecture": "nonsense"}, "not JSON"),
     ],
 )
-def test_crafted_metadata_are_refused(changes: dict[str, str | None], words: str, good: Path, tmp_path: Path) -> None:
+def test_crafted_metadata_are_refused(
+    changes: dict[str, str | None], words: str, good: Path, tmp_path: Path
+) -> None:
     refused(tmp_path / "crafted", with_metadata(good, **changes), words)
 
 
@@ -224,7 +230,11 @@ def test_crafted_architectures_are_refused_before_memory_is_taken(
 def test_crafted_headers_are_refused(good: Path, tmp_path: Path) -> None:
     content, target = good.read_bytes(), tmp_path / "crafted"
     refused(target, struct.pack("<Q", 1 << 60) + content[8:], "bad header")
-    refused(target, struct.pack("<Q", LARGEST_HEADER + 1) + b"{" + b" " * (LARGEST_HEADER + 1), "bad header")
+    refused(
+        target,
+        struct.pack("<Q", LARGEST_HEADER + 1) + b"{" + b" " * (LARGEST_HEADER + 1),
+        "bad header",
+    )
     refused(target, b"\x80\x04\x95 a pickle and nothing else", "bad header")
     refused(target, b"PK\x03\x04" + bytes(100), "bad header")
 
@@ -244,7 +254,9 @@ def test_wrong_weights_are_refused(good: Path, tmp_path: Path) -> None:
         refused(target, target.read_bytes(), words)
 
     check({**weights, "extra": torch.zeros(1)}, "extra")
-    check({name: value for name, value in weights.items() if name != "output.bias"}, r"output\.bias")
+    check(
+        {name: value for name, value in weights.items() if name != "output.bias"}, r"output\.bias"
+    )
     check({**weights, "output.bias": torch.zeros(2)}, "its architecture asks")
     check({**weights, "output.bias": torch.zeros(1, dtype=torch.float64)}, "float64")
     check({**weights, "output.bias": torch.zeros(1, dtype=torch.int64)}, "int64")

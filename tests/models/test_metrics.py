@@ -38,9 +38,17 @@ def test_binary_agrees_with_scikit_learn(rows: int, ties: bool) -> None:
     guess = scores >= 0.6
     assert found["acc"] == pytest.approx(reference.accuracy_score(labels, guess))
     assert found["auc"] == pytest.approx(reference.roc_auc_score(labels, scores))
-    assert found["ks"] == pytest.approx(ks_2samp(scores[labels == 1], scores[labels == 0]).statistic)
-    for name, function in (("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score")):
-        assert found[name] == pytest.approx(getattr(reference, function)(labels, guess, zero_division=0))
+    assert found["ks"] == pytest.approx(
+        ks_2samp(scores[labels == 1], scores[labels == 0]).statistic
+    )
+    for name, function in (
+        ("f1", "f1_score"),
+        ("precision", "precision_score"),
+        ("recall", "recall_score"),
+    ):
+        assert found[name] == pytest.approx(
+            getattr(reference, function)(labels, guess, zero_division=0)
+        )
     fpr, tpr, thresholds = reference.roc_curve(labels, scores, drop_intermediate=False)
     assert found["fpr"] == pytest.approx(fpr)
     assert found["tpr"] == pytest.approx(tpr)
@@ -52,7 +60,12 @@ def test_a_long_curve_is_bounded_and_keeps_its_ends_and_its_area() -> None:
     labels, scores = scored(200_000, seed=5, ties=False)
     found = binary_metrics(labels, scores)
     assert len(found["fpr"]) == len(found["tpr"]) == len(found["thresholds"]) <= ROC_POINTS
-    assert (found["fpr"][0], found["tpr"][0], found["fpr"][-1], found["tpr"][-1]) == (0.0, 0.0, 1.0, 1.0)
+    assert (found["fpr"][0], found["tpr"][0], found["fpr"][-1], found["tpr"][-1]) == (
+        0.0,
+        0.0,
+        1.0,
+        1.0,
+    )
     shown = np.abs(np.array(found["tpr"]) - np.array(found["fpr"])).max()
     assert shown == pytest.approx(found["ks"])
     assert reference.auc(found["fpr"], found["tpr"]) == pytest.approx(found["auc"], abs=1e-3)
@@ -81,7 +94,9 @@ def test_multiclass_agrees_with_scikit_learn() -> None:
     probabilities /= probabilities.sum(1, keepdims=True)
     guess = probabilities.argmax(1)
     found = multiclass_metrics(labels, probabilities, ["a", "b", "c", "d"])
-    assert found["auc"] == pytest.approx(reference.roc_auc_score(labels, probabilities, multi_class="ovr"))
+    assert found["auc"] == pytest.approx(
+        reference.roc_auc_score(labels, probabilities, multi_class="ovr")
+    )
     assert found["acc"] == pytest.approx(reference.accuracy_score(labels, guess))
     assert found["confusion_matrix"] == reference.confusion_matrix(labels, guess).tolist()
     for ending, average in (("", "macro"), ("_weighted", "weighted")):
@@ -97,7 +112,9 @@ def test_a_class_that_never_occurs_does_not_pull_the_mean_down() -> None:
     labels = np.array([0, 0, 1, 1])
     probabilities = np.array([[0.8, 0.2, 0.0], [0.7, 0.3, 0.0], [0.1, 0.9, 0.0], [0.6, 0.4, 0.0]])
     found = multiclass_metrics(labels, probabilities, [0, 1, 2])
-    assert found["f1"] == pytest.approx(reference.f1_score(labels, probabilities.argmax(1), average="macro"))
+    assert found["f1"] == pytest.approx(
+        reference.f1_score(labels, probabilities.argmax(1), average="macro")
+    )
     assert found["per_class"]["2"]["auc"] is None
     assert found["auc"] is not None
     empty = multiclass_metrics(np.zeros(0, dtype=np.int64), np.zeros((0, 3)), [0, 1, 2])
@@ -128,7 +145,12 @@ def test_regression_agrees_with_scikit_learn() -> None:
 
 def test_regression_without_meaning_is_null() -> None:
     constant = regression_metrics(np.zeros(3), np.array([0.0, -1.0, 1.0]))
-    assert (constant["r2"], constant["ev"], constant["msle"], constant["mape"]) == (None, None, None, None)
+    assert (constant["r2"], constant["ev"], constant["msle"], constant["mape"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert set(regression_metrics(np.zeros(0), np.zeros(0)).values()) == {None}
 
 
@@ -148,6 +170,8 @@ def test_a_model_that_diverged_still_gives_valid_json(outputs: list[list[float]]
 
 
 def test_json_safe_takes_numpy_and_torch_numbers() -> None:
-    value = json_safe({"a": np.float32(0.5), 1: torch.tensor([1, 2]), "c": (np.int64(3), np.array([np.nan]))})
+    value = json_safe(
+        {"a": np.float32(0.5), 1: torch.tensor([1, 2]), "c": (np.int64(3), np.array([np.nan]))}
+    )
     assert value == {"a": 0.5, "1": [1, 2], "c": [3, [None]]}
     json.dumps(value, allow_nan=False)

@@ -20,27 +20,59 @@ TEN = list(range(10))
     ("settings", "shape", "classes", "kind", "loss"),
     [
         ({"name": "logistic_regression"}, (30,), ["B", "M"], "binary", binary_logistic),
-        ({"name": "logistic_regression", "bias": False}, (1, 8, 8), TEN, "multiclass", softmax_cross_entropy),
+        (
+            {"name": "logistic_regression", "bias": False},
+            (1, 8, 8),
+            TEN,
+            "multiclass",
+            softmax_cross_entropy,
+        ),
         ({"name": "linear_regression"}, (5,), None, "regression", squared_error),
-        ({"name": "mlp", "layers": [16, 8], "activation": "relu"}, (64,), TEN, "multiclass", softmax_cross_entropy),
-        ({"name": "mlp", "layers": [4], "task": "regression"}, (3,), None, "regression", squared_error),
+        (
+            {"name": "mlp", "layers": [16, 8], "activation": "relu"},
+            (64,),
+            TEN,
+            "multiclass",
+            softmax_cross_entropy,
+        ),
+        (
+            {"name": "mlp", "layers": [4], "task": "regression"},
+            (3,),
+            None,
+            "regression",
+            squared_error,
+        ),
         ({"name": "mlp", "layers": []}, (3,), [0, 1], "binary", binary_logistic),
         ({"name": "cnn"}, (1, 8, 8), TEN, "multiclass", softmax_cross_entropy),
-        ({"name": "cnn", "channels": [4, 8, 16, 32, 64], "layers": []}, (3, 28, 28), [0, 1], "binary", binary_logistic),
+        (
+            {"name": "cnn", "channels": [4, 8, 16, 32, 64], "layers": []},
+            (3, 28, 28),
+            [0, 1],
+            "binary",
+            binary_logistic,
+        ),
     ],
 )
 def test_a_model_fits_its_data(
-    settings: dict[str, Any], shape: tuple[int, ...], classes: list[Any] | None, kind: str, loss: object
+    settings: dict[str, Any],
+    shape: tuple[int, ...],
+    classes: list[Any] | None,
+    kind: str,
+    loss: object,
 ) -> None:
     model = build_model(ModelConfig(**settings), shape, classes)
     outputs = model.module(torch.randn(7, *shape))
     assert outputs.shape == (7, 10 if classes == TEN else 1)
     assert (model.task.kind, model.task.loss) == (kind, loss)
     assert type(model.module) is nn.Sequential
-    assert not [part for part in model.module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    assert not [
+        part for part in model.module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)
+    ]
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "tempered_sigmoid", "sigmoid", "elu", "gelu"])
+@pytest.mark.parametrize(
+    "activation", ["relu", "tanh", "tempered_sigmoid", "sigmoid", "elu", "gelu"]
+)
 def test_built_in_models_can_be_private_and_take_the_fast_path(activation: str) -> None:
     for name, shape in (("logistic_regression", (6,)), ("mlp", (1, 8, 8)), ("cnn", (1, 8, 8))):
         settings = ModelConfig(name=name, activation=activation)  # type: ignore[arg-type]

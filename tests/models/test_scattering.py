@@ -21,7 +21,11 @@ def test_features_are_those_that_kept_models_were_trained_on() -> None:
 
 def test_a_saved_model_scores_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "a.npz", x=rng.integers(0, 255, (40, 16, 16), dtype=np.uint8), y=np.arange(40) % 2)
+    np.savez(
+        tmp_path / "a.npz",
+        x=rng.integers(0, 255, (40, 16, 16), dtype=np.uint8),
+        y=np.arange(40) % 2,
+    )
     settings = {
         "data.files.a": str(tmp_path / "a.npz"),
         "data.classes": [0, 1],

@@ -8,18 +8,36 @@ import torch
 
 import homo_dp
 from homo_dp.models.fixed_features import front_end
-from homo_dp.models.second_order_scattering import SecondOrderScattering, _cosines, _fourier, _series, feature_count
+from homo_dp.models.second_order_scattering import (
+    SecondOrderScattering,
+    _cosines,
+    _fourier,
+    _series,
+    feature_count,
+)
 
 
 def test_the_series_only_turn_maps() -> None:
     """Both are orthonormal, so a full series has the length of the maps."""
     directions, places, kept = _series((1, 28, 28))
-    assert (directions.shape, places.shape) == ((96, 96), (64, 64))  # 81 maps and 49 places, filled up with zeros
-    for basis in (directions[:81, :81], places[:49, :49], _fourier(8)[0].float(), _cosines(5).float()):
+    assert (directions.shape, places.shape) == (
+        (96, 96),
+        (64, 64),
+    )  # 81 maps and 49 places, filled up with zeros
+    for basis in (
+        directions[:81, :81],
+        places[:49, :49],
+        _fourier(8)[0].float(),
+        _cosines(5).float(),
+    ):
         assert torch.allclose(basis @ basis.t(), torch.eye(len(basis)), atol=1e-5)
-    assert not any(part.any() for part in (directions[81:], directions[:, 81:], places[49:], places[:, 49:]))
+    assert not any(
+        part.any() for part in (directions[81:], directions[:, 81:], places[49:], places[:, 49:])
+    )
     assert len(kept) == len(set(kept.tolist())) == 800
-    assert {0, 64, 17 * 64} <= set(kept.tolist())  # the means of means, of fine edges and of edges of edges
+    assert {0, 64, 17 * 64} <= set(
+        kept.tolist()
+    )  # the means of means, of fine edges and of edges of edges
     assert int((kept % 64).max()) < 49
 
 
@@ -44,7 +62,11 @@ def test_images_of_any_size_have_features(shape: tuple[int, int, int], count: in
 
 def test_a_saved_model_scores_images(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "a.npz", x=rng.integers(0, 255, (40, 16, 16), dtype=np.uint8), y=np.arange(40) % 2)
+    np.savez(
+        tmp_path / "a.npz",
+        x=rng.integers(0, 255, (40, 16, 16), dtype=np.uint8),
+        y=np.arange(40) % 2,
+    )
     settings = {
         "data.files.a": str(tmp_path / "a.npz"),
         "data.classes": [0, 1],

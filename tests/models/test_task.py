@@ -40,12 +40,18 @@ def test_no_model_of_two_classes_is_surer_than_the_least_chance() -> None:
     outputs = torch.tensor([[-3e5], [math.inf], [8.0], [-8.0]])
     chances = task.probabilities(outputs)
     assert chances.tolist()[:2] == pytest.approx([LEAST_CHANCE, 1 - LEAST_CHANCE], rel=1e-3)
-    assert torch.equal(chances[2:], torch.sigmoid(outputs[2:].reshape(-1)))  # all others are as they were
+    assert torch.equal(
+        chances[2:], torch.sigmoid(outputs[2:].reshape(-1))
+    )  # all others are as they were
     labels = torch.tensor([1, 0, 1, 1])
-    assert task.test_loss(outputs, labels).tolist() == pytest.approx([9.2103, 9.2103, 0.000335, 8.000335], abs=1e-4)
+    assert task.test_loss(outputs, labels).tolist() == pytest.approx(
+        [9.2103, 9.2103, 0.000335, 8.000335], abs=1e-4
+    )
     assert torch.equal(task.loss(outputs, labels) > 200, torch.tensor([True, True, False, False]))
     assert task.test_loss(outputs.reshape(-1), labels).shape == (4,)
-    assert bool(task.probabilities(torch.tensor([math.nan])).isnan().all())  # what is not a number is not hidden
+    assert bool(
+        task.probabilities(torch.tensor([math.nan])).isnan().all()
+    )  # what is not a number is not hidden
     own = task_for(["no", "yes"], loss=lambda outputs, labels: outputs.reshape(-1))
     assert own.test_loss(outputs, labels).tolist() == [-3e5, math.inf, 8.0, -8.0]
 
@@ -62,5 +68,7 @@ def test_sure_answers_keep_their_order(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(20_000, generator=generator, dtype=torch.float64) * 1.5 - 4
     labels = (torch.rand(20_000, generator=generator) < scores.sigmoid()).long()
-    found = [evaluate(task_for([0, 1]), scores.to(dtype) * times, labels)["auc"] for times in (1, 3)]
+    found = [
+        evaluate(task_for([0, 1]), scores.to(dtype) * times, labels)["auc"] for times in (1, 3)
+    ]
     assert found[1] == pytest.approx(found[0], abs=1e-5)

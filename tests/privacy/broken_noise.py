@@ -21,21 +21,27 @@ from homo_dp.privacy.sampling.samplers import PoissonSampler
 class HalfNoise(SecureNoise):
     """Half the noise that was asked for."""
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         return super().normal(shape, std / 2, dtype)
 
 
 class NoNoise(SecureNoise):
     """Noise that was computed and then dropped."""
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         return torch.zeros(tuple(shape), dtype=dtype)
 
 
 class UniformNoise(SecureNoise):
     """The right variance, with another law."""
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         size = int(np.prod(shape))
         return ((self.uniform(size) - 0.5) * 12**0.5 * std).to(dtype).reshape(tuple(shape))
 
@@ -61,7 +67,9 @@ class SharedSeed(SecureNoise):
 class FailingNoise(SecureNoise):
     """A source that cannot draw."""
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         raise PrivacyError("entropy=0 is below 1; give the source some")
 
 

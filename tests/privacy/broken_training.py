@@ -16,7 +16,9 @@ class NoClip(PrivateTraining):
 
     def _sum_clipped(self, rows: Tensor) -> None:
         losses = self._loss(self.module(self._features[rows]), self._labels[rows])
-        for total, gradient in zip(self._sums, torch.autograd.grad(losses.sum(), self._parameters), strict=True):
+        for total, gradient in zip(
+            self._sums, torch.autograd.grad(losses.sum(), self._parameters), strict=True
+        ):
             total.copy_(gradient)
 
 
@@ -50,7 +52,9 @@ class ReusedStream(PrivateTraining):
 
     def _add_noise(self, total: Tensor, noise: Tensor) -> None:
         generator = torch.Generator().manual_seed(0)
-        total.add_(torch.randn(total.shape, generator=generator, dtype=total.dtype) * self.applied_sigma)
+        total.add_(
+            torch.randn(total.shape, generator=generator, dtype=total.dtype) * self.applied_sigma
+        )
 
 
 class SkippedEmptyBatches(PrivateTraining):

@@ -57,7 +57,9 @@ def made_private(
     return made[0], made[1], made[2] if len(made) == 4 else ErrorLoss(), made[-1]
 
 
-def one_epoch(module: nn.Module, optimizer: DPOptimizer, criterion: Any, loader: DataLoader[Any]) -> list[int]:
+def one_epoch(
+    module: nn.Module, optimizer: DPOptimizer, criterion: Any, loader: DataLoader[Any]
+) -> list[int]:
     sizes = []
     for features, labels in loader:
         optimizer.zero_grad()
@@ -67,7 +69,9 @@ def one_epoch(module: nn.Module, optimizer: DPOptimizer, criterion: Any, loader:
     return sizes
 
 
-def sum_of_epoch(module: nn.Module, parts: tuple[nn.Module, DPOptimizer, Any, DataLoader[Any]]) -> Tensor:
+def sum_of_epoch(
+    module: nn.Module, parts: tuple[nn.Module, DPOptimizer, Any, DataLoader[Any]]
+) -> Tensor:
     before = flat([parameter.detach().clone() for parameter in module.parameters()])
     one_epoch(*parts)
     return before - flat([parameter.detach() for parameter in module.parameters()])

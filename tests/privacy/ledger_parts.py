@@ -26,7 +26,19 @@ from homo_dp.privacy.ledger.rows import row_hash
 FREE = Budget()
 DELTA = 1e-5
 EVENT = GaussianDpEvent(20.0)
-RELEASE = Charge("run-1", "table", "record", "add_or_remove_one", "a", 1, "update", EVENT, DELTA, 20.0, "aggregator")
+RELEASE = Charge(
+    "run-1",
+    "table",
+    "record",
+    "add_or_remove_one",
+    "a",
+    1,
+    "update",
+    EVENT,
+    DELTA,
+    20.0,
+    "aggregator",
+)
 
 
 def release(round: int = 1, **changes: Any) -> Charge:
@@ -64,7 +76,9 @@ def start(target: Callable[..., None], *arguments: object) -> Any:
 # A party of the tests. Publishing is a line in a file; what it says was released, whatever happens next.
 
 
-def party(folder: Path, rounds: int, crash_at: str | None = None, style: str = "release_once") -> None:
+def party(
+    folder: Path, rounds: int, crash_at: str | None = None, style: str = "release_once"
+) -> None:
     """Release this many rounds, continuing where the last process stopped."""
     crash_points._planned = crash_points._plan(crash_at)
     with Ledger(folder / "ledger.sqlite") as ledger:
@@ -83,17 +97,25 @@ def party(folder: Path, rounds: int, crash_at: str | None = None, style: str = "
             outbox.remove(str(round))
 
 
-def as_designed(folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget) -> None:
-    message = release_once(outbox, ledger, charge, budget, str(charge.round), lambda: os.urandom(64))
+def as_designed(
+    folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget
+) -> None:
+    message = release_once(
+        outbox, ledger, charge, budget, str(charge.round), lambda: os.urandom(64)
+    )
     publish(folder, charge.round, message)
 
 
-def broken_publish_first(folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget) -> None:
+def broken_publish_first(
+    folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget
+) -> None:
     publish(folder, charge.round, os.urandom(64))
     ledger.charge(charge, budget)
 
 
-def broken_made_again(folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget) -> None:
+def broken_made_again(
+    folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget
+) -> None:
     """Charges first, but makes a charged message anew after a crash: two releases for one charge."""
     message = os.urandom(64)
     ledger.charge(charge, budget)
@@ -187,7 +209,10 @@ def fill_the_disk(folder: Path) -> None:
         ledger.charge(release(1), FREE)
         unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, unlimited[1]))
-        errors = [refusal(lambda: ledger.charge(release(2), FREE)), refusal(lambda: outbox.put("x", bytes(4096)))]
+        errors = [
+            refusal(lambda: ledger.charge(release(2), FREE)),
+            refusal(lambda: outbox.put("x", bytes(4096))),
+        ]
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
         resumed = ledger.charge(release(2), FREE).row == 2 and ledger.verify().count == 2
         clean = outbox.pending() == [] and list((folder / "outbox").iterdir()) == []
@@ -220,7 +245,11 @@ def refusal(call: Callable[[], object]) -> str:
     return ""
 
 
-OLD_COLUMNS = [name for name in LedgerRow.__dataclass_fields__ if name not in ("salt", "first_row", "checkpoint")]
+OLD_COLUMNS = [
+    name
+    for name in LedgerRow.__dataclass_fields__
+    if name not in ("salt", "first_row", "checkpoint")
+]
 
 
 def old_ledger(folder: Path, rounds: int = 3) -> Path:

@@ -52,7 +52,9 @@ def record(size: int, norm: float = 1.0) -> Tensor:
     return values * (0.99 * norm / float(values.norm()))
 
 
-def right_guesses(without: Callable[[], Tensor], with_record: Callable[[], Tensor], sigma: float) -> dict[str, int]:
+def right_guesses(
+    without: Callable[[], Tensor], with_record: Callable[[], Tensor], sigma: float
+) -> dict[str, int]:
     """Of TRIALS guesses of each attack, how many are right."""
     released = [[world() for _ in range(LEARNT + GUESSED)] for world in (without, with_record)]
     right = {}
@@ -64,9 +66,13 @@ def right_guesses(without: Callable[[], Tensor], with_record: Callable[[], Tenso
     return right
 
 
-def check_low_bits(without: Callable[[], Tensor], with_record: Callable[[], Tensor], sigma: float) -> None:
+def check_low_bits(
+    without: Callable[[], Tensor], with_record: Callable[[], Tensor], sigma: float
+) -> None:
     """No attack is right more often than the claimed epsilon allows; with noise of MULTIPLIER times the clip norm."""
     most = int(stats.binom.isf(FALSE_ALARM, TRIALS, ALLOWED))
     for attack, right in right_guesses(without, with_record, sigma).items():
         if right > most:
-            raise AssertionError(f"{attack}: {right} of {TRIALS} guesses are right, {most} are allowed")
+            raise AssertionError(
+                f"{attack}: {right} of {TRIALS} guesses are right, {most} are allowed"
+            )

@@ -28,7 +28,11 @@ class CheckFailed(AssertionError):
 def check_variance(values: Tensor, std: float) -> None:
     """The sum of squares over the variance is chi-square with one degree of freedom a value (two-sided)."""
     statistic = float((values.double() ** 2).sum()) / std**2
-    _judge("variance", 2 * min(stats.chi2.cdf(statistic, values.numel()), stats.chi2.sf(statistic, values.numel())))
+    _judge(
+        "variance",
+        2
+        * min(stats.chi2.cdf(statistic, values.numel()), stats.chi2.sf(statistic, values.numel())),
+    )
 
 
 def check_normality(values: Tensor, std: float) -> None:
@@ -51,7 +55,9 @@ def check_independent(*streams: Tensor) -> None:
             _judge("correlation", 2 * stats.norm.sf(abs(z)))
 
 
-def check_frequencies(counts: NDArray[np.int64], probabilities: NDArray[np.float64] | list[float]) -> None:
+def check_frequencies(
+    counts: NDArray[np.int64], probabilities: NDArray[np.float64] | list[float]
+) -> None:
     """Each count is binomial: exact two-sided tests of all cells, with Bonferroni's correction for their number."""
     _judge_cells("frequencies", counts, int(counts.sum()), np.asarray(probabilities))
 
@@ -66,7 +72,9 @@ def check_poisson(sampler: Sampler, draws: list[Tensor]) -> None:
     _judge("total", stats.binomtest(int(included.sum()), population * count, rate).pvalue)
     _judge_cells("inclusion", included, count, np.full(population, rate))
     sizes = np.bincount([len(draw) for draw in draws], minlength=population + 1)
-    _judge_cells("sizes", sizes, count, stats.binom.pmf(np.arange(population + 1), population, rate))
+    _judge_cells(
+        "sizes", sizes, count, stats.binom.pmf(np.arange(population + 1), population, rate)
+    )
 
 
 def in_forked_child(draw: Callable[[], Tensor]) -> Tensor:
@@ -90,8 +98,13 @@ def in_forked_child(draw: Callable[[], Tensor]) -> Tensor:
     return torch.frombuffer(bytearray(drawn), dtype=torch.float64)
 
 
-def _judge_cells(name: str, counts: NDArray[np.int64], total: int, probabilities: NDArray[np.float64]) -> None:
-    below, above = stats.binom.cdf(counts, total, probabilities), stats.binom.sf(counts - 1, total, probabilities)
+def _judge_cells(
+    name: str, counts: NDArray[np.int64], total: int, probabilities: NDArray[np.float64]
+) -> None:
+    below, above = (
+        stats.binom.cdf(counts, total, probabilities),
+        stats.binom.sf(counts - 1, total, probabilities),
+    )
     _judge(name, 2 * float(np.minimum(below, above).min()) * len(counts))
 
 

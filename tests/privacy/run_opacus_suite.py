@@ -121,7 +121,9 @@ def _stand_in_for_torchvision() -> None:
         names: dict[str, dict[str, Any]] = {
             "torchvision": {},
             "torchvision.models": {"resnet18": skip, "densenet121": skip},
-            "torchvision.transforms": dict.fromkeys(("Compose", "ToTensor", "Normalize"), lambda *_: None),
+            "torchvision.transforms": dict.fromkeys(
+                ("Compose", "ToTensor", "Normalize"), lambda *_: None
+            ),
             "torchvision.datasets": {"FakeData": _Images},
         }
         for name, values in names.items():
@@ -146,14 +148,20 @@ def _first(error: BaseException) -> BaseException:
 
 def main() -> int:
     """Run, and print counts and reasons."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkout", type=Path)
     parser.add_argument("-k", default="", help="only tests whose name has this in it")
     parser.add_argument("--verbose", action="store_true", help="name every test that did not pass")
-    parser.add_argument("--examples", type=int, default=10, help="examples of each test that makes its own")
+    parser.add_argument(
+        "--examples", type=int, default=10, help="examples of each test that makes its own"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    hypothesis.settings.register_profile("few", max_examples=options.examples, deadline=None, derandomize=True)
+    hypothesis.settings.register_profile(
+        "few", max_examples=options.examples, deadline=None, derandomize=True
+    )
     hypothesis.settings.load_profile("few")
     logging.disable(logging.CRITICAL)
     outcomes = Outcomes()

@@ -18,4 +18,9 @@ def test_the_three_names_are_those_of_the_accountants() -> None:
 
 def test_events_alone_load_neither_scipy_nor_torch() -> None:
     code = "import sys, homo_dp.privacy.accounting.dp_event; print(sorted({'scipy', 'torch'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -5,7 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from homo_dp.privacy.moments import as_vector, moment_sum, outer_products, second_moment, triangle_size
+from homo_dp.privacy.moments import (
+    as_vector,
+    moment_sum,
+    outer_products,
+    second_moment,
+    triangle_size,
+)
 
 ROWS, WIDTH = 40, 5
 
@@ -17,9 +23,14 @@ def table() -> Tensor:
 def test_a_row_moves_the_second_moment_by_at_most_the_square_of_its_norm() -> None:
     features = table()
     whole = moment_sum(features, 2.0)
-    moved = [float((whole - moment_sum(torch.cat([features[:i], features[i + 1 :]]), 2.0)).norm()) for i in range(ROWS)]
+    moved = [
+        float((whole - moment_sum(torch.cat([features[:i], features[i + 1 :]]), 2.0)).norm())
+        for i in range(ROWS)
+    ]
     assert 3.99 < max(moved) <= 4.0
-    assert torch.equal(moment_sum(torch.tensor([[math.inf, 0.0]]), 1.0), torch.zeros(3, dtype=torch.float64))
+    assert torch.equal(
+        moment_sum(torch.tensor([[math.inf, 0.0]]), 1.0), torch.zeros(3, dtype=torch.float64)
+    )
 
 
 def test_a_moment_keeps_its_length_as_a_vector() -> None:

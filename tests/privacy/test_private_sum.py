@@ -35,7 +35,10 @@ def test_the_honest_survivors_noise_is_the_noise_of_the_event(wrong: float, pass
     """20,000 numbers: the variance is within 5 % but for a chance below 1e-6; shares of z C / (N - t) give a third."""
     found = PrivateSum(20_000, 1.0, 8.0, 10, share=SHARE)
     noise = SeededNoise(2)
-    parts = [found.release(torch.zeros(20_000, dtype=torch.float64), noise) * wrong for _ in range(SHARE.sharers)]
+    parts = [
+        found.release(torch.zeros(20_000, dtype=torch.float64), noise) * wrong
+        for _ in range(SHARE.sharers)
+    ]
     variance = float(torch.stack(parts).sum(0).double().mul(found.grid.step).var())
     assert (variance >= 0.95 * found.sigma**2) is passes
 
@@ -47,7 +50,9 @@ class _Told(SeededNoise):
         super().__init__(5)
         self._normals = normals
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
         return self._normals.clone()
 
 
@@ -57,7 +62,9 @@ def test_a_release_is_a_function_of_the_sum_of_data_and_noise(share: NoiseShare 
     found = PrivateSum(4096, 1.0, 8.0, 100, share=share)
     eighth = found.grid.step / 8
     source = np.random.default_rng(3)
-    total, noise, moved = (torch.from_numpy(source.integers(-(10**6), 10**6, 4096) * eighth) for _ in range(3))
+    total, noise, moved = (
+        torch.from_numpy(source.integers(-(10**6), 10**6, 4096) * eighth) for _ in range(3)
+    )
     expected = found.release(total, _Told(noise))
     for part in (moved, torch.full_like(moved, eighth), moved.round()):
         assert torch.equal(found.release(total + part, _Told(noise - part)), expected)
@@ -68,10 +75,14 @@ def test_a_release_is_a_function_of_the_sum_of_data_and_noise(share: NoiseShare 
 def test_words_add_up_modulo_and_come_back(rows: int) -> None:
     found = PrivateSum(4, 1.0, 2.0, rows, share=SHARE)
     assert found.bits == (32 if rows == 100 else 64)
-    parts = [found.release(torch.full((4,), -7.0, dtype=torch.float64), SeededNoise(n)) for n in range(5)]
+    parts = [
+        found.release(torch.full((4,), -7.0, dtype=torch.float64), SeededNoise(n)) for n in range(5)
+    ]
     with np.errstate(over="ignore"):
         total = np.sum([found.to_words(part) for part in parts], axis=0, dtype=found.word())
-    assert torch.equal(found.from_words(total), torch.stack(parts).sum(0).double() * found.grid.step)
+    assert torch.equal(
+        found.from_words(total), torch.stack(parts).sum(0).double() * found.grid.step
+    )
 
 
 def test_sums_that_could_wrap_are_refused() -> None:
@@ -88,8 +99,14 @@ def test_somebody_must_be_left_to_share(share: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("share", [None, SHARE])
 def test_no_table_makes_a_sum_as_long_as_the_longest(share: NoiseShare | None) -> None:
     found = PrivateSum(1000, 2.0, 3.0, 100, share=share)
-    released = found.release(torch.full((1000,), 2.0**20 / math.sqrt(1000), dtype=torch.float64), SeededNoise(1))
-    assert float(released.double().norm()) * (1.0 if share is None else found.grid.step) < found.longest < 1e13
+    released = found.release(
+        torch.full((1000,), 2.0**20 / math.sqrt(1000), dtype=torch.float64), SeededNoise(1)
+    )
+    assert (
+        float(released.double().norm()) * (1.0 if share is None else found.grid.step)
+        < found.longest
+        < 1e13
+    )
 
 
 @pytest.mark.parametrize("size", [300, 1000, 10_000])
@@ -98,10 +115,18 @@ def test_low_bits_of_a_sum_over_rows_tell_nothing(noise: NoiseSource, size: int)
     """As statistics and metrics are released: 60 guesses of each attack, false alarms with probability 1e-7."""
     found = PrivateSum(size, 1.0, MULTIPLIER, 2)
     rows = torch.stack([torch.zeros(size), record(size)])
-    check_low_bits(lambda: found.of_chunks([rows[:1]], noise), lambda: found.of_chunks([rows], noise), found.sigma)
+    check_low_bits(
+        lambda: found.of_chunks([rows[:1]], noise),
+        lambda: found.of_chunks([rows], noise),
+        found.sigma,
+    )
 
 
 def test_a_float32_lattice_under_a_sum_over_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PrivateSum, "release", lambda self, total, noise: four_fold_float32(total, self.sigma, noise))
+    monkeypatch.setattr(
+        PrivateSum,
+        "release",
+        lambda self, total, noise: four_fold_float32(total, self.sigma, noise),
+    )
     with pytest.raises(AssertionError, match="guesses are right"):
         test_low_bits_of_a_sum_over_rows_tell_nothing(SecureNoise(), 300)

@@ -10,7 +10,14 @@ from torch import nn
 
 from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.training.private_training import PrivateTraining
-from tests.privacy.training_parts import counting_layer, flat, rows_of, silent_layer, step_sum, training
+from tests.privacy.training_parts import (
+    counting_layer,
+    flat,
+    rows_of,
+    silent_layer,
+    step_sum,
+    training,
+)
 
 Kind = Callable[..., PrivateTraining]
 
@@ -27,7 +34,18 @@ def check_one_record_moves_the_sum_by_at_most_the_clip_norm(kind: Kind) -> None:
             module.weight.fill_(0.1)
             module.bias.zero_()
         sums.append(
-            flat(step_sum(training(module, squared_error, features[:rows], labels[:rows], kind=kind, clip_norm=0.5)))
+            flat(
+                step_sum(
+                    training(
+                        module,
+                        squared_error,
+                        features[:rows],
+                        labels[:rows],
+                        kind=kind,
+                        clip_norm=0.5,
+                    )
+                )
+            )
         )
     moved = float((sums[1] - sums[0]).norm())
     assert moved <= 0.5 * (1 + 1e-4), f"one record moved the sum by {moved / 0.5:.3g} C"
@@ -40,13 +58,18 @@ def check_noise_has_the_accounted_variance(kind: Kind) -> None:
     noise = torch.cat([flat(step_sum(private)) for _ in range(5)])
     expected = (2.0 * 1.5) ** 2
     variance = float(noise.square().mean())
-    assert abs(variance / expected - 1) < 6 * (2 / len(noise)) ** 0.5, f"variance {variance}, accounted {expected}"
+    assert abs(variance / expected - 1) < 6 * (2 / len(noise)) ** 0.5, (
+        f"variance {variance}, accounted {expected}"
+    )
     assert private.applied_sigma == 3.0
 
 
 def check_noise_is_never_used_twice(kind: Kind) -> None:
     """Correlations of 4,096 coordinates between 4 steps of 2 trainings: 28 pairs beyond 6 sigma once in 2e7."""
-    steps = [flat(step_sum(silent)) for silent in (silent_layer(kind=kind, noise_multiplier=1.0) for _ in range(2))]
+    steps = [
+        flat(step_sum(silent))
+        for silent in (silent_layer(kind=kind, noise_multiplier=1.0) for _ in range(2))
+    ]
     first, second = (silent_layer(kind=kind, noise_multiplier=1.0) for _ in range(2))
     steps += [flat(step_sum(private)) for private in (first, second, first, second, first, second)]
     correlations = torch.corrcoef(torch.stack(steps)) - torch.eye(len(steps))
@@ -67,8 +90,12 @@ def check_division_by_the_expected_size(kind: Kind) -> None:
     """Batches of 50 of 100 expected: 20 sizes that are all alike happen by chance once in 1e20 runs."""
     private = counting_layer(100, 0.5, kind=kind)
     counts = [rows_of(private) for _ in range(20)]
-    assert all(abs(count - round(count)) < 1e-3 for count in counts), "the sum was not divided by the expected size"
-    assert len({round(count) for count in counts}) > 1, "every batch counted the same: divided by the drawn size"
+    assert all(abs(count - round(count)) < 1e-3 for count in counts), (
+        "the sum was not divided by the expected size"
+    )
+    assert len({round(count) for count in counts}) > 1, (
+        "every batch counted the same: divided by the drawn size"
+    )
 
 
 def check_rate_used_is_rate_accounted(kind: Kind) -> None:

@@ -15,7 +15,9 @@ from homo_dp.privacy.training.private_training import PrivateTraining
 QUIET = 1e-7  # a noise multiplier so small that a step shows its clipped sum
 
 
-def reference_sum(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor, clip_norm: float) -> list[Tensor]:
+def reference_sum(
+    module: nn.Module, loss: Loss, features: Tensor, labels: Tensor, clip_norm: float
+) -> list[Tensor]:
     """Clip one row at a time by autograd, add up in float64: slow, and nothing of the package but BELOW is in it."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in parameters]
@@ -31,7 +33,10 @@ def reference_sum(module: nn.Module, loss: Loss, features: Tensor, labels: Tenso
 def middle_norm(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> float:
     """The median norm of the rows' gradients: as a clip norm it clips every second row."""
     rows = range(len(features))
-    norms = [flat(_row_gradients(module, loss, features[row : row + 1], labels[row : row + 1])).norm() for row in rows]
+    norms = [
+        flat(_row_gradients(module, loss, features[row : row + 1], labels[row : row + 1])).norm()
+        for row in rows
+    ]
     return float(torch.stack(norms).median())
 
 
@@ -80,14 +85,19 @@ def flat(tensors: list[Tensor]) -> Tensor:
 def silent_layer(weights: int = 4096, **options: Any) -> PrivateTraining:
     """A training whose gradients are all zero, so that a step is its noise."""
     features = torch.zeros(10, weights)
-    return training(nn.Linear(weights, 1, bias=False), squared_error, features, torch.zeros(10), **options)
+    return training(
+        nn.Linear(weights, 1, bias=False), squared_error, features, torch.zeros(10), **options
+    )
 
 
 def counting_layer(rows: int, sample_rate: float, **options: Any) -> PrivateTraining:
     """A training in which every row has the same gradient, -1/8: a step's sum tells how many rows were drawn."""
     module = nn.Linear(1, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(module.weight)
-    features, labels = torch.ones(rows, 1, dtype=torch.float64), torch.ones(rows, dtype=torch.float64)
+    features, labels = (
+        torch.ones(rows, 1, dtype=torch.float64),
+        torch.ones(rows, dtype=torch.float64),
+    )
     return training(module, _constant_slope, features, labels, sample_rate=sample_rate, **options)
 
 
@@ -100,7 +110,8 @@ def _row_gradients(module: nn.Module, loss: Loss, features: Tensor, labels: Tens
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     found = torch.autograd.grad(loss(module(features), labels).sum(), parameters, allow_unused=True)
     return [
-        torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, found, strict=True)
+        torch.zeros_like(p) if gradient is None else gradient
+        for p, gradient in zip(parameters, found, strict=True)
     ]
 
 

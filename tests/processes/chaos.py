@@ -35,7 +35,9 @@ class Chaos:
         try:
             while waiting:
                 now = time.monotonic()
-                assert now < deadline, "\n".join(f"{name}:\n{cluster.log(name)[-1500:]}" for name in waiting)
+                assert now < deadline, "\n".join(
+                    f"{name}:\n{cluster.log(name)[-1500:]}" for name in waiting
+                )
                 for name in [name for name, until in frozen.items() if now >= until]:
                     cluster.processes[name].send_signal(signal.SIGCONT)
                     del frozen[name]
@@ -45,7 +47,9 @@ class Chaos:
                 if left and now >= next_blow:
                     left -= 1
                     next_blow = now + generator.uniform(0.05, self.pause)
-                    blow = generator.choices(("kill", "freeze", "terminate", "server"), (6, 3, 2, 2))[0]
+                    blow = generator.choices(
+                        ("kill", "freeze", "terminate", "server"), (6, 3, 2, 2)
+                    )[0]
                     if blow == "server" and cluster.nats is not None and not down_until:
                         cluster.nats.kill()
                         down_until = now + generator.uniform(0.0, 0.5)
@@ -61,7 +65,12 @@ class Chaos:
                 cluster.processes[name].send_signal(signal.SIGCONT)
 
     def _strike(
-        self, cluster: Cluster, generator: random.Random, blow: str, waiting: dict[str, None], frozen: dict[str, float]
+        self,
+        cluster: Cluster,
+        generator: random.Random,
+        blow: str,
+        waiting: dict[str, None],
+        frozen: dict[str, float],
     ) -> None:
         name = generator.choice([*waiting])
         process = cluster.processes[name]

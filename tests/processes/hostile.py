@@ -25,7 +25,12 @@ from homo_dp.runs.processes import aggregator_sealer, open_transport
 from homo_dp.transport.keys import new_key_pair, write_key_pair
 
 RUN, PARTY = "run-1", "a"
-JOB = {"train.rounds": 1, "train.local_steps": 1, "train.sample_rate": 0.5, "privacy.target_epsilon": 2.0}
+JOB = {
+    "train.rounds": 1,
+    "train.local_steps": 1,
+    "train.sample_rate": 0.5,
+    "privacy.target_epsilon": 2.0,
+}
 
 
 @dataclass
@@ -67,22 +72,30 @@ def rounds_of(config: Config) -> int:
 class Hostile:
     """Runs a party with a table and a plan, each time in a folder of its own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        monkeypatch.setattr("os.fsync", lambda _: None)  # hundreds of runs, and none has to outlive the power
+        monkeypatch.setattr(
+            "os.fsync", lambda _: None
+        )  # hundreds of runs, and none has to outlive the power
         self.pairs = {name: new_key_pair(name) for name in (AGGREGATOR, PARTY)}
         for pair in self.pairs.values():
             write_key_pair(pair, folder / "keys")
         self.runs = 0
 
-    def hear(self, table: str, config: Config, own: Mapping[str, Any], *, to_end: bool = False) -> Heard:
+    def hear(
+        self, table: str, config: Config, own: Mapping[str, Any], *, to_end: bool = False
+    ) -> Heard:
         """All that the aggregator hears; the party goes on to write its outputs only if it is to come to its end."""
         self.runs += 1
         place = self.folder / str(self.runs)
         place.mkdir()
         (place / "table.csv").write_text(table)
         aggregator = self._aggregator(place)
-        model = trained_model(config, public_encoding(config).input_shape, public_encoding(config).classes)
+        model = trained_model(
+            config, public_encoding(config).input_shape, public_encoding(config).classes
+        )
         weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
         seen: list[tuple[Any, ...]] = []
         rounds = rounds_of(config)
@@ -90,7 +103,9 @@ class Hostile:
         def on_sent(message: Message) -> None:
             seen.append(_seen(message))
             if message.kind == "update" and message.round < rounds:
-                aggregator.send(Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights))
+                aggregator.send(
+                    Message(RUN, message.round + 1, AGGREGATOR, PARTY, "weights", weights)
+                )
             elif message.kind == "update" and to_end:
                 aggregator.send(Message(RUN, message.round, AGGREGATOR, PARTY, "finished", weights))
             elif message.kind == "update":
@@ -175,6 +190,17 @@ def _seen(message: Message) -> tuple[Any, ...]:
     """Kind, round, fields, words, sizes: all of a message but noised numbers and hashes."""
     head = message.info.get("ledger_head")
     words: Sequence[Any] = [message.info.get(name) for name in ("reason", "rows", "releases")]
-    shapes = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in sorted(message.tensors.items())]
+    shapes = [
+        (name, tuple(tensor.shape), str(tensor.dtype))
+        for name, tensor in sorted(message.tensors.items())
+    ]
     count = head["count"] if isinstance(head, dict) else head
-    return (message.kind, message.round, sorted(message.info), *words, count, shapes, len(encode(message)))
+    return (
+        message.kind,
+        message.round,
+        sorted(message.info),
+        *words,
+        count,
+        shapes,
+        len(encode(message)),
+    )

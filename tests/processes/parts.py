@@ -83,7 +83,11 @@ class Cluster:
         for name, config in self.configs.items():
             config["transport"] = self._transport(name)
             out = folder / name / "out"
-            names = {"predict": "predict.csv", "indicator": "indicator.json", "model": "model.safetensors"}
+            names = {
+                "predict": "predict.csv",
+                "indicator": "indicator.json",
+                "model": "model.safetensors",
+            }
             config["output"] = {f"{key}FileName": str(out / file) for key, file in names.items()}
 
     def _transport(self, name: str) -> dict[str, Any]:
@@ -93,7 +97,10 @@ class Cluster:
 
     def change(self, name: str, section: str, /, **values: Any) -> None:
         """Change keys of one process's config."""
-        self.configs[name] = {**self.configs[name], section: {**self.configs[name].get(section, {}), **values}}
+        self.configs[name] = {
+            **self.configs[name],
+            section: {**self.configs[name].get(section, {}), **values},
+        }
 
     def start(
         self,
@@ -109,13 +116,19 @@ class Cluster:
         module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
         options = ["--config", str(path), *arguments]
         if self.zygote is not None:
-            self.processes[name] = self.zygote.start(module, options, log, crash_at, largest_file, bound)
+            self.processes[name] = self.zygote.start(
+                module, options, log, crash_at, largest_file, bound
+            )
             return self.processes[name]
         environment = {key: value for key, value in os.environ.items() if key != "HOMO_DP_CRASH_AT"}
-        environment |= {"OMP_NUM_THREADS": "1"} | ({"HOMO_DP_CRASH_AT": crash_at} if crash_at else {})
+        environment |= {"OMP_NUM_THREADS": "1"} | (
+            {"HOMO_DP_CRASH_AT": crash_at} if crash_at else {}
+        )
         with open(log, "ab") as file:
             command = [sys.executable, "-m", module, *options]
-            self.processes[name] = subprocess.Popen(command, stdout=file, stderr=file, env=environment, cwd=self.folder)
+            self.processes[name] = subprocess.Popen(
+                command, stdout=file, stderr=file, env=environment, cwd=self.folder
+            )
         return self.processes[name]
 
     def start_all(self, crash_at: Mapping[str, str] | None = None) -> None:

@@ -42,7 +42,9 @@ def survive(cluster: Cluster, victims: list[Victim], timeout: float = 240.0) -> 
     deadline = time.monotonic() + timeout
     running = {AGGREGATOR, *PARTIES}
     while running:
-        assert time.monotonic() < deadline, "\n".join(f"{name}:\n{cluster.log(name)[-1500:]}" for name in running)
+        assert time.monotonic() < deadline, "\n".join(
+            f"{name}:\n{cluster.log(name)[-1500:]}" for name in running
+        )
         for name in sorted(running):
             process = cluster.processes[name]
             if name in alarms and time.monotonic() > alarms[name]:
@@ -62,7 +64,9 @@ def survive(cluster: Cluster, victims: list[Victim], timeout: float = 240.0) -> 
 
 def check_survivors(cluster: Cluster) -> None:
     """Final weights are published, everywhere the same; ledgers are whole and hold every update that was used."""
-    published = load_model(cluster.folder / AGGREGATOR / "out" / "model.safetensors").module.state_dict()
+    published = load_model(
+        cluster.folder / AGGREGATOR / "out" / "model.safetensors"
+    ).module.state_dict()
     indicators = json.loads((cluster.folder / AGGREGATOR / "out" / "indicator.json").read_text())
     assert [row["round"] for row in indicators["rounds"]] == list(range(1, cluster.rounds + 1))
     assert all(row["counted"] for row in indicators["rounds"])

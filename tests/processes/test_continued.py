@@ -25,13 +25,20 @@ def test_a_model_without_privacy_is_not_continued_as_a_private_one(tmp_path: Pat
     path.write_text(yaml.safe_dump(cluster.configs[AGGREGATOR]))
     fresh = AggregatorProcess(load_config([str(path)]), Screen())
     weights, architecture = fresh.model.module.state_dict(), fresh.model.architecture
-    card = ModelCard(architecture, (0, 1), "y", fresh.encoding.to_json(), privacy={**FIRST, "private": False})
+    card = ModelCard(
+        architecture, (0, 1), "y", fresh.encoding.to_json(), privacy={**FIRST, "private": False}
+    )
     save_model(model, weights, card)
     cluster.change(AGGREGATOR, "train", init_from=str(model))
     path.write_text(yaml.safe_dump(cluster.configs[AGGREGATOR]))
-    with pytest.raises(ConfigError, match=r"trained without privacy on the same data \(data\.name=breast_cancer\)"):
+    with pytest.raises(
+        ConfigError, match=r"trained without privacy on the same data \(data\.name=breast_cancer\)"
+    ):
         aggregator.main(["--config", str(path)])
-    encoding = {**fresh.encoding.to_json(), "id": "patient"}  # what rows are called is no part of the model
+    encoding = {
+        **fresh.encoding.to_json(),
+        "id": "patient",
+    }  # what rows are called is no part of the model
     save_model(model, weights, ModelCard(architecture, (0, 1), "y", encoding, privacy=FIRST))
     process = AggregatorProcess(load_config([str(path)]), Screen())
     assert process.earlier is not None

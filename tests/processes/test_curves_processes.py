@@ -22,7 +22,9 @@ ROWS = 5000  # declared: enough for curves
 def by_rule(cluster: Cluster) -> Cluster:
     """The cluster with every setting left to the rules."""
     cluster.configs[AGGREGATOR]["train"] = {}
-    cluster.rounds = 20  # 16 gradients and 2 that mend scores; before them scales of columns and a second moment
+    cluster.rounds = (
+        20  # 16 gradients and 2 that mend scores; before them scales of columns and a second moment
+    )
     for party in PARTIES:
         cluster.change(party, "data", rows={party: ROWS})
     return cluster
@@ -36,7 +38,9 @@ def simulated(folder: Path) -> Simulation:
     return Simulation(config_from({"data": data, "privacy": ledger}), lambda row, numbers: None)
 
 
-def test_the_rules_take_curves_and_a_killed_aggregator_takes_them_again(tmp_path: Path, zygote: Zygote) -> None:
+def test_the_rules_take_curves_and_a_killed_aggregator_takes_them_again(
+    tmp_path: Path, zygote: Zygote
+) -> None:
     with by_rule(Cluster(tmp_path, zygote=zygote)) as cluster:
         victim = Victim(AGGREGATOR, ["aggregator.before_plan", "aggregator.after_save"])
         survive(cluster, [victim])
@@ -48,7 +52,9 @@ def test_the_rules_take_curves_and_a_killed_aggregator_takes_them_again(tmp_path
     assert read_card(model).encoding == run.federation.encoding.to_json()
     assert read_card(model).architecture == run.model.architecture
     table, scored = DATA / "breast_cancer_party_1_test.csv", tmp_path / "scored.csv"
-    params = f"modelFileName={model},predictFileName={scored},indicatorFileName={tmp_path / 'i.json'}"
+    params = (
+        f"modelFileName={model},predictFileName={scored},indicatorFileName={tmp_path / 'i.json'}"
+    )
     assert infer.main(["--quiet", "--data", str(table), "--params", params]) == 0
     own = pd.read_csv(tmp_path / "party_1" / "out" / "predict.csv")
     found = pd.read_csv(scored)
@@ -57,7 +63,9 @@ def test_the_rules_take_curves_and_a_killed_aggregator_takes_them_again(tmp_path
     pd.testing.assert_frame_equal(own[shared], found[shared])
 
 
-@pytest.mark.parametrize("keys", [{"data": {"curves": False}}, {"party": {"caps": {"columns": 89}}}])
+@pytest.mark.parametrize(
+    "keys", [{"data": {"curves": False}}, {"party": {"caps": {"columns": 89}}}]
+)
 def test_a_party_that_states_otherwise_or_caps_columns_refuses(
     tmp_path: Path, zygote: Zygote, keys: dict[str, dict[str, object]]
 ) -> None:
@@ -68,6 +76,8 @@ def test_a_party_that_states_otherwise_or_caps_columns_refuses(
         cluster.start_all()
         codes = cluster.wait()
         assert all(codes[party] != 0 for party in PARTIES)
-        words = "curves, classes or label differ" if "data" in keys else "a row would become 90 numbers"
+        words = (
+            "curves, classes or label differ" if "data" in keys else "a row would become 90 numbers"
+        )
         assert words in cluster.log("party_1")
         assert not (tmp_path / AGGREGATOR / "out" / "model.safetensors").exists()

@@ -34,7 +34,9 @@ class Sites:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         certificate(folder / "nats", "server", certificate(folder / "nats", "ca", None))
         users = (AGGREGATOR, *HOSPITALS)
-        passwords = {name: f"12e4{name}" for name in users}  # without quotes the server would take it for a number
+        passwords = {
+            name: f"12e4{name}" for name in users
+        }  # without quotes the server would take it for a number
         lines = [f'{name.upper()}_PASSWORD: "{password}"\n' for name, password in passwords.items()]
         (folder / "nats" / "passwords.conf").write_text("".join(lines))
         (folder / "nats" / "server.conf").write_text(self.moved(CONF / "nats.conf", ""))
@@ -53,14 +55,24 @@ class Sites:
             self.config(name).write_text(self.moved(conf, name))
         for number, name in enumerate(HOSPITALS, 1):
             (folder / name / "srv").mkdir()
-            shutil.copy(DATA / f"breast_cancer_party_{number}_train.csv", folder / name / "srv" / "train.csv")
+            shutil.copy(
+                DATA / f"breast_cancer_party_{number}_train.csv",
+                folder / name / "srv" / "train.csv",
+            )
 
     def moved(self, path: Path, site: str) -> str:
         """A file of deploy/conf with the folders of a site, and its name where it is a hospital."""
-        text, places = path.read_text(), {"/etc/homo_dp_nats": "nats", "/var/lib/homo_dp_nats": "nats/store"}
+        text, places = (
+            path.read_text(),
+            {"/etc/homo_dp_nats": "nats", "/var/lib/homo_dp_nats": "nats/store"},
+        )
         if site in HOSPITALS:
             text = text.replace("hospital_a", site)
-        for place, own in {**places, "/etc/homo_dp": f"{site}/etc", "/var/lib/homo_dp": f"{site}/lib"}.items():
+        for place, own in {
+            **places,
+            "/etc/homo_dp": f"{site}/etc",
+            "/var/lib/homo_dp": f"{site}/lib",
+        }.items():
             text = text.replace(place, str(self.folder / own))
         text = text.replace("/srv/homo_dp", str(self.folder / site / "srv"))
         address = f"127.0.0.1:{self.server.port}"
@@ -71,10 +83,23 @@ class Sites:
 
     def start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
         module = "homo_dp.aggregator" if name == AGGREGATOR else "homo_dp.party"
-        command = [sys.executable, "-m", module, "--log-format", "json", "--config", str(self.config(name)), *options]
+        command = [
+            sys.executable,
+            "-m",
+            module,
+            "--log-format",
+            "json",
+            "--config",
+            str(self.config(name)),
+            *options,
+        ]
         with self.log(name).open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, env=os.environ | {"OMP_NUM_THREADS": "1"}
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
             )
         return self.processes[name]
 
@@ -89,7 +114,9 @@ class Sites:
     def until(self, condition: Callable[[], bool], seconds: float = 240.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, {name: self.log(name).read_text()[-1500:] for name in self.processes}
+            assert time.monotonic() < deadline, {
+                name: self.log(name).read_text()[-1500:] for name in self.processes
+            }
             time.sleep(0.1)
 
     def stop(self) -> None:
@@ -121,7 +148,9 @@ def test_three_hospitals_approve_a_study_and_train(sites: Sites) -> None:
         assert party_command(["approve", RUN, "--quiet", "--config", str(sites.config(name))]) == 0
     assert institute.wait(240) == 0, sites.log(AGGREGATOR).read_text()[-3000:]
     sites.until(lambda: all(sites.state(name) == "over" for name in HOSPITALS))
-    assert (sites.folder / AGGREGATOR / "lib" / "aggregator" / "out" / RUN / "model.safetensors").exists()
+    assert (
+        sites.folder / AGGREGATOR / "lib" / "aggregator" / "out" / RUN / "model.safetensors"
+    ).exists()
     for name in HOSPITALS:
         own = sites.folder / name / "lib" / name
         assert [row.round for row in ledger_rows(own / "ledger" / "ledger.sqlite")] == [1, 2]

@@ -43,11 +43,19 @@ def test_a_second_moment_is_asked_first_and_its_coordinates_come_with_the_weight
 
 
 @pytest.mark.parametrize("transport", ["directory", "nats"])
-def test_public_axes_come_with_the_weights_and_cost_nothing(tmp_path: Path, zygote: Zygote, transport: str) -> None:
+def test_public_axes_come_with_the_weights_and_cost_nothing(
+    tmp_path: Path, zygote: Zygote, transport: str
+) -> None:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(tmp_path / "nats", PARTIES))
+            if transport == "nats"
+            else None
+        )
         cluster = stack.enter_context(Cluster(tmp_path, server, zygote=zygote))
-        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=0.5, max_grad_norm=0.8)
+        cluster.change(
+            AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=0.5, max_grad_norm=0.8
+        )
         solver = {"solver": "gradient", "row_norm": 3.5, "sample_rate": 1.0, "batch_size": None}
         cluster.change(AGGREGATOR, "train", local_steps=1, **solver)
         for party in PARTIES:
@@ -64,7 +72,9 @@ def test_public_axes_come_with_the_weights_and_cost_nothing(tmp_path: Path, zygo
 
 def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Zygote) -> None:
     with Cluster(tmp_path, zygote=zygote) as cluster:
-        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=2.0, max_grad_norm=0.8)
+        cluster.change(
+            AGGREGATOR, "privacy", mechanism="dp_fedsgd", target_epsilon=2.0, max_grad_norm=0.8
+        )
         moment = {
             "solver": "second_moment",
             "row_norm": 3.5,
@@ -72,7 +82,9 @@ def test_scales_of_columns_are_asked_before_the_moment(tmp_path: Path, zygote: Z
             "moment_share": 0.2,
             "column_passes": 3,
         }
-        cluster.change(AGGREGATOR, "train", local_steps=1, sample_rate=1.0, batch_size=None, **moment)
+        cluster.change(
+            AGGREGATOR, "train", local_steps=1, sample_rate=1.0, batch_size=None, **moment
+        )
         for party in PARTIES:
             cluster.change(party, "data", rows={party: 150})
         cluster.start_all()
@@ -90,7 +102,11 @@ def test_without_privacy_the_moment_and_gradients_leave_as_they_are(
     tmp_path: Path, zygote: Zygote, transport: str
 ) -> None:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(tmp_path / "nats", PARTIES))
+            if transport == "nats"
+            else None
+        )
         cluster = stack.enter_context(Cluster(tmp_path, server, zygote=zygote))
         cluster.change(AGGREGATOR, "privacy", mechanism="none")
         cluster.configs[AGGREGATOR]["train"] = {}  # all by rule
@@ -115,7 +131,9 @@ def secure(folder: Path, zygote: Zygote, nats: NatsServer | None = None) -> Clus
     cluster.change(AGGREGATOR, "train", local_steps=1)
     for party in PARTIES:
         cluster.change(party, "data", rows={party: 150})
-        cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+        cluster.change(
+            party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+        )
     return cluster
 
 
@@ -130,15 +148,28 @@ def check_complete(folder: Path) -> None:
 
 
 def test_parties_share_noise_under_masks_over_nats(tmp_path: Path, zygote: Zygote) -> None:
-    with NatsServer(tmp_path / "nats", PARTIES) as server, secure(tmp_path, zygote, server) as cluster:
+    with (
+        NatsServer(tmp_path / "nats", PARTIES) as server,
+        secure(tmp_path, zygote, server) as cluster,
+    ):
         cluster.start_all()
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
     check_complete(tmp_path)
 
 
-def test_killed_in_the_middle_of_masks_the_run_goes_on_with_the_same_bytes(tmp_path: Path, zygote: Zygote) -> None:
+def test_killed_in_the_middle_of_masks_the_run_goes_on_with_the_same_bytes(
+    tmp_path: Path, zygote: Zygote
+) -> None:
     victims = [
-        Victim("party_1", ["sums.before_rename:2", "party.before_sums:2", "party.after_sums:3", "outbox.after_charge"]),
+        Victim(
+            "party_1",
+            [
+                "sums.before_rename:2",
+                "party.before_sums:2",
+                "party.after_sums:3",
+                "outbox.after_charge",
+            ],
+        ),
         Victim(AGGREGATOR, ["aggregator.received:5", "sums.after_rename", "aggregator.received:9"]),
     ]
     with secure(tmp_path, zygote) as cluster:
@@ -152,9 +183,14 @@ def test_masks_over_nats_with_kills(tmp_path: Path, zygote: Zygote) -> None:
     """A queue that leaves out what it has seen: what is asked again was answered before, and that answer was kept."""
     victims = [
         Victim("party_1", ["party.after_sums:2", "party.before_sums:3"]),
-        Victim(AGGREGATOR, ["aggregator.received:5", "aggregator.received:9", "aggregator.before_save"]),
+        Victim(
+            AGGREGATOR, ["aggregator.received:5", "aggregator.received:9", "aggregator.before_save"]
+        ),
     ]
-    with NatsServer(tmp_path / "nats", PARTIES) as server, secure(tmp_path, zygote, server) as cluster:
+    with (
+        NatsServer(tmp_path / "nats", PARTIES) as server,
+        secure(tmp_path, zygote, server) as cluster,
+    ):
         survive(cluster, victims, 100)
     assert [victim.unused for victim in victims] == [[], []]
     check_complete(tmp_path)

@@ -32,7 +32,13 @@ class Stopped(Exception):
 class Watched(GridTransport):
     """Notes every update that comes, and goes down with one of them."""
 
-    def __init__(self, fleet: SocketFleet, sealer: Sealer, seen: dict[tuple[str, int], set[str]], stop_at: int) -> None:
+    def __init__(
+        self,
+        fleet: SocketFleet,
+        sealer: Sealer,
+        seen: dict[tuple[str, int], set[str]],
+        stop_at: int,
+    ) -> None:
         super().__init__(fleet, RUN, sealer)
         self.last_words = 30.0
         self._seen, self._left = seen, stop_at
@@ -40,7 +46,9 @@ class Watched(GridTransport):
     def receive(self, timeout: float) -> Message | None:
         message = super().receive(timeout)
         if message is not None and message.kind == "update":
-            content = b"".join(tensor.numpy().tobytes() for _, tensor in sorted(message.tensors.items()))
+            content = b"".join(
+                tensor.numpy().tobytes() for _, tensor in sorted(message.tensors.items())
+            )
             self._seen[message.sender, message.round].add(hashlib.sha256(content).hexdigest())
             self._left -= 1
             if self._left == 0:
@@ -49,13 +57,18 @@ class Watched(GridTransport):
 
 
 @pytest.mark.parametrize("weights", ["kept", "lost"])
-def test_stopped_and_run_again(tmp_path: Path, zygote: Zygote, weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_run_again(
+    tmp_path: Path, zygote: Zygote, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(grid, "ASK_AGAIN", 0.3)
     monkeypatch.setattr(grid, "_UNKNOWN", 0.3)
     with Cluster(tmp_path, rounds=3, zygote=zygote) as cluster:
         sockets = {number: tmp_path / f"{name}.sock" for number, name in enumerate(PARTIES)}
         for number, name in enumerate(PARTIES):
-            cluster.configs[name]["transport"] = {"kind": "flower", "flower": {"socket": str(sockets[number])}}
+            cluster.configs[name]["transport"] = {
+                "kind": "flower",
+                "flower": {"socket": str(sockets[number])},
+            }
             cluster.start(name)
         cluster.change(AGGREGATOR, "transport", kind="flower")
         config = load_config(None, cluster.configs[AGGREGATOR])
@@ -79,8 +92,12 @@ def test_stopped_and_run_again(tmp_path: Path, zygote: Zygote, weights: str, mon
             for path in (tmp_path / "state-aggregator" / RUN).iterdir():
                 path.unlink() if path.is_file() else None
         run(stop_at=0)
-        assert {name: code for name, code in cluster.wait().items() if name != AGGREGATOR} == dict.fromkeys(PARTIES, 0)
+        assert {
+            name: code for name, code in cluster.wait().items() if name != AGGREGATOR
+        } == dict.fromkeys(PARTIES, 0)
         for name in PARTIES:
             rows = ledger_rows(tmp_path / name / "ledger.sqlite")
             assert [row.round for row in rows] == [1, 2, 3]  # each round was charged once
-            assert all(len(seen[name, number]) == 1 for number in (1, 2, 3))  # and one update of it ever left
+            assert all(
+                len(seen[name, number]) == 1 for number in (1, 2, 3)
+            )  # and one update of it ever left

@@ -10,7 +10,10 @@ from tests.processes.foreign_client import ROWS
 from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 
-MODEL: dict[str, object] = {"factory": "homo_dp.models.arrays:array_model", "options": {"shapes": [[2, 2], [2]]}}
+MODEL: dict[str, object] = {
+    "factory": "homo_dp.models.arrays:array_model",
+    "options": {"shapes": [[2, 2], [2]]},
+}
 DATA: dict[str, object] = {
     "columns": {"none": {"bounds": [0, 1]}},
     "classes": [0, 1],
@@ -18,7 +21,13 @@ DATA: dict[str, object] = {
     "name": "clients",
 }
 GONE: dict[str, object] = {"files": {}, "columns_from": None, "embedded": None, "test_file": None}
-PRIVACY = {"mechanism": "dp_fedavg", "unit": "user", "population": 3, "delta": 0.1, "clip_norm": 50.0}
+PRIVACY = {
+    "mechanism": "dp_fedavg",
+    "unit": "user",
+    "population": 3,
+    "delta": 0.1,
+    "clip_norm": 50.0,
+}
 NOISE = {"noise_at": "parties", "sampling": "fixed", "cohort_size": 2, "noise_multiplier": 0.001}
 
 
@@ -39,5 +48,9 @@ def test_a_federation_of_foreign_clients(tmp_path: Path, zygote: Zygote) -> None
         assert str(ROWS) not in logs
     rows = {party: ledger_rows(tmp_path / party / "ledger.sqlite") for party in PARTIES}
     assert sum(map(len, rows.values())) == 8  # two parties a round, each on its own ledger
-    weights = load_model(tmp_path / AGGREGATOR / "out" / "model.safetensors", True).module.state_dict()
-    assert all(abs(float(value) - 4.0) < 1.5 for value in weights["array_0001"])  # from zero, four rounds of one
+    weights = load_model(
+        tmp_path / AGGREGATOR / "out" / "model.safetensors", True
+    ).module.state_dict()
+    assert all(
+        abs(float(value) - 4.0) < 1.5 for value in weights["array_0001"]
+    )  # from zero, four rounds of one

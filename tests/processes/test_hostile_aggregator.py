@@ -33,7 +33,9 @@ class Hostile:
         path.write_text(yaml.safe_dump(cluster.configs[AGGREGATOR]))
         config = load_config([str(path)])
         honest = AggregatorProcess(config, Screen())
-        self.weights: Weights = {name: tensor.clone() for name, tensor in honest.model.module.state_dict().items()}
+        self.weights: Weights = {
+            name: tensor.clone() for name, tensor in honest.model.module.state_dict().items()
+        }
         self.plan = make_plan(config, dict.fromkeys(PARTIES), honest.encoding.to_json())
         self.transport = open_transport(config, aggregator_sealer(config, KINDS), cluster.folder)
         self.cluster = cluster
@@ -41,7 +43,13 @@ class Hostile:
         assert self.heard().kind == "join"
         self.send(0, "plan", info={"plan": self.plan})
 
-    def send(self, number: int, kind: str = "weights", info: dict[str, Any] | None = None, **changed: float) -> None:
+    def send(
+        self,
+        number: int,
+        kind: str = "weights",
+        info: dict[str, Any] | None = None,
+        **changed: float,
+    ) -> None:
         tensors = self.weights if kind == "weights" else {}
         for name, value in changed.items():
             found = next(key for key in tensors if key.endswith(name))
@@ -60,7 +68,9 @@ class Hostile:
 
     @property
     def fitted(self) -> list[str]:
-        return sorted(path.name for path in (self.cluster.folder / NAME / "state" / RUN).glob("fit-*"))
+        return sorted(
+            path.name for path in (self.cluster.folder / NAME / "state" / RUN).glob("fit-*")
+        )
 
 
 @pytest.fixture
@@ -69,7 +79,9 @@ def cluster(tmp_path: Path, zygote: Zygote) -> Iterator[Cluster]:
         yield made
 
 
-def test_weights_that_overflow_buy_no_fits_and_one_message_a_round_is_answered(cluster: Cluster) -> None:
+def test_weights_that_overflow_buy_no_fits_and_one_message_a_round_is_answered(
+    cluster: Cluster,
+) -> None:
     hostile = Hostile(cluster, momentum=0.9, weight_decay=0.5)
     for number in range(5):
         hostile.send(1, bias=3.3e38 - number * 1e36)
@@ -80,7 +92,11 @@ def test_weights_that_overflow_buy_no_fits_and_one_message_a_round_is_answered(c
     first = hostile.heard()
     assert (first.kind, hostile.charged, hostile.fitted) == ("update", [1], ["fit-1.safetensors"])
     hostile.send(1, bias=0.5)
-    assert (hostile.heard().kind, hostile.charged, hostile.fitted) == ("refused", [1], ["fit-1.safetensors"])
+    assert (hostile.heard().kind, hostile.charged, hostile.fitted) == (
+        "refused",
+        [1],
+        ["fit-1.safetensors"],
+    )
     hostile.process.send_signal(9)
     hostile.process.wait()
     cluster.start(NAME)

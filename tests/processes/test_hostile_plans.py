@@ -33,16 +33,58 @@ JOBS = [
         nbafl__epsilon=0.01,
     ),
     job(COLUMNS, model__name="mlp", train__local_epochs=1.0, train__batch_size=10),
-    job(COLUMNS, privacy__mechanism="dp_fedsgd", train__local_steps=None, metrics__release="noised", train__rounds=5),
+    job(
+        COLUMNS,
+        privacy__mechanism="dp_fedsgd",
+        train__local_steps=None,
+        metrics__release="noised",
+        train__rounds=5,
+    ),
     job(COLUMNS, privacy__mechanism="statistics", statistics__ask=ASKED),
     job(COLUMNS, data__learnt={"run": "r-bounds", "noise_multipliers": [20.0, 30.0]}),
 ]
-NUMBERS = [0, 1, 2, 17, 1000, 10**5, 10**6, 10**9, 10**15, 1e-30, 1e-12, 1e-3, 0.5, 0.999999, 1.0, 1e3, 1e15, 1e38]
-WORDS = ["adam", "optimal", "cosine", "inverse_sqrt", "tail", "ema", "fedadam", "rows", "cnn", "linear_regression"]
-NUMBERED = {f"{number}": json.loads(json.dumps(plan_of(config, 40))) for number, config in enumerate(JOBS)}
+NUMBERS = [
+    0,
+    1,
+    2,
+    17,
+    1000,
+    10**5,
+    10**6,
+    10**9,
+    10**15,
+    1e-30,
+    1e-12,
+    1e-3,
+    0.5,
+    0.999999,
+    1.0,
+    1e3,
+    1e15,
+    1e38,
+]
+WORDS = [
+    "adam",
+    "optimal",
+    "cosine",
+    "inverse_sqrt",
+    "tail",
+    "ema",
+    "fedadam",
+    "rows",
+    "cnn",
+    "linear_regression",
+]
+NUMBERED = {
+    f"{number}": json.loads(json.dumps(plan_of(config, 40))) for number, config in enumerate(JOBS)
+}
 SECTIONS = ("model", "train", "privacy", "nbafl", "metrics", "statistics", "rows")
 PATHS = {
-    name: [path for path in places(plan) if (path[0] in SECTIONS and path[1:]) or path[:2] == ("data", "learnt")]
+    name: [
+        path
+        for path in places(plan)
+        if (path[0] in SECTIONS and path[1:]) or path[:2] == ("data", "learnt")
+    ]
     for name, plan in NUMBERED.items()
 }
 VALUES = [*NUMBERS, *WORDS, None, True, [10**9], [1] * 60]
@@ -61,7 +103,13 @@ def test_a_party_is_built_or_the_plan_refused(
     process, folder = Hostile(tmp_path, monkeypatch, capsys).process(csv(BASE), own)
     outbox, built = Outbox(tmp_path / "outbox"), []
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=60,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.sampled_from(sorted(NUMBERED)).flatmap(mutations))
     def build(named: tuple[str, list[tuple[tuple[Any, ...], str, Any]]]) -> None:
         name, changes = named
@@ -79,7 +127,10 @@ def test_a_party_is_built_or_the_plan_refused(
 
 @pytest.mark.parametrize("asked_meanwhile", [False, True])
 def test_a_step_beside_a_training_that_was_agreed_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], asked_meanwhile: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked_meanwhile: bool,
 ) -> None:
     """Nothing is charged yet; the training may also be agreed to while the operator thinks about the step."""
     own = {"data.rows": {"a": 40}, "party.caps.epsilon": 100.0}

@@ -15,7 +15,11 @@ from tests.processes.parts import PARTIES, Cluster, ledger_rows
 from tests.processes.zygote import Zygote
 
 ROWS, CLASSES = 200, [0, 1, 2]
-JOB: dict[str, Any] = {"model": {}, "privacy": {"target_epsilon": 4.0}, "train": {"auto": True, "rounds": 6}}
+JOB: dict[str, Any] = {
+    "model": {},
+    "privacy": {"target_epsilon": 4.0},
+    "train": {"auto": True, "rounds": 6},
+}
 
 
 def write_images(path: Path, rows: int, seed: int) -> Path:
@@ -30,17 +34,32 @@ def write_images(path: Path, rows: int, seed: int) -> Path:
 
 
 def test_parties_with_images_run_what_one_process_runs(tmp_path: Path, zygote: Zygote) -> None:
-    files = {name: write_images(tmp_path / name / "train.npz", ROWS, at) for at, name in enumerate(PARTIES)}
+    files = {
+        name: write_images(tmp_path / name / "train.npz", ROWS, at)
+        for at, name in enumerate(PARTIES)
+    }
     test = write_images(tmp_path / "test.npz", 60, 9)
     with Cluster(tmp_path, zygote=zygote) as cluster:
-        cluster.configs[AGGREGATOR] |= JOB | {"data": {"classes": CLASSES, "image": {"shape": [1, 16, 16]}}}
+        cluster.configs[AGGREGATOR] |= JOB | {
+            "data": {"classes": CLASSES, "image": {"shape": [1, 16, 16]}}
+        }
         for name, path in files.items():
-            data = {"files": {name: str(path)}, "test_file": {name: str(test)}, "rows": {name: ROWS}}
+            data = {
+                "files": {name: str(path)},
+                "test_file": {name: str(test)},
+                "rows": {name: ROWS},
+            }
             cluster.configs[name] |= {"data": data}
         cluster.start_all()
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR)
-    alone = {"data.files": {name: str(path) for name, path in files.items()}, "data.classes": CLASSES}
-    alone |= {"data.rows": dict.fromkeys(PARTIES, ROWS), "privacy.ledger": str(tmp_path / "alone.sqlite")}
+    alone = {
+        "data.files": {name: str(path) for name, path in files.items()},
+        "data.classes": CLASSES,
+    }
+    alone |= {
+        "data.rows": dict.fromkeys(PARTIES, ROWS),
+        "privacy.ledger": str(tmp_path / "alone.sqlite"),
+    }
     run = Simulation(load_config(None, {**JOB, **alone}), lambda row, numbers: None)
     outcome = run.run()
     together = ledger_rows(tmp_path / "alone.sqlite")

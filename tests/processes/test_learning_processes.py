@@ -22,7 +22,9 @@ from tests.transport.nats_server import NatsServer
 COUNTS = {"counts": "private"}
 
 
-def learning(folder: Path, zygote: Zygote, *, masked: bool, counts: bool, nats: NatsServer | None = None) -> Cluster:
+def learning(
+    folder: Path, zygote: Zygote, *, masked: bool, counts: bool, nats: NatsServer | None = None
+) -> Cluster:
     """A federation whose columns have bounds that are 100 times too wide."""
     cluster = Cluster(folder, nats, zygote=zygote, rounds=2)
     columns: dict[str, Any] = {}
@@ -30,18 +32,33 @@ def learning(folder: Path, zygote: Zygote, *, masked: bool, counts: bool, nats: 
         assert isinstance(column, Numeric)
         middle, half = (column.low + column.high) / 2, (column.high - column.low) * 50
         columns[column.name] = {"bounds": [middle - half, middle + half]}
-    data = {"columns_from": None, "columns": columns, "scaling": "private", **(COUNTS if counts else {})}
+    data = {
+        "columns_from": None,
+        "columns": columns,
+        "scaling": "private",
+        **(COUNTS if counts else {}),
+    }
     cluster.change(AGGREGATOR, "data", **data)
     if masked:
-        cluster.change(AGGREGATOR, "privacy", mechanism="dp_fedsgd", secure_aggregation=True, target_epsilon=4.0)
+        cluster.change(
+            AGGREGATOR,
+            "privacy",
+            mechanism="dp_fedsgd",
+            secure_aggregation=True,
+            target_epsilon=4.0,
+        )
         cluster.configs[AGGREGATOR]["train"] = {"rounds": 2, "batch_size": 50}
     else:
         cluster.change(AGGREGATOR, "privacy", target_epsilon=4.0)
     for party in PARTIES:
         cluster.change(party, "privacy", target_epsilon=4.0)
-        cluster.change(party, "data", **(COUNTS if counts else {"rows": {party: 150}, "counts": None}))
+        cluster.change(
+            party, "data", **(COUNTS if counts else {"rows": {party: 150}, "counts": None})
+        )
         if masked:
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
     return cluster
 
 
@@ -52,7 +69,9 @@ def check(folder: Path, *, masked: bool, counts: bool) -> None:
     assert 3.8 <= indicators["privacy"]["epsilon"] <= 4.0
     used = load_config([str(folder / AGGREGATOR / "out" / "indicator_config.yaml")])
     assert used.data.bounds_source == "private"
-    outer = json.loads((folder / AGGREGATOR / "out" / "indicator_bounds_statistics.json").read_text())
+    outer = json.loads(
+        (folder / AGGREGATOR / "out" / "indicator_bounds_statistics.json").read_text()
+    )
     found = outer["questions"]["bounds"]["values"]
     assert {name: block.bounds for name, block in used.data.columns.items()} == {
         name: (bounds["low"], bounds["high"]) for name, bounds in found.items()
@@ -68,7 +87,9 @@ def check(folder: Path, *, masked: bool, counts: bool) -> None:
         assert len({row.run for row in rows}) == (3 if counts else 2)
         whole = compose(*(from_json(row.event) for row in rows))
         assert epsilon(whole, 1e-5).quoted <= 4.0
-        for run in {row.run for row in rows}:  # others count with their price while they are under way
+        for run in {
+            row.run for row in rows
+        }:  # others count with their price while they are under way
             price = from_json((folder / party / "state" / run / PRICE).read_text())
             assert price == compose(*(from_json(row.event) for row in rows if row.run == run))
         own = json.loads((folder / party / "out" / "indicator.json").read_text())
@@ -78,11 +99,15 @@ def check(folder: Path, *, masked: bool, counts: bool) -> None:
             assert stands == used.data.rows[party]
             assert own["privacy"]["rows"] == "declared in the config"
     if masked and counts:
-        assert len(set(used.data.rows.values())) == 1  # equal parts of the total, which alone was seen
+        assert (
+            len(set(used.data.rows.values())) == 1
+        )  # equal parts of the total, which alone was seen
 
 
 @pytest.mark.parametrize(("masked", "counts"), [(False, False), (False, True), (True, True)])
-def test_bounds_and_counts_are_learnt_first(tmp_path: Path, zygote: Zygote, masked: bool, counts: bool) -> None:
+def test_bounds_and_counts_are_learnt_first(
+    tmp_path: Path, zygote: Zygote, masked: bool, counts: bool
+) -> None:
     with learning(tmp_path, zygote, masked=masked, counts=counts) as cluster:
         cluster.start_all()
         assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
@@ -92,7 +117,14 @@ def test_bounds_and_counts_are_learnt_first(tmp_path: Path, zygote: Zygote, mask
 def test_killed_processes_learn_once(tmp_path: Path, zygote: Zygote) -> None:
     victims = [
         Victim("party_1", ["outbox.after_charge", "party.before_final", "party.after_plan"]),
-        Victim(AGGREGATOR, ["aggregator.learning_announced", "aggregator.before_learnt", "aggregator.after_learnt"]),
+        Victim(
+            AGGREGATOR,
+            [
+                "aggregator.learning_announced",
+                "aggregator.before_learnt",
+                "aggregator.after_learnt",
+            ],
+        ),
     ]
     with learning(tmp_path, zygote, masked=False, counts=False) as cluster:
         survive(cluster, victims, 100)
@@ -108,11 +140,16 @@ def test_they_learn_over_nats(tmp_path: Path, zygote: Zygote) -> None:
     check(tmp_path, masked=False, counts=True)
 
 
-def cities(folder: Path, zygote: Zygote, *, masked: bool = False, nats: NatsServer | None = None) -> Cluster:
+def cities(
+    folder: Path, zygote: Zygote, *, masked: bool = False, nats: NatsServer | None = None
+) -> Cluster:
     """A federation that learns the levels of a column: two towns that each party has, one that a single party has,
     and homes of one row each."""
     cluster = Cluster(folder, nats, zygote=zygote, rounds=2)
-    data = {"columns_from": None, "columns": {"city": {"levels": "private"}, "age": {"bounds": [0, 50]}}}
+    data = {
+        "columns_from": None,
+        "columns": {"city": {"levels": "private"}, "age": {"bounds": [0, 50]}},
+    }
     cluster.change(AGGREGATOR, "data", **data)
     cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
     if masked:
@@ -120,14 +157,27 @@ def cities(folder: Path, zygote: Zygote, *, masked: bool = False, nats: NatsServ
         cluster.configs[AGGREGATOR]["train"] = {"rounds": 2, "batch_size": 50}
     for number, party in enumerate(PARTIES):
         homes = [f"{party} home {row}" for row in range(9)]
-        towns = [*["Oslo"] * 150, *["Bergen "] * 150, *(["Bodø"] * 150 if number == 1 else []), *homes]
-        rows = (f"{town},{i % 50},{(town == 'Oslo') ^ (i % 10 == 0):d}" for i, town in enumerate(towns))
+        towns = [
+            *["Oslo"] * 150,
+            *["Bergen "] * 150,
+            *(["Bodø"] * 150 if number == 1 else []),
+            *homes,
+        ]
+        rows = (
+            f"{town},{i % 50},{(town == 'Oslo') ^ (i % 10 == 0):d}" for i, town in enumerate(towns)
+        )
         (folder / f"{party}.csv").write_text("city,age,y\n" + "\n".join(rows) + "\n")
-        table = {"files": {party: str(folder / f"{party}.csv")}, "test_file": None, "rows": {party: 400}}
+        table = {
+            "files": {party: str(folder / f"{party}.csv")},
+            "test_file": None,
+            "rows": {party: 400},
+        }
         cluster.change(party, "data", **table, counts=None)
         cluster.change(party, "privacy", target_epsilon=8.0)
         if masked:
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
     return cluster
 
 
@@ -140,7 +190,10 @@ def check_cities(folder: Path) -> None:
     assert 7.6 <= indicators["privacy"]["epsilon"] <= 8.0
     for party in PARTIES:
         rows = ledger_rows(folder / party / "ledger.sqlite")
-        assert [(row.kind, row.run) for row in rows][:2] == [("level_names", "run-1-levels"), ("update", "run-1")]
+        assert [(row.kind, row.run) for row in rows][:2] == [
+            ("level_names", "run-1-levels"),
+            ("update", "run-1"),
+        ]
         assert len(rows) == 3
         whole = compose(*(from_json(row.event) for row in rows))
         own = json.loads((folder / party / "out" / "indicator.json").read_text())

@@ -14,18 +14,32 @@ from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
 USERS = 60  # of each holder
-ONE_EACH: dict[str, Any] = {"population": 3, "sampling": "everyone", "delta": 0.1, "noise_multiplier": 20.0}
+ONE_EACH: dict[str, Any] = {
+    "population": 3,
+    "sampling": "everyone",
+    "delta": 0.1,
+    "noise_multiplier": 20.0,
+}
 MANY: dict[str, Any] = {"population": 180, "sampling": "poisson", "cohort_size": 60, "delta": 1e-3}
 ADAPTIVE: dict[str, Any] = {"clipping": "adaptive", "clip_norm": 0.5, "noise_multiplier": 4.0}
 
 
-def masked_users(folder: Path, zygote: Zygote, keys: dict[str, Any], nats: NatsServer | None = None) -> Cluster:
+def masked_users(
+    folder: Path, zygote: Zygote, keys: dict[str, Any], nats: NatsServer | None = None
+) -> Cluster:
     cluster = Cluster(folder, nats, 2, zygote)
-    asked = {"mechanism": "dp_fedavg", "unit": "user", "noise_at": "parties", "secure_aggregation": True}
+    asked = {
+        "mechanism": "dp_fedavg",
+        "unit": "user",
+        "noise_at": "parties",
+        "secure_aggregation": True,
+    }
     cluster.change(AGGREGATOR, "privacy", **asked, **keys)
     for party in PARTIES:
         cluster.change(party, "privacy", delta=keys["delta"])
-        cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+        cluster.change(
+            party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+        )
         if keys is not ONE_EACH:
             hold_users(cluster, party)
     return cluster
@@ -38,13 +52,22 @@ def hold_users(cluster: Cluster, party: str) -> None:
     table["patient"] = [f"{party}-{number % USERS}" for number in range(len(table))]
     path = cluster.folder / f"{party}.csv"
     table.to_csv(path, index=False)
-    cluster.change(party, "data", files={party: str(path)}, test_file=None, user_column="patient", test_fraction=0.0)
+    cluster.change(
+        party,
+        "data",
+        files={party: str(path)},
+        test_file=None,
+        user_column="patient",
+        test_fraction=0.0,
+    )
 
 
 def check_complete(folder: Path) -> dict[str, Any]:
     for party in PARTIES:
         rows = ledger_rows(folder / party / "ledger.sqlite")
-        assert [(row.round, row.unit, row.observer) for row in rows] == [(n, "user", "aggregator") for n in (1, 2)]
+        assert [(row.round, row.unit, row.observer) for row in rows] == [
+            (n, "user", "aggregator") for n in (1, 2)
+        ]
         assert all("shared by 3 parties" in row.noise for row in rows)
     found: dict[str, Any] = json.loads((folder / AGGREGATOR / "out" / "indicator.json").read_text())
     assert found["rounds_counted"] == 2
@@ -54,7 +77,9 @@ def check_complete(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("keys", [ONE_EACH, MANY | ADAPTIVE], ids=["one user each", "many users each"])
+@pytest.mark.parametrize(
+    "keys", [ONE_EACH, MANY | ADAPTIVE], ids=["one user each", "many users each"]
+)
 def test_the_aggregator_learns_what_a_reader_of_the_model_learns(
     tmp_path: Path, zygote: Zygote, keys: dict[str, Any]
 ) -> None:

@@ -17,9 +17,21 @@ from tests.transport.nats_server import NatsServer
 ROUNDS = 10
 # Keys, sealed secrets and ready, then for each round a signature and an opening: one answer each.
 ANSWERS = [f"party.{when}_sums:{number}" for number in (1, 2, 3) for when in ("before", "after")]
-KEPT = [f"sums.{when}" for when in ("before_write", "before_fsync", "before_rename", "after_rename")]
-PAID = ["party.before_handle", "outbox.after_put", "ledger.before_commit", "outbox.after_charge", "party.after_handle"]
-ASKED = [f"aggregator.{when}_broadcast:{number}" for number in (1, 2, 3) for when in ("before", "mid", "after")]
+KEPT = [
+    f"sums.{when}" for when in ("before_write", "before_fsync", "before_rename", "after_rename")
+]
+PAID = [
+    "party.before_handle",
+    "outbox.after_put",
+    "ledger.before_commit",
+    "outbox.after_charge",
+    "party.after_handle",
+]
+ASKED = [
+    f"aggregator.{when}_broadcast:{number}"
+    for number in (1, 2, 3)
+    for when in ("before", "mid", "after")
+]
 HEARD = [f"aggregator.received:{number}" for number in (2, 4, 6, 8)]
 CLOSED = ["aggregator.before_save", "aggregator.after_save", "aggregator.after_done"]
 
@@ -27,11 +39,19 @@ CLOSED = ["aggregator.before_save", "aggregator.after_save", "aggregator.after_d
 @pytest.mark.faults
 @pytest.mark.parametrize("transport", ["directory", "nats"])
 @pytest.mark.parametrize("killed", ["party", "aggregator"])
-def test_every_step_may_be_the_last_of_a_process(killed: str, transport: str, tmp_path: Path, zygote: Zygote) -> None:
-    points: list[str | float] = [*ANSWERS, *KEPT, *PAID] if killed == "party" else [*ASKED, *KEPT, *HEARD, *CLOSED]
+def test_every_step_may_be_the_last_of_a_process(
+    killed: str, transport: str, tmp_path: Path, zygote: Zygote
+) -> None:
+    points: list[str | float] = (
+        [*ANSWERS, *KEPT, *PAID] if killed == "party" else [*ASKED, *KEPT, *HEARD, *CLOSED]
+    )
     victim = Victim("party_2" if killed == "party" else AGGREGATOR, points)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(tmp_path / "nats", PARTIES))
+            if transport == "nats"
+            else None
+        )
         cluster = stack.enter_context(with_a_dropout(tmp_path, zygote, server))
         survive(cluster, [victim], 240)
     assert victim.unused == []
@@ -41,13 +61,20 @@ def test_every_step_may_be_the_last_of_a_process(killed: str, transport: str, tm
 def with_a_dropout(folder: Path, zygote: Zygote, nats: NatsServer | None) -> Cluster:
     """Three parties of whom one may be missing and none colludes: the smallest with every message of the protocol."""
     cluster = Cluster(folder, nats, ROUNDS, zygote)
-    masks = {"mechanism": "dp_fedsgd", "secure_aggregation": True, "tolerated_dropouts": 1, "tolerated_colluders": 0}
+    masks = {
+        "mechanism": "dp_fedsgd",
+        "secure_aggregation": True,
+        "tolerated_dropouts": 1,
+        "tolerated_colluders": 0,
+    }
     cluster.change(AGGREGATOR, "privacy", **masks)
     cluster.change(AGGREGATOR, "train", local_steps=1)
     for party in PARTIES:
         cluster.change(party, "privacy", **masks)
         cluster.change(party, "data", rows={party: 150})
-        cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+        cluster.change(
+            party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+        )
     return cluster
 
 

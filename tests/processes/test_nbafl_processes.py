@@ -15,7 +15,12 @@ from tests.processes.zygote import Zygote
 from tests.transport.nats_server import NatsServer
 
 # 4 rounds > 2 exposures x sqrt(3 parties): there is download noise, and nobody takes part in every round
-SETTINGS: dict[str, Any] = {"epsilon": 10.0, "clip_norm": 3.0, "exposures": 2, "min_dataset_size": 100}
+SETTINGS: dict[str, Any] = {
+    "epsilon": 10.0,
+    "clip_norm": 3.0,
+    "exposures": 2,
+    "min_dataset_size": 100,
+}
 ROUNDS = {"party_1": [1, 2], "party_2": [3, 4], "party_3": [1, 2]}
 
 
@@ -25,7 +30,9 @@ def test_each_party_uploads_as_often_as_planned_and_says_what_it_spent(
 ) -> None:
     with Cluster(tmp_path, rounds=4, zygote=zygote) as cluster:
         ledger = tmp_path / AGGREGATOR / "ledger.sqlite"
-        cluster.change(AGGREGATOR, "privacy", mechanism="nbafl", trust_aggregator=trusted, ledger=str(ledger))
+        cluster.change(
+            AGGREGATOR, "privacy", mechanism="nbafl", trust_aggregator=trusted, ledger=str(ledger)
+        )
         cluster.change(AGGREGATOR, "nbafl", **SETTINGS, noise_at_upload=not trusted)
         for party in PARTIES:
             cluster.change(party, "privacy", trust_aggregator=trusted)
@@ -36,13 +43,17 @@ def test_each_party_uploads_as_often_as_planned_and_says_what_it_spent(
     assert [row["replied"] for row in rounds] == [["party_1", "party_3"]] * 2 + [["party_2"]] * 2
     if trusted:
         rows = ledger_rows(ledger)
-        assert {party: [row.round for row in rows if row.party == party] for party in PARTIES} == ROUNDS
+        assert {
+            party: [row.round for row in rows if row.party == party] for party in PARTIES
+        } == ROUNDS
     for party in PARTIES:
         own = ledger_rows(tmp_path / party / "ledger.sqlite")
         privacy = json.loads((tmp_path / party / "out" / "indicator.json").read_text())["privacy"]
         assert [row.round for row in own] == ([] if trusted else ROUNDS[party])
         sigma = privacy["download_sigma"] if trusted else privacy["upload_sigma"]
-        assert privacy["epsilon"] == pytest.approx(closed_form(sigma / (2 * 3.0), 2, 1e-5), rel=1e-6)
+        assert privacy["epsilon"] == pytest.approx(
+            closed_form(sigma / (2 * 3.0), 2, 1e-5), rel=1e-6
+        )
         assert privacy["accounted_epsilon"] == privacy["epsilon"]
         assert "the nominal epsilon 10 is the paper's" in cluster.log(party)
 
@@ -56,12 +67,18 @@ def test_under_masks_nobody_trusts_the_aggregator_and_kills_change_nothing(
         Victim(AGGREGATOR, ["aggregator.received:12"]),
     ]
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(NatsServer(tmp_path / "nats", PARTIES)) if transport == "nats" else None
+        server = (
+            stack.enter_context(NatsServer(tmp_path / "nats", PARTIES))
+            if transport == "nats"
+            else None
+        )
         cluster = stack.enter_context(Cluster(tmp_path, server, rounds=4, zygote=zygote))
         cluster.change(AGGREGATOR, "privacy", mechanism="nbafl", secure_aggregation=True)
         cluster.change(AGGREGATOR, "nbafl", **SETTINGS, noise_at_upload=False)
         for party in PARTIES:
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
             cluster.change(party, "party", caps={"epsilon": 1e9, "secure_aggregation": "required"})
         survive(cluster, victims, 100)
     assert [victim.unused for victim in victims] == [[], []]

@@ -51,7 +51,9 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
 }
-PROCESS = re.compile(rb"^\[\d+\]", re.MULTILINE)  # a server's own number, which may be any, before its lines
+PROCESS = re.compile(
+    rb"^\[\d+\]", re.MULTILINE
+)  # a server's own number, which may be any, before its lines
 CALIBRATED = ("metrics", "masked", "statistics")  # noise is solved for an epsilon
 
 
@@ -66,7 +68,9 @@ def _prepared(cluster: Cluster, folder: Path, job: str) -> None:
     elif job == "statistics":
         cluster.configs[AGGREGATOR]["train"] = {}
     for number, party in enumerate(PARTIES):
-        table = pd.read_csv(cluster.configs[party]["data"]["files"][party]).head(ROWS[number]).copy()
+        table = (
+            pd.read_csv(cluster.configs[party]["data"]["files"][party]).head(ROWS[number]).copy()
+        )
         table["mean radius"] = table["mean radius"].astype(object)
         table.loc[table.index % 5 == 1, "mean radius"] = RADIUS
         table.loc[table.index == 3, "mean radius"] = CELL
@@ -78,7 +82,9 @@ def _prepared(cluster: Cluster, folder: Path, job: str) -> None:
         else:
             cluster.change(party, "party", caps={"epsilon": 1e9})
         if job == "masked":
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
 
 
 def _seen(cluster: Cluster) -> dict[str, bytes]:
@@ -87,12 +93,19 @@ def _seen(cluster: Cluster) -> dict[str, bytes]:
     for name in (AGGREGATOR, "state-aggregator", "exchange", "nats"):
         files = [path for path in (cluster.folder / name).rglob("*") if path.is_file()]
         found |= {str(path.relative_to(cluster.folder)): path.read_bytes() for path in files}
-    return {name: PROCESS.sub(b"", data) if name == "nats/server.log" else data for name, data in found.items()}
+    return {
+        name: PROCESS.sub(b"", data) if name == "nats/server.log" else data
+        for name, data in found.items()
+    }
 
 
 def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
     """Which sentinels are in what others have."""
-    readable = {name: data for name, data in seen.items() if name.endswith(READABLE) and "unsent" not in name}
+    readable = {
+        name: data
+        for name, data in seen.items()
+        if name.endswith(READABLE) and "unsent" not in name
+    }
     facts = [fact for name, data in readable.items() for fact in facts_in(name, data)]
     found = found_in(facts, ROWS, [RADIUS], known=known)
     for name, data in seen.items():
@@ -103,7 +116,9 @@ def _left(seen: Mapping[str, bytes], known: Sequence[str]) -> list[str]:
 
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("transport", ["directory", "nats"])
-def test_no_sentinel_is_with_anybody_else(tmp_path: Path, zygote: Zygote, transport: str, job: str) -> None:
+def test_no_sentinel_is_with_anybody_else(
+    tmp_path: Path, zygote: Zygote, transport: str, job: str
+) -> None:
     server = NatsServer(tmp_path / "nats", PARTIES) if transport == "nats" else None
     tracked = transport == "directory" and job == "metrics"
     try:
@@ -112,9 +127,13 @@ def test_no_sentinel_is_with_anybody_else(tmp_path: Path, zygote: Zygote, transp
         with Cluster(tmp_path, server, zygote=zygote, rounds=2) as cluster:
             _prepared(cluster, tmp_path, job)
             for name in (AGGREGATOR, "party_1") if tracked else ():
-                cluster.change(name, "tracking", enabled=True, uri="http://127.0.0.1:9", plots=False)
+                cluster.change(
+                    name, "tracking", enabled=True, uri="http://127.0.0.1:9", plots=False
+                )
             cluster.start_all()
-            assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log("party_1")
+            assert set(cluster.wait().values()) == {0}, cluster.log(AGGREGATOR) + cluster.log(
+                "party_1"
+            )
             seen = _seen(cluster)
             assert CELL in cluster.log("party_1")  # its owner is told
     finally:
@@ -125,7 +144,9 @@ def test_no_sentinel_is_with_anybody_else(tmp_path: Path, zygote: Zygote, transp
     if job != "statistics":
         indicator = f"{AGGREGATOR}/out/indicator.json"
         indicators = json.loads(seen[indicator])
-        said = released_line(indicators)  # by figures that stand in the indicators as released, so it may be left out
+        said = released_line(
+            indicators
+        )  # by figures that stand in the indicators as released, so it may be left out
         known += [said] if said else []
         _check_planted(seen, known, indicator, indicators)
     if job == "statistics":
@@ -146,12 +167,20 @@ def _without_answers(seen: Mapping[str, bytes]) -> dict[str, bytes]:
     return kept | {"aggregator.log": log}
 
 
-def _check_planted(seen: Mapping[str, bytes], known: Sequence[str], indicator: str, indicators: Any) -> None:
+def _check_planted(
+    seen: Mapping[str, bytes], known: Sequence[str], indicator: str, indicators: Any
+) -> None:
     """The look itself can fail: a count, a sentence, a value, a cell and raw bytes are found."""
-    leaks: tuple[Any, ...] = ({"party_1": {"rows_seen": ROWS[2]}}, {"note": f"{ROWS[0]} rows"}, {"radius": RADIUS})
+    leaks: tuple[Any, ...] = (
+        {"party_1": {"rows_seen": ROWS[2]}},
+        {"note": f"{ROWS[0]} rows"},
+        {"radius": RADIUS},
+    )
     for leak in leaks:
         assert len(_left({indicator: json.dumps(indicators | leak).encode()}, known)) == 1, leak
-    assert _left({"exchange/x": b"..." + struct.pack("<d", RADIUS) + b"..."}, known) == ["exchange/x"]
+    assert _left({"exchange/x": b"..." + struct.pack("<d", RADIUS) + b"..."}, known) == [
+        "exchange/x"
+    ]
     tensor = save({"weights": np.array([0.5, RADIUS], np.float32)})
     assert _left({"state.safetensors": tensor}, known) == ["state.safetensors"]
     assert _left({"nats/1.blk": f"... {CELL} ...".encode()}, known) == ["nats/1.blk"]
@@ -164,7 +193,9 @@ def _check_noise(folder: Path, indicators: Any) -> None:
     truth = true_bins([folder / party / "out/predict.csv" for party in PARTIES], bins)
     assert not is_the_truth(indicators, truth)
     bare = {"rows": {"value": float(sum(truth))}}
-    assert is_the_truth({"released_metrics": bare, "released_curves": {"calibration": {"rows": truth}}}, truth)
+    assert is_the_truth(
+        {"released_metrics": bare, "released_curves": {"calibration": {"rows": truth}}}, truth
+    )
 
 
 def _check_told(folder: Path, known: Sequence[str]) -> None:
@@ -176,5 +207,8 @@ def _check_told(folder: Path, known: Sequence[str]) -> None:
         own = [] if name == AGGREGATOR else [*known, CELL]
         assert found_in(told, ROWS, [RADIUS], known=own or known) == []
         assert not any(CELL in str(value) for _, value in told)
-        for leak in (("mlflow.metrics.rows", float(ROWS[0])), ("mlflow.tags.reason", f"row 4: {RADIUS}")):
+        for leak in (
+            ("mlflow.metrics.rows", float(ROWS[0])),
+            ("mlflow.tags.reason", f"row 4: {RADIUS}"),
+        ):
             assert len(found_in([*told, leak], ROWS, [RADIUS], known=known)) == 1

@@ -17,12 +17,16 @@ from tests.processes.zygote import Zygote
 
 def asking(folder: Path, zygote: Zygote, *, masked: bool) -> Cluster:
     cluster = Cluster(folder, zygote=zygote)
-    cluster.change(AGGREGATOR, "privacy", mechanism="statistics", target_epsilon=2.0, secure_aggregation=masked)
+    cluster.change(
+        AGGREGATOR, "privacy", mechanism="statistics", target_epsilon=2.0, secure_aggregation=masked
+    )
     cluster.change(AGGREGATOR, "statistics", ask=["rows", "means", "second_moments"])
     if masked:
         for party in PARTIES:
             cluster.change(party, "data", rows={party: 150})
-            cluster.change(party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"])
+            cluster.change(
+                party, "federation", parties=cluster.configs[AGGREGATOR]["federation"]["parties"]
+            )
     return cluster
 
 
@@ -90,15 +94,28 @@ def test_a_run_stops_early_and_publishes_its_best_round(tmp_path: Path, zygote: 
     with Cluster(tmp_path, zygote=zygote, rounds=6) as cluster:
         cluster.change(AGGREGATOR, "privacy", target_epsilon=8.0)
         cluster.change(AGGREGATOR, "metrics", release="noised", every=1, per_party=True)
-        stopping = {"patience": 1, "min_delta": 10.0}  # nothing gets better by 10: the first release stays the best
-        train = {"rounds": 6, "local_steps": 2, "batch_size": 50, "keep": "best", "early_stopping": stopping}
+        stopping = {
+            "patience": 1,
+            "min_delta": 10.0,
+        }  # nothing gets better by 10: the first release stays the best
+        train = {
+            "rounds": 6,
+            "local_steps": 2,
+            "batch_size": 50,
+            "keep": "best",
+            "early_stopping": stopping,
+        }
         cluster.change(AGGREGATOR, "train", **train)
         for party in PARTIES:
             cluster.change(party, "data", rows={party: 150})
         survive(cluster, victims, 100)
     assert [victim.unused for victim in victims] == [[]]
     indicators = json.loads((tmp_path / AGGREGATOR / "out" / "indicator.json").read_text())
-    assert indicators["stopped_early"] == {"rounds_of_training": 2, "planned": 6, "by": "released_acc"}
+    assert indicators["stopped_early"] == {
+        "rounds_of_training": 2,
+        "planned": 6,
+        "by": "released_acc",
+    }
     assert (indicators["best_round"]["round"], indicators["best_round"]["kept"]) == (2, True)
     assert set(indicators["released_parties"]) == set(PARTIES)
     final = load_file(tmp_path / AGGREGATOR / "out" / "model.safetensors")
@@ -107,7 +124,9 @@ def test_a_run_stops_early_and_publishes_its_best_round(tmp_path: Path, zygote: 
         assert [row.kind for row in rows] == ["update", "metrics"] * 2
         own = json.loads((tmp_path / party / "out" / "indicator.json").read_text())
         assert own["privacy"]["epsilon"] == pytest.approx(rows[-1].epsilon, rel=1e-3)
-        assert rows[-1].epsilon <= indicators["privacy"]["epsilon"] < 6  # the target of 8 was for six rounds
+        assert (
+            rows[-1].epsilon <= indicators["privacy"]["epsilon"] < 6
+        )  # the target of 8 was for six rounds
         kept = load_file(tmp_path / party / "out" / "model.safetensors")
         assert all(torch.equal(final[name], kept[name]) for name in final)
     last, _ = read_state(tmp_path / "state-aggregator" / "run-1" / "state.safetensors") or ({}, {})

@@ -12,17 +12,27 @@ from tests.processes.zygote import Zygote
 
 COMMON = {"mechanism": "dp_fedavg", "unit": "user", "population": 3, "delta": 0.1}
 SITES: dict[str, tuple[bool, dict[str, Any]]] = {
-    "server": (True, {"noise_at": "server", "sampling": "poisson", "sample_rate": 0.7, "noise_multiplier": 2.0}),
-    "parties": (False, {"noise_at": "parties", "sampling": "fixed", "cohort_size": 2, "noise_multiplier": 9.0}),
+    "server": (
+        True,
+        {"noise_at": "server", "sampling": "poisson", "sample_rate": 0.7, "noise_multiplier": 2.0},
+    ),
+    "parties": (
+        False,
+        {"noise_at": "parties", "sampling": "fixed", "cohort_size": 2, "noise_multiplier": 9.0},
+    ),
 }
 
 
 @pytest.mark.parametrize("site", list(SITES))
-def test_a_federation_of_processes_hides_its_parties(site: str, tmp_path: Path, zygote: Zygote) -> None:
+def test_a_federation_of_processes_hides_its_parties(
+    site: str, tmp_path: Path, zygote: Zygote
+) -> None:
     trust, keys = SITES[site]
     with Cluster(tmp_path, rounds=4, zygote=zygote) as cluster:
         ledger = tmp_path / AGGREGATOR / "ledger.sqlite"
-        cluster.change(AGGREGATOR, "privacy", **COMMON, **keys, trust_aggregator=trust, ledger=str(ledger))
+        cluster.change(
+            AGGREGATOR, "privacy", **COMMON, **keys, trust_aggregator=trust, ledger=str(ledger)
+        )
         for party in PARTIES:
             cluster.change(party, "privacy", trust_aggregator=trust, delta=0.1)
         cluster.start_all()

@@ -18,8 +18,21 @@ NEIGHBOURS = {
     "an infinite age": [*BASE[:-1], "40,A,inf,0"],
     "no age, no ward": [*BASE[:-1], "40,,,0"],
 }
-STRICT = {"ward": {"levels": ["A", "B", "C"], "missing": "error"}, "age": {"bounds": [0, 100], "missing": "error"}}
-ASKED = ["rows", "classes", "means", "variances", "second_moments", "histograms", "levels", "missing", "bounds"]
+STRICT = {
+    "ward": {"levels": ["A", "B", "C"], "missing": "error"},
+    "age": {"bounds": [0, 100], "missing": "error"},
+}
+ASKED = [
+    "rows",
+    "classes",
+    "means",
+    "variances",
+    "second_moments",
+    "histograms",
+    "levels",
+    "missing",
+    "bounds",
+]
 QUESTIONS: dict[str, Config] = {
     "none: a job as any": job(COLUMNS, train__rounds=2),
     "is anybody on ward D?": job({"age": COLUMNS["age"]}, data__label="ward", data__classes=["A", "B", "C"],
@@ -46,7 +59,9 @@ QUESTIONS: dict[str, Config] = {
 
 
 @pytest.fixture
-def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Hostile:
+def hostile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Hostile:
     return Hostile(tmp_path, monkeypatch, capsys)
 
 
@@ -60,17 +75,23 @@ DECLARED = {"data.rows": {"a": 40}, "party.caps.epsilon": 20.0}
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("own", [PUBLIC, DECLARED], ids=["public", "declared"])
-def test_neighbouring_tables_sound_the_same(hostile: Hostile, question: str, own: dict[str, object]) -> None:
+def test_neighbouring_tables_sound_the_same(
+    hostile: Hostile, question: str, own: dict[str, object]
+) -> None:
     """Where true counts are public, for tables of as many rows."""
     expected = hostile.hear(csv(BASE), QUESTIONS[question], own)
     assert expected.messages
     for name, rows in NEIGHBOURS.items():
         if own is DECLARED or len(rows) == len(BASE):
-            assert hostile.hear(csv(rows), QUESTIONS[question], own).messages == expected.messages, name
+            assert (
+                hostile.hear(csv(rows), QUESTIONS[question], own).messages == expected.messages
+            ), name
 
 
 @pytest.mark.parametrize("question", ["none: a job as any", "what do 40 rows cost?"])
-@pytest.mark.parametrize("rows", [BASE, BASE[:-1], NEIGHBOURS["one on ward D"]], ids=["40", "39", "41"])
+@pytest.mark.parametrize(
+    "rows", [BASE, BASE[:-1], NEIGHBOURS["one on ward D"]], ids=["40", "39", "41"]
+)
 def test_a_count_that_is_neither_declared_nor_public_is_in_no_run(
     hostile: Hostile, question: str, rows: list[str]
 ) -> None:
@@ -82,15 +103,23 @@ def test_a_count_that_is_neither_declared_nor_public_is_in_no_run(
     assert "data.counts: public" in str(heard.error)
 
 
-@pytest.mark.parametrize(("rows", "delta"), [(BASE, 0.1), (NEIGHBOURS["one on ward D"], 0.1)], ids=["40", "41"])
-def test_a_delta_of_the_plan_cannot_test_the_count(hostile: Hostile, rows: list[str], delta: float) -> None:
+@pytest.mark.parametrize(
+    ("rows", "delta"), [(BASE, 0.1), (NEIGHBOURS["one on ward D"], 0.1)], ids=["40", "41"]
+)
+def test_a_delta_of_the_plan_cannot_test_the_count(
+    hostile: Hostile, rows: list[str], delta: float
+) -> None:
     """A party that kept its own delta too large is in no run, whatever delta a plan has: it is its operator's error."""
-    heard = hostile.hear(csv(rows), QUESTIONS["is delta above 1 / 40?"], {"privacy.delta": delta, **PUBLIC})
+    heard = hostile.hear(
+        csv(rows), QUESTIONS["is delta above 1 / 40?"], {"privacy.delta": delta, **PUBLIC}
+    )
     assert (heard.words, len(heard.messages)) == (["plan"], 2)
     assert "privacy.delta=0.1: must be below 1 / rows" in str(heard.error)
 
 
-@pytest.mark.parametrize("question", ["none: a job as any", "is anybody on ward D?", "what do 40 rows cost?"])
+@pytest.mark.parametrize(
+    "question", ["none: a job as any", "is anybody on ward D?", "what do 40 rows cost?"]
+)
 def test_a_declared_count_stands_for_the_rows(hostile: Hostile, question: str) -> None:
     expected = hostile.hear(csv(BASE), QUESTIONS[question], DECLARED)
     assert [message[0] for message in expected.messages][:2] == ["join", "update"]
@@ -99,7 +128,9 @@ def test_a_declared_count_stands_for_the_rows(hostile: Hostile, question: str) -
 
 
 def test_the_operator_hears_which_row_was_left_out(hostile: Hostile) -> None:
-    heard = hostile.hear(csv(NEIGHBOURS["one on ward D"]), QUESTIONS["is anybody on ward D?"], PUBLIC)
+    heard = hostile.hear(
+        csv(NEIGHBOURS["one on ward D"]), QUESTIONS["is anybody on ward D?"], PUBLIC
+    )
     assert "1 of 41 training rows do not fit" in heard.screen
     assert "row 41: 'D' is not one of classes=['A', 'B', 'C']" in heard.screen
 

@@ -16,4 +16,14 @@ def private_table(folder: Path, **data: Any) -> dict[str, Any]:
 
 
 NOISED = "train.rounds=1,metrics.release=noised,privacy.target_epsilon=4"
-WINNER = ["--publish", "winner", "--range", "train.learning_rate=0.1:2", "--trials", "3", "--jobs", "1", "--params"]
+WINNER = [
+    "--publish",
+    "winner",
+    "--range",
+    "train.learning_rate=0.1:2",
+    "--trials",
+    "3",
+    "--jobs",
+    "1",
+    "--params",
+]

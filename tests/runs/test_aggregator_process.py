@@ -41,7 +41,10 @@ def test_a_run_from_its_first_join_to_its_files(tmp_path: Path) -> None:
     assert set(indicators["ledger_heads"]) == set(PARTIES)
     assert indicators["privacy"]["epsilon"] <= 4.0
     assert indicators["test_acc"] is None  # it sees no rows, and no table is declared public
-    assert read_card(tmp_path / AGGREGATOR / "out" / "model.safetensors").architecture.name == "logistic_regression"
+    assert (
+        read_card(tmp_path / AGGREGATOR / "out" / "model.safetensors").architecture.name
+        == "logistic_regression"
+    )
     for name in PARTIES:
         assert [row.round for row in ledger_rows(tmp_path / name / "ledger.sqlite")] == [1, 2]
     cluster.change(AGGREGATOR, "train", rounds=5)

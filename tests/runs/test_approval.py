@@ -17,8 +17,12 @@ from tests.processes.parts import served
 def test_rules_say_which_plans_wait_and_which_mechanisms_are_refused() -> None:
     assert not must_ask(load_config(None, {"party.name": "party_1"}))
     assert not must_ask(load_config(None, served(approve="always")))
-    assert must_ask(load_config(None, served(approve="within_caps")))  # no cap on epsilon: nothing to be within
-    assert not must_ask(load_config(None, {**served(approve="within_caps"), "party.caps.epsilon": 2.0}))
+    assert must_ask(
+        load_config(None, served(approve="within_caps"))
+    )  # no cap on epsilon: nothing to be within
+    assert not must_ask(
+        load_config(None, {**served(approve="within_caps"), "party.caps.epsilon": 2.0})
+    )
     assert must_ask(load_config(None, {**served(approve="ask"), "party.caps.epsilon": 2.0}))
     own = load_config(None, served(mechanisms=["dp_fedsgd"]))
     with pytest.raises(PlanRefused) as refused:
@@ -30,7 +34,9 @@ def test_an_approval_is_for_one_plan_and_a_refusal_ends_it(tmp_path: Path) -> No
     screen, plan = Screen(quiet=True), {"train": {"rounds": 2}}
     with pytest.raises(InputError, match="no plan waits"):
         answer(tmp_path, "loans", "approve", screen)
-    waiting = Thread(target=wait_for_word, args=(tmp_path, plan, {"rounds": 2}, "loans", screen), daemon=True)
+    waiting = Thread(
+        target=wait_for_word, args=(tmp_path, plan, {"rounds": 2}, "loans", screen), daemon=True
+    )
     waiting.start()
     while not (tmp_path / "asked.json").exists():
         time.sleep(0.01)
@@ -38,7 +44,11 @@ def test_an_approval_is_for_one_plan_and_a_refusal_ends_it(tmp_path: Path) -> No
     waiting.join(30)
     assert not waiting.is_alive()
     wait_for_word(tmp_path, plan, {}, "loans", screen)  # started again: approved before
-    other = Thread(target=wait_for_word, args=(tmp_path, {"train": {"rounds": 9}}, {}, "loans", screen), daemon=True)
+    other = Thread(
+        target=wait_for_word,
+        args=(tmp_path, {"train": {"rounds": 9}}, {}, "loans", screen),
+        daemon=True,
+    )
     other.start()
     other.join(1)
     assert other.is_alive()  # another plan is another question

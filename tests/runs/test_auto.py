@@ -48,7 +48,10 @@ def test_the_default_recipe_leaves_its_settings_to_the_rules() -> None:
 def test_who_sets_a_knob_chooses(keys: dict[str, Any]) -> None:
     config = load_config(None, keys)
     assert not is_auto(config)
-    assert settle(**{name.replace(".", "__"): value for name, value in keys.items()}).config is not None
+    assert (
+        settle(**{name.replace(".", "__"): value for name, value in keys.items()}).config
+        is not None
+    )
     assert chosen_mechanism(config) == config.privacy.mechanism
 
 
@@ -114,7 +117,9 @@ def test_curves_are_taken_where_rows_and_epsilon_are_enough_for_them() -> None:
     assert few.data.curves is None
     assert "curves" not in few.data.model_fields_set
     assert by_rows(50_000, privacy__target_epsilon=0.001).data.curves is None
-    assert by_rows(50, privacy__mechanism="none").data.curves is None  # they would be learnt by heart
+    assert (
+        by_rows(50, privacy__mechanism="none").data.curves is None
+    )  # they would be learnt by heart
     assert by_rows(5000, privacy__mechanism="none").data.curves is True
     assert by_rows(50_000, train__solver="gradient").data.curves is True
 
@@ -133,7 +138,9 @@ def test_curves_are_taken_where_rows_and_epsilon_are_enough_for_them() -> None:
     ],
 )
 def test_curves_are_not_taken_where_somebody_chose_otherwise(keys: dict[str, Any]) -> None:
-    assert not by_rows(50_000, **{name.replace(".", "__"): value for name, value in keys.items()}).data.curves
+    assert not by_rows(
+        50_000, **{name.replace(".", "__"): value for name, value in keys.items()}
+    ).data.curves
 
 
 def test_there_is_nothing_to_bend_in_flags_and_levels() -> None:
@@ -175,7 +182,10 @@ def train(config: Config) -> None:
 
 @pytest.mark.parametrize("mechanism", [None, "dp_sgd", "none"])
 def test_runs_by_rule_learn(tmp_path: Path, mechanism: str | None) -> None:
-    keys: dict[str, Any] = {"privacy.ledger": str(tmp_path / "ledger.sqlite"), "train.evaluate_every": 0}
+    keys: dict[str, Any] = {
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+        "train.evaluate_every": 0,
+    }
     keys |= {} if mechanism is None else {"privacy.mechanism": mechanism}
     run = Simulation(load_config(None, keys), lambda row, numbers: None)
     outcome = run.run()
@@ -193,7 +203,9 @@ def test_without_privacy_skewed_columns_are_fitted_as_well_as_with_it(tmp_path: 
     values = np.exp(rng.standard_normal((6000, 8)))
     scores = (values - values.mean(0)) / values.std(0) @ rng.standard_normal(8)
     labels = rng.random(6000) < 1 / (1 + np.exp(-scores))
-    pd.DataFrame(values, columns=columns).assign(y=labels.astype(int)).to_csv(tmp_path / "a.csv", index=False)
+    pd.DataFrame(values, columns=columns).assign(y=labels.astype(int)).to_csv(
+        tmp_path / "a.csv", index=False
+    )
     found = {}
     for mechanism in ("none", "dp_fedsgd"):
         keys = {
@@ -210,7 +222,9 @@ def test_without_privacy_skewed_columns_are_fitted_as_well_as_with_it(tmp_path: 
         run = Simulation(load_config(None, keys), lambda row, numbers: None)
         run.run().load_weights()
         tables = [party.train for party in run.federation.parties.values()]
-        found[mechanism] = round_metrics(run.model.module, run.model.task, tables)["test_loss"] or 9.0
+        found[mechanism] = (
+            round_metrics(run.model.module, run.model.task, tables)["test_loss"] or 9.0
+        )
     assert found["none"] < found["dp_fedsgd"] + 0.02, found  # the old steps: 0.507 and 0.389
 
 

@@ -17,7 +17,16 @@ from tests.commands import budget_command
 
 
 RELEASE = Charge(
-    *("run-1", "patients", "record", "add_or_remove_one", "hospital_a", 1, "update", GaussianDpEvent(5.0)),
+    *(
+        "run-1",
+        "patients",
+        "record",
+        "add_or_remove_one",
+        "hospital_a",
+        1,
+        "update",
+        GaussianDpEvent(5.0),
+    ),
     *(1e-5, 5.0, "aggregator"),
 )
 
@@ -36,7 +45,12 @@ def test_show(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "1 runs" in out
     assert [line.split()[1:] for line in out.splitlines() if "run-1" in line] == [
-        ["run-1", "patients", "1.326", "1.326"]  # towards the aggregator, and whoever reads what it made of it
+        [
+            "run-1",
+            "patients",
+            "1.326",
+            "1.326",
+        ]  # towards the aggregator, and whoever reads what it made of it
     ]
     assert budget_command("ledger", "show", str(ledger), "--rows") == 0
     out = capsys.readouterr().out
@@ -65,7 +79,9 @@ def test_show_adds_up_all_runs(ledger: Path, capsys: pytest.CaptureFixture[str])
     assert "all runs" not in capsys.readouterr().out
 
 
-def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Ledger(ledger) as rows:
         rows.charge(replace(RELEASE, run="run-2", noise=SeededNoise(1).label), Budget())
     assert budget_command("ledger", "show", str(ledger)) == 0
@@ -80,7 +96,13 @@ def test_show_quotes_no_epsilon_of_noise_that_can_be_repeated(ledger: Path, caps
 
 def test_show_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     event = SelfComposedDpEvent(PoissonSampledDpEvent(0.012345, GaussianDpEvent(1.2345)), 100)
-    long = replace(RELEASE, run="run-20261118-003137-abcdef-and-more", dataset="a" * 60, party="p" * 60, event=event)
+    long = replace(
+        RELEASE,
+        run="run-20261118-003137-abcdef-and-more",
+        dataset="a" * 60,
+        party="p" * 60,
+        event=event,
+    )
     with Ledger(tmp_path / "l.sqlite") as rows:
         rows.charge(replace(long, observer="model_reader"), Budget())
         rows.charge(replace(long, run="run-2", party="b", relation="replace_one"), Budget())
@@ -90,12 +112,19 @@ def test_show_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert max(map(len, lines)) <= 80
 
 
-def test_show_one_dataset_with_a_picture(ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_one_dataset_with_a_picture(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Ledger(ledger) as rows:
         rows.charge(replace(RELEASE, run="run-2", dataset="other"), Budget())
         rows.charge(replace(RELEASE, run="run-3", kind="model", observer="model_reader"), Budget())
     picture = tmp_path / "spent.png"
-    assert budget_command("ledger", "show", str(ledger), "--dataset", "patients", "--plot", str(picture)) == 0
+    assert (
+        budget_command(
+            "ledger", "show", str(ledger), "--dataset", "patients", "--plot", str(picture)
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "other" not in out
     assert "reader" in out
@@ -121,7 +150,9 @@ def test_verify(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("DELETE FROM releases WHERE row = 3", "row=3"),
     ],
 )
-def test_verify_names_the_bad_row(ledger: Path, damage: str, row: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_names_the_bad_row(
+    ledger: Path, damage: str, row: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with sqlite3.connect(ledger) as database:
         database.execute(damage)
     database.close()

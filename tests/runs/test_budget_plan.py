@@ -15,7 +15,9 @@ def test_noise_for_a_target_keeps_it() -> None:
     assert 0.99 * 2.0 <= STANDARD.epsilon(noise).quoted <= 2.0
 
 
-@pytest.mark.parametrize("options", [{"drawn": 70_000}, {"delta": 0.5}, {"epochs": -1.0}, {"total": 0}])
+@pytest.mark.parametrize(
+    "options", [{"drawn": 70_000}, {"delta": 0.5}, {"epochs": -1.0}, {"total": 0}]
+)
 def test_plans_that_promise_nothing(options: dict[str, float]) -> None:
     with pytest.raises(PrivacyError):
         BudgetPlan(**{"total": 60_000, "drawn": 256, "epochs": 15, "delta": 1e-5, **options})  # type: ignore[arg-type]
@@ -30,9 +32,17 @@ def test_users_count_rounds() -> None:
 
 
 def test_each_knob_turns_the_right_way() -> None:
-    found = {change.knob: change for change in changes(BudgetPlan(total=6000, drawn=256, epochs=3, delta=1e-5), 1.1)}
+    found = {
+        change.knob: change
+        for change in changes(BudgetPlan(total=6000, drawn=256, epochs=3, delta=1e-5), 1.1)
+    }
     assert list(found) == ["noise multiplier", "batch size", "epochs", "rows", "delta"]
-    for knob, more_is_less in (("noise multiplier", True), ("epochs", False), ("rows", True), ("delta", True)):
+    for knob, more_is_less in (
+        ("noise multiplier", True),
+        ("epochs", False),
+        ("rows", True),
+        ("delta", True),
+    ):
         change = found[knob]
         assert change.result_at_half is not None
         assert change.result_at_twice is not None
@@ -40,6 +50,9 @@ def test_each_knob_turns_the_right_way() -> None:
 
 
 def test_a_knob_that_cannot_be_turned_says_why() -> None:
-    found = {change.knob: change for change in changes(BudgetPlan(total=300, drawn=256, epochs=1, delta=1e-5), 1.1)}
+    found = {
+        change.knob: change
+        for change in changes(BudgetPlan(total=300, drawn=256, epochs=1, delta=1e-5), 1.1)
+    }
     assert found["batch size"].result_at_twice is None
     assert "must be at most" in found["batch size"].refusals[0]

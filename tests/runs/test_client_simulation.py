@@ -18,7 +18,12 @@ def test_clients_see_arrays_as_they_gave_them(tmp_path: Path, monkeypatch: Any) 
 
     start = [np.full((2, 3), 5.0), np.zeros(3)]
     homo_dp.train_clients(
-        {f"c{n}": fit for n in range(4)}, start, rounds=1, clip_norm=1.0, noise_multiplier=1.0, ledger=None
+        {f"c{n}": fit for n in range(4)},
+        start,
+        rounds=1,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        ledger=None,
     )
     assert [array.shape for array in seen[0]] == [(2, 3), (3,)]
     assert np.allclose(seen[0][0], 5.0)

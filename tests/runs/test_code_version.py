@@ -8,7 +8,9 @@ from homo_dp.runs.code_version import COMMIT_TAG, commit_tags
 
 def git(folder: Path, *arguments: str) -> str:
     author = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
-    done = subprocess.run(["git", "-C", str(folder), *author, *arguments], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", str(folder), *author, *arguments], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 

@@ -7,14 +7,29 @@ import pytest
 from homo_dp.runs.continuation import Earlier, ancestors_of, continued_statement
 
 RECORDS = {"unit": "record", "neighbouring_relation": "add_or_remove_one"}
-FIRST: dict[str, Any] = {"data": "clinic", "private": True, "epsilon": 2.0, "delta": 1e-5, **RECORDS}
-RUN: dict[str, Any] = {"private": True, "epsilon": 1.0, "delta": 1e-6, "statement": "S.", "notes": [], **RECORDS}
+FIRST: dict[str, Any] = {
+    "data": "clinic",
+    "private": True,
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    **RECORDS,
+}
+RUN: dict[str, Any] = {
+    "private": True,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "statement": "S.",
+    "notes": [],
+    **RECORDS,
+}
 
 
 def test_epsilons_of_runs_on_the_same_data_add_over_any_number_of_runs() -> None:
     second = continued_statement(RUN, Earlier({}, ancestors_of(FIRST)), "clinic")
     assert second["statement"].endswith("together at most epsilon 3 at delta 1.1e-05.")
-    third = continued_statement(RUN, Earlier({}, ancestors_of({**second, "data": "clinic"})), "clinic")
+    third = continued_statement(
+        RUN, Earlier({}, ancestors_of({**second, "data": "clinic"})), "clinic"
+    )
     assert third["statement"].endswith("together at most epsilon 4 at delta 1.2e-05.")
     assert continued_statement(RUN, None, "clinic") == RUN
 

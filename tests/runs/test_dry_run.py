@@ -14,7 +14,11 @@ from tests.runs.parts import private_table
 
 
 def test_a_dry_run_counts_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = {**private_table(tmp_path), "privacy.ledger": str(tmp_path / "none.sqlite"), "train.batch_size": 5}
+    given = {
+        **private_table(tmp_path),
+        "privacy.ledger": str(tmp_path / "none.sqlite"),
+        "train.batch_size": 5,
+    }
     show_plan(load_config(None, given), Screen(as_json=True))
     printed = capsys.readouterr()
     rows = json.loads(printed.out)["parties"]["all"]["rows"]

@@ -46,27 +46,38 @@ def _config(folder: Path, factor: float = 100.0, **keys: Any) -> Config:
         "tracking.enabled": False,
         "train.rounds": 10,
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in keys.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in keys.items()}
+    )
 
 
 @pytest.mark.parametrize("mechanism", ["dp_sgd", "dp_fedsgd"])
-def test_statistics_and_training_together_stay_within_the_target(tmp_path: Path, mechanism: str) -> None:
+def test_statistics_and_training_together_stay_within_the_target(
+    tmp_path: Path, mechanism: str
+) -> None:
     learnt = with_what_is_learnt(_config(tmp_path, privacy__mechanism=mechanism))
     outcome = Simulation(learnt, lambda row, numbers: None).run()
     assert 3.9 <= outcome.statement["epsilon"] <= 4.0
     assert any("before the first round" in text for text in outcome.statement["releases"])
     assert learnt.data.learnt is not None
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
-        before, after = ledger.rows(learnt.data.learnt.run, "party_1"), ledger.rows(outcome.run, "party_1")
+        before, after = (
+            ledger.rows(learnt.data.learnt.run, "party_1"),
+            ledger.rows(outcome.run, "party_1"),
+        )
         assert [row.kind for row in before][:2] == ["octaves", "magnitudes"]
         noise = [GaussianDpEvent(z) for z in learnt.data.learnt.noise_multipliers]
         assert compose(*(from_json(row.event) for row in before)) == compose(*noise)
         everything = compose(*(from_json(row.event) for row in (*before, *after)))
-        assert epsilon(everything, 1e-5).quoted == pytest.approx(outcome.statement["epsilon"], rel=1e-3)
+        assert epsilon(everything, 1e-5).quoted == pytest.approx(
+            outcome.statement["epsilon"], rel=1e-3
+        )
 
 
 def test_learnt_bounds_are_near_the_good_ones_and_can_be_loaded_again(tmp_path: Path) -> None:
-    config = with_what_is_learnt(_config(tmp_path, privacy__target_epsilon=50.0, privacy__statistics_share=0.5))
+    config = with_what_is_learnt(
+        _config(tmp_path, privacy__target_epsilon=50.0, privacy__statistics_share=0.5)
+    )
     wide, good = _wide(100.0), {column.name: column for column in shipped_columns("breast_cancer")}
     for name, block in config.data.columns.items():
         assert block.bounds is not None
@@ -135,7 +146,9 @@ def test_mechanisms_that_cannot_share_their_budget_refuse() -> None:
 
 
 def test_private_counts_are_noisy_paid_for_and_nothing_else_of_them_is_used(tmp_path: Path) -> None:
-    config = _config(tmp_path, data__counts="private", data__scaling="bounds", privacy__statistics_share=0.2)
+    config = _config(
+        tmp_path, data__counts="private", data__scaling="bounds", privacy__statistics_share=0.2
+    )
     learnt = with_what_is_learnt(config)
     assert set(learnt.data.rows) == {"party_1", "party_2", "party_3"}
     assert learnt.data.learnt is not None
@@ -143,7 +156,9 @@ def test_private_counts_are_noisy_paid_for_and_nothing_else_of_them_is_used(tmp_
     assert all(abs(rows - 152) < 6 * noise + 1 for rows in learnt.data.rows.values())
     outcome = Simulation(learnt, lambda row, numbers: None).run()
     assert outcome.statement["epsilon"] <= 4.0
-    assert {name: party["rows"] for name, party in outcome.statement["parties"].items()} == dict(learnt.data.rows)
+    assert {name: party["rows"] for name, party in outcome.statement["parties"].items()} == dict(
+        learnt.data.rows
+    )
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         assert [row.kind for row in ledger.rows(learnt.data.learnt.run, "party_1")] == ["rows"]
 
@@ -160,16 +175,30 @@ def test_counts_and_bounds_are_learnt_one_after_the_other_in_one_budget(tmp_path
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_statistics_moments_training_and_metrics_share_one_target(tmp_path: Path, masked: bool) -> None:
+def test_statistics_moments_training_and_metrics_share_one_target(
+    tmp_path: Path, masked: bool
+) -> None:
     """Recomposed by dp-accounting itself, from all that stands on the ledger."""
     from dp_accounting.pld import PLDAccountant
 
-    keys: dict[str, Any] = {"train__solver": "second_moment", "metrics__release": "noised", "metrics__every": 6}
-    asked = _config(tmp_path, privacy__mechanism="dp_fedsgd", privacy__secure_aggregation=masked, **keys)
+    keys: dict[str, Any] = {
+        "train__solver": "second_moment",
+        "metrics__release": "noised",
+        "metrics__every": 6,
+    }
+    asked = _config(
+        tmp_path, privacy__mechanism="dp_fedsgd", privacy__secure_aggregation=masked, **keys
+    )
     outcome = Simulation(with_what_is_learnt(asked), lambda row, numbers: None).run()
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         rows = ledger.rows(party="party_1")
-    assert {row.kind for row in rows} >= {"octaves", "magnitudes", "second_moment", "update", "metrics"}
+    assert {row.kind for row in rows} >= {
+        "octaves",
+        "magnitudes",
+        "second_moment",
+        "update",
+        "metrics",
+    }
     accountant = PLDAccountant()
     for row in rows:
         accountant.compose(from_json(row.event))
@@ -180,7 +209,9 @@ def test_statistics_moments_training_and_metrics_share_one_target(tmp_path: Path
 def _cities(folder: Path, **keys: Any) -> Config:
     """Two towns that many rows have, a village of a few, and a hermit's home."""
     places = [*["Oslo"] * 900, *["Bergen "] * 900, *["Vik"] * 4, "Hermitage", *[""] * 40]
-    rows = (f"{place},{i % 50},{(place == 'Oslo') ^ (i % 10 == 0):d}" for i, place in enumerate(places))
+    rows = (
+        f"{place},{i % 50},{(place == 'Oslo') ^ (i % 10 == 0):d}" for i, place in enumerate(places)
+    )
     (folder / "t.csv").write_text("city,age,y\n" + "\n".join(rows) + "\n")
     base = {
         "data.files": str(folder / "t.csv"),
@@ -190,7 +221,9 @@ def _cities(folder: Path, **keys: Any) -> Config:
         "tracking.enabled": False,
         "train.rounds": 3,
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in keys.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in keys.items()}
+    )
 
 
 def test_levels_above_a_noisy_threshold_are_learnt_within_the_target(tmp_path: Path) -> None:
@@ -212,7 +245,9 @@ def test_levels_above_a_noisy_threshold_are_learnt_within_the_target(tmp_path: P
 
 
 def test_levels_bounds_and_counts_are_learnt_under_one_target(tmp_path: Path) -> None:
-    asked = _cities(tmp_path, data__scaling="private", data__counts="private", privacy__target_epsilon=20.0)
+    asked = _cities(
+        tmp_path, data__scaling="private", data__counts="private", privacy__target_epsilon=20.0
+    )
     planned = plan_of(asked)
     assert any("adds 8.7e-24 to delta" in text for text in planned.releases)
     assert not (tmp_path / "ledger.sqlite").exists()
@@ -238,11 +273,17 @@ def test_one_row_moves_the_counts_of_one_party_by_one(tmp_path: Path) -> None:
         for table in ([header, more, *rows], [header, *rows, more]):
             (tmp_path / "t.csv").write_text("\n".join(table) + "\n")
             after = counts()
-            moved = sum(abs(after[p][name] - before[p][name]) for p in before for name in {*after[p], *before[p]})
+            moved = sum(
+                abs(after[p][name] - before[p][name])
+                for p in before
+                for name in {*after[p], *before[p]}
+            )
             assert moved <= (more[:2] != "NA")
 
 
-def test_nothing_is_released_that_the_ledger_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_released_that_the_ledger_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def released(*_: Any) -> list[str]:
         raise AssertionError("a name was released before its charge")
 
@@ -252,18 +293,29 @@ def test_nothing_is_released_that_the_ledger_refuses(tmp_path: Path, monkeypatch
 
 
 def test_levels_that_no_value_reaches_are_an_error_that_names_the_threshold(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data.columns.city.levels=private: no value passed the threshold of \d+ rows"):
+    with pytest.raises(
+        DataError,
+        match=r"data.columns.city.levels=private: no value passed the threshold of \d+ rows",
+    ):
         with_what_is_learnt(_cities(tmp_path, privacy__target_epsilon=0.05))
 
 
 def test_names_of_levels_are_never_asked_under_masks(tmp_path: Path) -> None:
-    masked = {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True, "data__counts": "public"}
+    masked = {
+        "privacy__mechanism": "dp_fedsgd",
+        "privacy__secure_aggregation": True,
+        "data__counts": "public",
+    }
     config = _cities(tmp_path, **masked)
     assert not getattr(levels_phase(config).privacy, "secure_aggregation", False)
     learnt = with_what_is_learnt(config)
     assert learnt.data.columns["city"].levels == ("Bergen", "Oslo")
     assert Simulation(learnt, lambda row, numbers: None).run().statement["epsilon"] <= 8.0
-    asked = {"privacy__mechanism": "statistics", "privacy__secure_aggregation": True, "statistics__ask": "level_names"}
+    asked = {
+        "privacy__mechanism": "statistics",
+        "privacy__secure_aggregation": True,
+        "statistics__ask": "level_names",
+    }
     with pytest.raises(ConfigError, match="no sum that could be masked"):
         StatisticsSimulation(_cities(tmp_path, data__counts="public", **asked))
 

@@ -16,7 +16,9 @@ from homo_dp.transport.sealing import Sealer
 
 NAMES = ("a", "b", "c")
 KEYS = {name: new_key_pair(name) for name in NAMES}
-MECHANISM: Any = SimpleNamespace(masked_sum=PrivateSum(3, 1.0, 1.0, 100, share=NoiseShare(3, 0, 1)), sums={}, rounds=2)
+MECHANISM: Any = SimpleNamespace(
+    masked_sum=PrivateSum(3, 1.0, 1.0, 100, share=NoiseShare(3, 0, 1)), sums={}, rounds=2
+)
 
 
 def made(folder: Path, plan: dict[str, Any], own: KeyPair = KEYS["a"], **listed: KeyPair) -> Any:
@@ -27,10 +29,16 @@ def made(folder: Path, plan: dict[str, Any], own: KeyPair = KEYS["a"], **listed:
 
 
 def test_parties_of_different_plans_do_not_understand_each_other(tmp_path: Path) -> None:
-    one, same, other = (made(tmp_path / name, {"rounds": n}) for name, n in (("1", 2), ("2", 2), ("3", 3)))
+    one, same, other = (
+        made(tmp_path / name, {"rounds": n}) for name, n in (("1", 2), ("2", 2), ("3", 3))
+    )
     digests = [sums._party.roster.digest for sums in (one, same, other)]
     assert digests[0] == digests[1] != digests[2]
-    assert plan_digest({"a": 1, "b": 2}) == plan_digest({"b": 2, "a": 1}) != plan_digest({"a": 1, "b": 3})
+    assert (
+        plan_digest({"a": 1, "b": 2})
+        == plan_digest({"b": 2, "a": 1})
+        != plan_digest({"a": 1, "b": 3})
+    )
 
 
 def test_a_key_that_is_not_ones_own_is_refused(tmp_path: Path) -> None:
@@ -38,7 +46,9 @@ def test_a_key_that_is_not_ones_own_is_refused(tmp_path: Path) -> None:
         made(tmp_path, {}, a=new_key_pair("a"))
 
 
-def test_an_expired_peer_is_refused_with_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_peer_is_refused_with_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from homo_dp.core.errors import MessageError
 
     def refuse(self: Sealer, key: PublicKey) -> None:

@@ -21,13 +21,19 @@ QUICK = {"train.rounds": 2, "train.local_steps": 1, "tracking.enabled": False}
 
 
 def outputs_in(folder: Path) -> dict[str, str]:
-    names = {"predictFileName": "p.csv", "indicatorFileName": "i.json", "modelFileName": "m.safetensors"}
+    names = {
+        "predictFileName": "p.csv",
+        "indicatorFileName": "i.json",
+        "modelFileName": "m.safetensors",
+    }
     return {f"output.{key}": str(folder / name) for key, name in names.items()}
 
 
 def run(folder: Path, **more: Any) -> Simulation:
     ledger = {"privacy.ledger": str(folder / "ledger.sqlite")}
-    return Simulation(load_config(None, {**QUICK, **outputs_in(folder), **ledger, **more}), lambda *_: None)
+    return Simulation(
+        load_config(None, {**QUICK, **outputs_in(folder), **ledger, **more}), lambda *_: None
+    )
 
 
 def test_an_interrupted_run_leaves_the_finished_one_alone(tmp_path: Path) -> None:
@@ -50,13 +56,18 @@ def test_an_interrupted_run_leaves_the_finished_one_alone(tmp_path: Path) -> Non
 def test_kept_runs_are_numbered(tmp_path: Path) -> None:
     output = load_config(None, outputs_in(tmp_path)).output
     assert replaced(output) is None
-    assert [Path(numbered(output).modelFileName).parent.name for _ in range(2)] == ["run-001", "run-002"]
+    assert [Path(numbered(output).modelFileName).parent.name for _ in range(2)] == [
+        "run-001",
+        "run-002",
+    ]
 
 
 def test_a_result_says_what_it_is_worth(tmp_path: Path) -> None:
     simulation = run(tmp_path, **{"train.evaluate_every": 0})
     written = write_outputs(simulation.run(), simulation.ledger).indicators
-    assert [row["test_acc"] is None for row in written["rounds"]] == [True, False], "after the last round only"
+    assert [row["test_acc"] is None for row in written["rounds"]] == [True, False], (
+        "after the last round only"
+    )
     assert written["test_majority"] == pytest.approx(0.64, abs=0.02)
     assert "test_majority" in written["local_only"]
     assert written["plain_fit"]["test_acc"] > 0.95
@@ -78,10 +89,16 @@ def test_no_private_run_starts_on_a_draft(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bounds_source=draft"):
         run(tmp_path, **private_table(tmp_path, bounds_source="draft"))
     assert (
-        run(tmp_path, **private_table(tmp_path, bounds_source="draft"), **{"privacy.mechanism": "none"}).private
+        run(
+            tmp_path,
+            **private_table(tmp_path, bounds_source="draft"),
+            **{"privacy.mechanism": "none"},
+        ).private
         is False
     )
-    said = private_table(tmp_path, bounds_source="codebook") | {"data.columns.x.source": "form 12, field 3"}
+    said = private_table(tmp_path, bounds_source="codebook") | {
+        "data.columns.x.source": "form 12, field 3"
+    }
     simulation = run(tmp_path, **said)
     written = write_outputs(simulation.run(), simulation.ledger).indicators
     assert written["bounds"] == {"source": "codebook", "columns": {"x": "form 12, field 3"}}
@@ -90,5 +107,7 @@ def test_no_private_run_starts_on_a_draft(tmp_path: Path) -> None:
 
 def test_a_party_may_be_called_all(tmp_path: Path) -> None:
     assert list(load_federation(load_config(None, private_table(tmp_path))).parties) == ["all"]
-    split = load_config(None, {"data.files": str(tmp_path / "t.csv"), "data.columns.x.bounds": [0, 300]})
+    split = load_config(
+        None, {"data.files": str(tmp_path / "t.csv"), "data.columns.x.bounds": [0, 300]}
+    )
     assert len(load_federation(split).parties) == 3, "one path alone is still one table to split"

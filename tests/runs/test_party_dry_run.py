@@ -24,13 +24,17 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str], **keys: Any) -> dict
     return found
 
 
-def test_the_price_is_shown_and_nothing_is_charged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_price_is_shown_and_nothing_is_charged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = shown(tmp_path, capsys, **{"privacy.target_epsilon": 2.0})
     assert found["party"] == "a"
     assert 1.9 < found["plan"]["epsilon (PLD)"] <= 2.0
 
 
-def test_a_price_above_the_cap_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_above_the_cap_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(PrivacyError, match="epsilon"):
         shown(tmp_path, capsys, **{"privacy.noise_multiplier": 0.5, "party.caps.epsilon": 0.1})
     with pytest.raises(ConfigError, match=r"party\.name"):
@@ -43,7 +47,9 @@ def test_what_is_left_open_is_what_the_aggregator_would_choose(
     """The rules choose for the run, so a party that looks before the plan comes may not see the defaults instead."""
     keys = {"privacy.target_epsilon": 2.0, "federation.parties": [{"name": name} for name in "abc"]}
     found = shown(tmp_path, capsys, **keys)["plan"]
-    assert found["rounds"] == 18  # 16 gradients, the scales of columns and a second moment before them
+    assert (
+        found["rounds"] == 18
+    )  # 16 gradients, the scales of columns and a second moment before them
     assert found["sample rate"] == 1.0
 
 
@@ -52,8 +58,15 @@ def test_curves_that_the_aggregator_would_take_are_in_the_price(
 ) -> None:
     table = {name.replace(".all", ".a"): value for name, value in private_table(tmp_path).items()}
     keys = {**table, "federation.run": "r", "party.name": "a", "data.rows.a": 50_000}
-    for named, words in ({}, "clipped to 1.414"), ({"model.name": "logistic_regression"}, "clipped to 1.155"):
-        show_party_plan(load_config(None, {**keys, **named, "party.state_dir": str(tmp_path / "s")}), Screen())
+    for named, words in (
+        ({}, "clipped to 1.414"),
+        ({"model.name": "logistic_regression"}, "clipped to 1.155"),
+    ):
+        show_party_plan(
+            load_config(None, {**keys, **named, "party.state_dir": str(tmp_path / "s")}), Screen()
+        )
         printed = capsys.readouterr().out
-        assert f"second moment of rows {words}, once" in printed  # the length of a row: sqrt(numbers / 3 + 1)
+        assert (
+            f"second moment of rows {words}, once" in printed
+        )  # the length of a row: sqrt(numbers / 3 + 1)
         assert ("squares and roots of 1 number beside them" in printed) is not bool(named)

@@ -43,7 +43,11 @@ def test_a_plan_that_hides_what_was_paid_is_refused() -> None:
         (("s", "r-other"), "r-levels", None),
         (("r-levels",), "r-levels", None),  # what the plan itself is for
         (("r-counts",), "r-levels", r"party\.caps\.epsilon"),
-        (("r",), "r-levels", "r has begun"),  # the training was asked for first: steps after it would come on top of it
+        (
+            ("r",),
+            "r-levels",
+            "r has begun",
+        ),  # the training was asked for first: steps after it would come on top of it
     ],
 )
 def test_steps_and_their_training_share_one_cap(
@@ -62,14 +66,21 @@ def test_steps_and_their_training_share_one_cap(
 def party(folder: Path, cap: float | None = None) -> Config:
     """A party whose cap is that of the training, if none is given."""
     cap = epsilon(TRAINING, DELTA).quoted * 1.0001 if cap is None else cap
-    return load_config(None, {"party.name": "a", "party.caps.epsilon": cap, "party.state_dir": str(folder / "state")})
+    return load_config(
+        None,
+        {"party.name": "a", "party.caps.epsilon": cap, "party.state_dir": str(folder / "state")},
+    )
 
 
 def plan_of(event: DpEvent, rounds: int = 1) -> PartyPlan:
-    return PartyPlan(1.0, 1.0, 1.0, "add_or_remove_one", DELTA, rounds, {"aggregator": event}, ("update",), 1.0)
+    return PartyPlan(
+        1.0, 1.0, 1.0, "add_or_remove_one", DELTA, rounds, {"aggregator": event}, ("update",), 1.0
+    )
 
 
-def agree(own: Config, run: str, price: DpEvent, ledger: Ledger, learnt: tuple[float, ...] = ()) -> None:
+def agree(
+    own: Config, run: str, price: DpEvent, ledger: Ledger, learnt: tuple[float, ...] = ()
+) -> None:
     """What a party process does with a plan, up to its first round."""
     training = isinstance(price, SelfComposedDpEvent)
     plan = plan_of(price.event, price.count) if training else plan_of(price)
@@ -105,7 +116,11 @@ def test_a_training_counts_a_step_that_is_under_way_in_full(tmp_path: Path, ende
         ledger.charge(release(run="r-bounds", event=HALF), Budget())
         if ended:
             end(own, "r-bounds")
-        with nullcontext() if ended else pytest.raises(PlanRefused, match="does not count the 2 releases"):
+        with (
+            nullcontext()
+            if ended
+            else pytest.raises(PlanRefused, match="does not count the 2 releases")
+        ):
             agree(own, "r", TRAINING, ledger, learnt=(5.8,))
         agree(own, "r", TRAINING, ledger, learnt=(5.8, 6.0))
         agree(own, "r-bounds", step, ledger)  # started again
@@ -127,8 +142,12 @@ def test_steps_that_alternate_share_one_cap(tmp_path: Path) -> None:
         agree(own, "r-bounds", HALF, ledger)
 
 
-@pytest.mark.parametrize("order", list(permutations([("r", TRAINING), ("r-levels", STEP), ("r-counts", HALF)])))
-def test_no_order_of_plans_and_rounds_passes_the_cap(tmp_path: Path, order: tuple[tuple[str, DpEvent], ...]) -> None:
+@pytest.mark.parametrize(
+    "order", list(permutations([("r", TRAINING), ("r-levels", STEP), ("r-counts", HALF)]))
+)
+def test_no_order_of_plans_and_rounds_passes_the_cap(
+    tmp_path: Path, order: tuple[tuple[str, DpEvent], ...]
+) -> None:
     """Each plan is asked for twice, and each that is agreed to makes a release before the next is asked for."""
     own = party(tmp_path)
     agreed = set()

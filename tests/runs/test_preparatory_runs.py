@@ -15,7 +15,9 @@ from homo_dp.runs import preparatory_runs
 from homo_dp.runs.processes import learning_config, learning_screen
 
 
-def test_a_step_that_is_over_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_is_over_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = load_config(None, {"federation.run": "r", "federation.state_dir": str(tmp_path)})
     place = tmp_path / "r-counts" / preparatory_runs.FOUND
     place.parent.mkdir()
@@ -47,9 +49,17 @@ def test_one_command_has_one_summary() -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_run_that_is_named_as_a_step_can_have_none_and_is_told_so(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_named_as_a_step_can_have_none_and_is_told_so(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its parties believe no word of a step before a step, so all sides waited for ever."""
     monkeypatch.setattr(preparatory_runs, "_learn", None)  # to ask anything would fail
-    keys = {"federation.run": f"study-{step}", "data.scaling": "private", "privacy.target_epsilon": 4.0}
-    with pytest.raises(ConfigError, match=rf"federation\.run=study-{step}: .* end the name on another word"):
+    keys = {
+        "federation.run": f"study-{step}",
+        "data.scaling": "private",
+        "privacy.target_epsilon": 4.0,
+    }
+    with pytest.raises(
+        ConfigError, match=rf"federation\.run=study-{step}: .* end the name on another word"
+    ):
         preparatory_runs.aggregate(load_config(None, keys), Screen(quiet=True))

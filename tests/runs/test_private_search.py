@@ -27,14 +27,21 @@ def test_the_winner_alone_is_published_and_the_ledger_holds_every_trial(
     said = capsys.readouterr().out
     folder = tmp_path / "out" / "tune"
     assert {path.name for path in folder.iterdir()} == {"LOCAL", "winner"}
-    assert {path.name for path in (folder / "winner").iterdir()} == {"model.safetensors", "winner.json"}
+    assert {path.name for path in (folder / "winner").iterdir()} == {
+        "model.safetensors",
+        "winner.json",
+    }
     assert not (tmp_path / "mlruns").exists()
-    trials = [json.loads(path.read_text()) for path in (folder / "LOCAL" / "cells").glob("*/result.json")]
+    trials = [
+        json.loads(path.read_text()) for path in (folder / "LOCAL" / "cells").glob("*/result.json")
+    ]
     assert len(trials) == 2
     found = json.loads((folder / "winner" / "winner.json").read_text())
     best, other = sorted(trials, key=lambda trial: trial["values"] != found["settings"])
     assert found["settings"] == best["values"]
-    assert best["released_acc"] >= other["released_acc"]  # noised and kept within 0 to 1: both can be 1
+    assert (
+        best["released_acc"] >= other["released_acc"]
+    )  # noised and kept within 0 to 1: both can be 1
     assert found["figure"] == {"released_acc": best["released_acc"]}
     assert found["epsilon"] > 4  # more than one trial
     assert "geometric number of trials of mean 3" in found["cost_by"]
@@ -44,7 +51,9 @@ def test_the_winner_alone_is_published_and_the_ledger_holds_every_trial(
     published = said + json.dumps(found) + json.dumps(card)
     assert best["run"] not in published
     assert other["run"] not in published
-    numbers = set(re.findall(r"\d[\d.e+-]*", published))  # whole ones: a short figure stands inside others by chance
+    numbers = set(
+        re.findall(r"\d[\d.e+-]*", published)
+    )  # whole ones: a short figure stands inside others by chance
     assert str(found["settings"]["train.learning_rate"]) in numbers
     assert "test_acc" not in published
     exact = {str(best["test_acc"])} - {"0.0", "0.5", "1.0"}  # which settings are, too
@@ -65,7 +74,14 @@ def test_trials_that_charged_differently_have_no_winner(tmp_path: Path) -> None:
     results = []
     for name, noise in (("a", 5.0), ("b", 4.0)):
         event = {"noise_multiplier": noise, "type": "GaussianDpEvent"}
-        row = {"run": name, "party": "p", "dataset": "d", "unit": "record", "relation": "replace_one", "delta": 1e-5}
+        row = {
+            "run": name,
+            "party": "p",
+            "dataset": "d",
+            "unit": "record",
+            "relation": "replace_one",
+            "delta": 1e-5,
+        }
         (tmp_path / name).write_text(json.dumps([{**row, "event": event}]))
         results.append({"files": {"ledger": str(tmp_path / name)}})
     cost = search_cost(results[:1] * 2, Search(8, "geometric"))

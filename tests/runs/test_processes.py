@@ -33,14 +33,18 @@ def cluster(tmp_path: Path, zygote: Zygote) -> Iterator[Cluster]:
 
 
 def indicators(cluster: Cluster, name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((cluster.folder / name / "out" / "indicator.json").read_text())
+    found: dict[str, object] = json.loads(
+        (cluster.folder / name / "out" / "indicator.json").read_text()
+    )
     return found
 
 
 def until(condition: Callable[[], bool], cluster: Cluster, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, {name: cluster.log(name)[-1000:] for name in cluster.processes}
+        assert time.monotonic() < deadline, {
+            name: cluster.log(name)[-1000:] for name in cluster.processes
+        }
         time.sleep(0.02)
 
 
@@ -51,19 +55,27 @@ def test_the_commands_run_the_job_and_everybody_keeps_its_own_files(tmp_path: Pa
         assert victim.killed_at == ["aggregator.after_save"]
         check_survivors(cluster)
         seen = indicators(cluster, AGGREGATOR)
-        assert all(value is None for key, value in seen.items() if key.startswith(("train_", "test_")))
+        assert all(
+            value is None for key, value in seen.items() if key.startswith(("train_", "test_"))
+        )
         assert all(seen[key] for key in ("version", "finished", "model", "data"))
         assert seen["privacy"]["parties"]["party_1"]["rows"] is None  # type: ignore[index]
         assert not (tmp_path / AGGREGATOR / "out" / "predict.csv").exists()
         own = indicators(cluster, "party_1")
         assert own["test_acc"] is not None
         assert "test_acc" in own["local_only"]  # type: ignore[operator]
-        assert len(json.loads((tmp_path / "party_1" / "out" / "indicator_ledger.json").read_text())) == cluster.rounds
+        assert (
+            len(json.loads((tmp_path / "party_1" / "out" / "indicator_ledger.json").read_text()))
+            == cluster.rounds
+        )
         assert "epsilon" in cluster.log("party_1")
 
 
 def test_a_queue_that_dies_in_mid_run_is_waited_for(tmp_path: Path, zygote: Zygote) -> None:
-    with NatsServer(tmp_path / "nats", PARTIES) as server, Cluster(tmp_path, server, 5, zygote) as cluster:
+    with (
+        NatsServer(tmp_path / "nats", PARTIES) as server,
+        Cluster(tmp_path, server, 5, zygote) as cluster,
+    ):
         cluster.start_all()
         until(lambda: "round 1/" in cluster.log(AGGREGATOR), cluster)
         server.kill()
@@ -73,7 +85,9 @@ def test_a_queue_that_dies_in_mid_run_is_waited_for(tmp_path: Path, zygote: Zygo
 
 
 @pytest.mark.parametrize("transport", ["directory", "nats"])
-def test_killed_and_started_again_it_continues(tmp_path: Path, zygote: Zygote, transport: str) -> None:
+def test_killed_and_started_again_it_continues(
+    tmp_path: Path, zygote: Zygote, transport: str
+) -> None:
     server = NatsServer(tmp_path / "nats", PARTIES) if transport == "nats" else None
     victims = [
         Victim(AGGREGATOR, ["aggregator.received:2", "aggregator_state.before_rename:2"]),
@@ -128,17 +142,24 @@ def test_a_party_refuses_what_passes_its_caps_and_the_others_go_on(cluster: Clus
     assert seen["rounds"][0]["replied"] == ["party_1", "party_2"]  # type: ignore[index]
 
 
-def test_a_party_refuses_a_model_beyond_its_limit_before_it_takes_memory_for_it(cluster: Cluster) -> None:
+def test_a_party_refuses_a_model_beyond_its_limit_before_it_takes_memory_for_it(
+    cluster: Cluster,
+) -> None:
     cluster.change(AGGREGATOR, "model", name="mlp", layers=[5000])
     cluster.change(AGGREGATOR, "federation", min_parties=2)
     cluster.change("party_3", "transport", max_message_bytes=100_000)
     cluster.start_all()
     assert cluster.wait() == {AGGREGATOR: 0, "party_1": 0, "party_2": 0, "party_3": 3}
-    assert "refused: transport.max_message_bytes=100000: the plan's model has 640004 bytes" in cluster.log("party_3")
+    assert (
+        "refused: transport.max_message_bytes=100000: the plan's model has 640004 bytes"
+        in cluster.log("party_3")
+    )
     assert indicators(cluster, AGGREGATOR)["refused"] == {"party_3": "model"}
 
 
-def test_a_party_that_comes_after_the_end_gets_the_model_and_has_spent_nothing(cluster: Cluster) -> None:
+def test_a_party_that_comes_after_the_end_gets_the_model_and_has_spent_nothing(
+    cluster: Cluster,
+) -> None:
     cluster.change(AGGREGATOR, "federation", min_parties=2, round_timeout=5)
     for name in (AGGREGATOR, "party_1", "party_2"):
         cluster.start(name)
@@ -148,12 +169,18 @@ def test_a_party_that_comes_after_the_end_gets_the_model_and_has_spent_nothing(c
     seen = indicators(cluster, "party_3")
     assert seen["privacy"]["epsilon"] == 0  # type: ignore[index]
     assert [(row["round"], row["epsilon"]) for row in seen["rounds"]] == [(3, 0)]  # type: ignore[attr-defined]
-    one, other = (cluster.folder / name / "out" / "model.safetensors" for name in ("party_1", "party_3"))
-    for tensors in zip(*(load_model(path).module.state_dict().values() for path in (one, other)), strict=True):
+    one, other = (
+        cluster.folder / name / "out" / "model.safetensors" for name in ("party_1", "party_3")
+    )
+    for tensors in zip(
+        *(load_model(path).module.state_dict().values() for path in (one, other)), strict=True
+    ):
         assert torch.equal(*tensors)
 
 
-def test_a_run_that_too_many_refuse_stops_and_loses_no_round_that_others_paid_for(cluster: Cluster) -> None:
+def test_a_run_that_too_many_refuse_stops_and_loses_no_round_that_others_paid_for(
+    cluster: Cluster,
+) -> None:
     cluster.change("party_3", "party", caps={"releases": ["statistics"]})
     cluster.change(AGGREGATOR, "federation", round_timeout=8)
     cluster.start_all()
@@ -207,7 +234,11 @@ def test_a_full_disk_stops_with_a_message_and_the_run_goes_on_after(cluster: Clu
     [
         (AGGREGATOR, "state-aggregator/run-1", 2),
         ("party_1", "exchange/run-1/aggregator/from/party_1", 2),
-        ("party_1", "party_1/state/run-1/outbox", 3),  # nothing leaves without it, as without the ledger
+        (
+            "party_1",
+            "party_1/state/run-1/outbox",
+            3,
+        ),  # nothing leaves without it, as without the ledger
     ],
 )
 def test_a_missing_permission_stops_with_a_line_and_the_run_goes_on_after(
@@ -236,7 +267,9 @@ def test_garbage_strangers_and_forgers_are_named_and_the_run_goes_on(cluster: Cl
     box = cluster.exchange / cluster.run / AGGREGATOR
     box.mkdir(parents=True)
     for name, sender in (("party_1", mallory), ("stranger", new_key_pair("stranger"))):
-        update = Message(cluster.run, 1, name, AGGREGATOR, "update", {"linear.weight": torch.ones(1, 30)})
+        update = Message(
+            cluster.run, 1, name, AGGREGATOR, "update", {"linear.weight": torch.ones(1, 30)}
+        )
         sealed = Sealer(sender, {AGGREGATOR: known}).seal(update)
         (box / f"1-update-{name}-{sealed.tag}.msg").write_bytes(b"".join(sealed.pieces))
     (box / f"1-update-party_2-{'0' * 32}.msg").write_bytes(b"garbage" * 1000)
@@ -276,7 +309,10 @@ def test_a_dry_run_shows_the_price_and_leaves_nothing_behind(
     assert party.main(["--config", str(path), "--dry-run"]) == 0
     assert sorted(cluster.folder.rglob("*")) == before
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("epsilon (PLD)", "update", "most epsilon of a run", "trusts the aggregator"))
+    assert all(
+        text in shown
+        for text in ("epsilon (PLD)", "update", "most epsilon of a run", "trusts the aggregator")
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +332,12 @@ def test_a_dry_run_shows_the_price_and_leaves_nothing_behind(
     ],
 )
 def test_wrong_settings_are_one_line(
-    cluster: Cluster, name: str, section: str, values: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    name: str,
+    section: str,
+    values: dict[str, object],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(cluster.folder)
     cluster.change(name, section, **values)
@@ -309,7 +350,9 @@ def test_wrong_settings_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_other_settings_under_the_same_run_and_a_second_process_are_refused(cluster: Cluster) -> None:
+def test_other_settings_under_the_same_run_and_a_second_process_are_refused(
+    cluster: Cluster,
+) -> None:
     cluster.start(AGGREGATOR, "aggregator.after_plan")
     for name in PARTIES:
         cluster.start(name)
@@ -320,7 +363,9 @@ def test_other_settings_under_the_same_run_and_a_second_process_are_refused(clus
     assert "train.rounds=3 became 9" in cluster.log(AGGREGATOR)
     cluster.change(AGGREGATOR, "train", rounds=3)
     listed = cluster.configs[AGGREGATOR]["federation"]["parties"]
-    cluster.change(AGGREGATOR, "federation", parties=listed | {"party_4": new_key_pair("party_4").public.line})
+    cluster.change(
+        AGGREGATOR, "federation", parties=listed | {"party_4": new_key_pair("party_4").public.line}
+    )
     cluster.start(AGGREGATOR)
     assert cluster.processes[AGGREGATOR].wait(60) == 2
     assert "became party_1, party_2, party_3, party_4" in cluster.log(AGGREGATOR)

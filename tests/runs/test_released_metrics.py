@@ -25,7 +25,9 @@ def _config(folder: Path, **keys: Any) -> Config:
         "tracking.enabled": False,
         "train.rounds": 5,
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in keys.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in keys.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,11 @@ def _config(folder: Path, **keys: Any) -> Config:
     [
         {},
         {"metrics__every": 2},
-        {"privacy__mechanism": "dp_fedsgd", "privacy__secure_aggregation": True, "metrics__every": 2},
+        {
+            "privacy__mechanism": "dp_fedsgd",
+            "privacy__secure_aggregation": True,
+            "metrics__every": 2,
+        },
         {"train__averaging": "tail"},
     ],
 )
@@ -50,7 +56,9 @@ def test_metrics_are_released_within_the_target(tmp_path: Path, keys: dict[str, 
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         kinds = [row.kind for row in ledger.rows(outcome.run, "party_1")]
         assert kinds.count("metrics") == len(asked)
-        assert ledger.rows(outcome.run, "party_1")[-1].epsilon == pytest.approx(outcome.statement["epsilon"], rel=1e-3)
+        assert ledger.rows(outcome.run, "party_1")[-1].epsilon == pytest.approx(
+            outcome.statement["epsilon"], rel=1e-3
+        )
     indicators = indicators_of(outcome, None)
     assert indicators["released_metrics"]["acc"]["value"] == last["released_acc"]
     assert not any("released" in name for name in indicators["local_only"])
@@ -63,18 +71,37 @@ def test_metrics_are_released_within_the_target(tmp_path: Path, keys: dict[str, 
 def test_the_best_round_is_found_by_released_or_public_figures_alone() -> None:
     rows: list[dict[str, Any]] = [
         {"round": 1, "test_acc": 0.99},
-        {"round": 2, "asked": "metrics", "test_acc": 0.99, "released_acc": 0.9, "released_acc_error": 0.03},
+        {
+            "round": 2,
+            "asked": "metrics",
+            "test_acc": 0.99,
+            "released_acc": 0.9,
+            "released_acc_error": 0.03,
+        },
         {"round": 3, "test_acc": 0.5},
-        {"round": 4, "asked": "metrics", "test_acc": 0.5, "released_acc": 0.8, "released_acc_error": 0.04},
+        {
+            "round": 4,
+            "asked": "metrics",
+            "test_acc": 0.5,
+            "released_acc": 0.8,
+            "released_acc_error": 0.04,
+        },
     ]
     found = best_round(rows, BestRound("released_"))["best_round"]
     assert (found["round"], found["rounds_of_training"], found["by"]) == (2, 1, "released_acc")
     assert found["better_than_last_beyond_noise"]
     private = [{key: value for key, value in row.items() if "released" not in key} for row in rows]
-    assert best_round(private, BestRound("released_")) == {}  # exact figures of private rows decide nothing
-    assert best_round([row | {"test_acc": 0.0} for row in rows], BestRound("released_"))["best_round"] == found
+    assert (
+        best_round(private, BestRound("released_")) == {}
+    )  # exact figures of private rows decide nothing
+    assert (
+        best_round([row | {"test_acc": 0.0} for row in rows], BestRound("released_"))["best_round"]
+        == found
+    )
     noisy = [row | {"released_acc_error": 0.2} for row in rows]
-    assert not best_round(noisy, BestRound("released_"))["best_round"]["better_than_last_beyond_noise"]
+    assert not best_round(noisy, BestRound("released_"))["best_round"][
+        "better_than_last_beyond_noise"
+    ]
     assert best_round(private, BestRound("test_"))["best_round"]["by"] == "test_acc"
 
 
@@ -114,14 +141,20 @@ def test_screen_and_report_show_released_metrics_with_their_bars(
     assert "released with noise (95 %)" in page
     assert "ROC and calibration, released with noise" in page
     assert report(["out", "-o", "public.html", "--published"]) == 0
-    assert "ROC and calibration, released with noise" in (tmp_path / "public.html").read_text(encoding="utf-8")
+    assert "ROC and calibration, released with noise" in (tmp_path / "public.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_report_refuses_curves_without_their_bars() -> None:
     roc = {"fpr": [0.0, 1.0], "tpr": [0.0, 1.0], "fpr_error": [0.0, 0.0], "tpr_error": [0.0, 0.0]}
     bins = {"score": [0.5], "share": [0.5], "rows": [3.0], "share_error": [0.1]}
     ReleasedCurves.model_validate_json(json.dumps({"roc": roc, "calibration": bins}))
-    broken: list[dict[str, Any]] = [{"tpr_error": []}, {"tpr_error": [0.0, -1.0]}, {"tpr": ["a", "b"]}]
+    broken: list[dict[str, Any]] = [
+        {"tpr_error": []},
+        {"tpr_error": [0.0, -1.0]},
+        {"tpr": ["a", "b"]},
+    ]
     for bad in broken:
         with pytest.raises(ValueError, match=r"tpr|bars"):
             ReleasedCurves.model_validate_json(json.dumps({"roc": roc | bad, "calibration": bins}))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 
 from homo_dp.federation.sessions.aggregator import RoundReport
-from homo_dp.runs.round_metrics import GradientNorms, party_numbers, payload_bytes, promised_numbers, summed_up
+from homo_dp.runs.round_metrics import (
+    GradientNorms,
+    party_numbers,
+    payload_bytes,
+    promised_numbers,
+    summed_up,
+)
 from tests.federation.small import small_config, small_mechanism, zeros
 
 ROWS = {"a": 20, "b": 40}
@@ -38,7 +44,9 @@ def test_a_promise_grows_with_rounds_and_needs_every_party_s_plan() -> None:
     mechanism = small_mechanism(small_config(), ROWS)
     plans = {name: mechanism.plan(mechanism.facts.parties[name]) for name in ROWS}
     assert promised_numbers(plans, 1)["epsilon"] < promised_numbers(plans, 2)["epsilon"]
-    unprotected = small_mechanism(small_config(privacy__mechanism="none", privacy__noise_multiplier=None), ROWS)
+    unprotected = small_mechanism(
+        small_config(privacy__mechanism="none", privacy__noise_multiplier=None), ROWS
+    )
     mixed = {**plans, "b": unprotected.plan(unprotected.facts.parties["b"])}
     assert promised_numbers(mixed, 1) == {}
 

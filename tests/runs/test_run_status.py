@@ -15,8 +15,15 @@ def test_a_run_that_its_operator_refused_is_called_refused(tmp_path: Path) -> No
     own = load_config(None, {"party.name": "party_1", "party.state_dir": str(tmp_path)})
     (tmp_path / "loans").mkdir()
     (tmp_path / "loans" / "lock").touch()
-    for error, state in ((PlanRefused("operator", "no"), "refused"), (ValueError("no"), "ended with an error")):
-        with pytest.raises(ValueError, match="no"), kept_events(tmp_path / "loans"), told_errors(PlanRefused):
+    for error, state in (
+        (PlanRefused("operator", "no"), "refused"),
+        (ValueError("no"), "ended with an error"),
+    ):
+        with (
+            pytest.raises(ValueError, match="no"),
+            kept_events(tmp_path / "loans"),
+            told_errors(PlanRefused),
+        ):
             raise error
         assert status_of(own)["runs"][0]["state"] == state
 
@@ -25,7 +32,10 @@ def test_a_run_that_was_told_to_end_is_stopped_and_not_in_error(tmp_path: Path) 
     own = load_config(None, {"federation.state_dir": str(tmp_path)})
     (tmp_path / "loans").mkdir()
     (tmp_path / "loans" / "lock").touch()
-    for error in (KeyboardInterrupt("SIGTERM"), SystemExit(0)):  # the second is how Flower ends a ServerApp
+    for error in (
+        KeyboardInterrupt("SIGTERM"),
+        SystemExit(0),
+    ):  # the second is how Flower ends a ServerApp
         with pytest.raises(type(error)), kept_events(tmp_path / "loans"), told_errors():
             raise error
         assert status_of(own)["runs"][0]["state"] == "stopped"

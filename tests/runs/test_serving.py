@@ -36,7 +36,9 @@ from tests.transport.nats_server import NatsServer, aggregator_permissions, part
 def until(condition: Callable[[], bool], cluster: Cluster, seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, {name: cluster.log(name)[-1500:] for name in cluster.processes}
+        assert time.monotonic() < deadline, {
+            name: cluster.log(name)[-1500:] for name in cluster.processes
+        }
         time.sleep(0.05)
 
 
@@ -62,7 +64,11 @@ def test_a_run_that_calls_waits_for_the_operator_and_then_runs(
         assert run["waits_for_approval"]["given_away"]["rounds"] == 2
         assert party_command(["approve", RUN, *config]) == 0
         assert "epsilon" in capsys.readouterr().out
-        codes = {name: process.wait(120) for name, process in cluster.processes.items() if name != "party_1"}
+        codes = {
+            name: process.wait(120)
+            for name, process in cluster.processes.items()
+            if name != "party_1"
+        }
         assert codes == {AGGREGATOR: 0, "party_2": 0, "party_3": 0}
         out = tmp_path / "party_1" / "out" / RUN / "indicator.json"  # a folder a run
         own = load_config(tmp_path / "party_1.yaml")
@@ -81,22 +87,34 @@ def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) 
         cluster.change("party_1", "party", serve=rules)
         cluster.configs["party_1"].pop("federation")
         # Each process of the run kills itself when it has sent its second update.
-        serving = cluster.start("party_1", crash_at="party.after_send:2", arguments=["--serve", "--log-format", "json"])
+        serving = cluster.start(
+            "party_1", crash_at="party.after_send:2", arguments=["--serve", "--log-format", "json"]
+        )
         for name in (AGGREGATOR, "party_2", "party_3"):
             cluster.start(name)
         until(lambda: "it is started again" in cluster.log("party_1"), cluster)
         until(lambda: cluster.log("party_1").count("started as process") == 2, cluster)
-        serving.send_signal(signal.SIGKILL)  # the second process may stay, and nobody may start a third beside it
+        serving.send_signal(
+            signal.SIGKILL
+        )  # the second process may stay, and nobody may start a third beside it
         serving.wait(30)
         serving = cluster.start("party_1", arguments=["--serve", "--log-format", "json"])
-        codes = {name: process.wait(120) for name, process in cluster.processes.items() if name != "party_1"}
+        codes = {
+            name: process.wait(120)
+            for name, process in cluster.processes.items()
+            if name != "party_1"
+        }
         assert codes == {AGGREGATOR: 0, "party_2": 0, "party_3": 0}, cluster.log("party_1")
         folder = tmp_path / "party_1" / "state" / RUN
         until(lambda: not (folder / "served.yaml").exists(), cluster)
         assert (tmp_path / "party_1" / "out" / RUN / "indicator.json").exists()
         serving.send_signal(signal.SIGTERM)
         assert serving.wait(30) == 130
-        assert [row.round for row in ledger_rows(tmp_path / "party_1" / "ledger.sqlite")] == [1, 2, 3]
+        assert [row.round for row in ledger_rows(tmp_path / "party_1" / "ledger.sqlite")] == [
+            1,
+            2,
+            3,
+        ]
         assert "another process runs from it" not in cluster.log("party_1")
         lines = [json.loads(line) for line in cluster.log("party_1").splitlines()]
         assert {line["run"] for line in lines if "process" in line["event"]} == {RUN}
@@ -105,13 +123,23 @@ def test_a_killed_run_and_a_killed_server_go_on_where_they_were(tmp_path: Path) 
 
 
 def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygote: Zygote) -> None:
-    allowed = party_permissions("homo_dp", "party_1")  # and what docs/transports.md adds for a party that serves
-    allowed["publish"]["allow"] += ["$JS.API.STREAM.NAMES", "$JS.API.DIRECT.GET.*.homo_dp.*.to.party_1.>"]
+    allowed = party_permissions(
+        "homo_dp", "party_1"
+    )  # and what docs/transports.md adds for a party that serves
+    allowed["publish"]["allow"] += [
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.DIRECT.GET.*.homo_dp.*.to.party_1.>",
+    ]
     rights = {name: party_permissions("homo_dp", name) for name in PARTIES} | {"party_1": allowed}
     rights[AGGREGATOR] = aggregator_permissions("homo_dp")
-    users = [{"user": name, "password": f"pw-{name}", "permissions": each} for name, each in rights.items()]
+    users = [
+        {"user": name, "password": f"pw-{name}", "permissions": each}
+        for name, each in rights.items()
+    ]
     with (
-        NatsServer(tmp_path / "nats", PARTIES, settings={"authorization": {"users": users}}) as server,
+        NatsServer(
+            tmp_path / "nats", PARTIES, settings={"authorization": {"users": users}}
+        ) as server,
         Cluster(tmp_path, server, rounds=1, zygote=zygote) as cluster,
     ):
         cluster.change("party_1", "party", serve={"approve": "always"})
@@ -119,7 +147,11 @@ def test_a_run_on_a_real_nats_server_is_noticed_and_served(tmp_path: Path, zygot
         serving = cluster.start("party_1", arguments=["--serve"])
         for name in (AGGREGATOR, "party_2", "party_3"):
             cluster.start(name)
-        codes = {name: process.wait(120) for name, process in cluster.processes.items() if name != "party_1"}
+        codes = {
+            name: process.wait(120)
+            for name, process in cluster.processes.items()
+            if name != "party_1"
+        }
         assert codes == {AGGREGATOR: 0, "party_2": 0, "party_3": 0}, cluster.log("party_1")
         out = tmp_path / "party_1" / "out" / RUN / "indicator.json"
         until(lambda: out.exists() and f"run {RUN}: is over" in cluster.log("party_1"), cluster)
@@ -135,13 +167,18 @@ def check_views(tmp_path: Path, cluster: Cluster) -> None:
     assert (run["state"], run["round"], run["rounds"]) == ("over", 2, 2)
     assert set(run["replied"]) == {"party_1", "party_2", "party_3"}
     page = tmp_path / "status.html"
-    assert status.main(["--config", str(tmp_path / "party_1.yaml"), "--page", str(page), "--quiet"]) == 0
+    assert (
+        status.main(["--config", str(tmp_path / "party_1.yaml"), "--page", str(page), "--quiet"])
+        == 0
+    )
     assert RUN in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert "epsilon_left" in page.read_text()
     lines = [json.loads(line) for line in cluster.log("party_1").splitlines()]
     assert {"time", "level", "run", "round", "party", "event"} == set(lines[0])
-    assert any(line["run"] == RUN and line["round"] == 2 and line["party"] == "party_1" for line in lines)
+    assert any(
+        line["run"] == RUN and line["round"] == 2 and line["party"] == "party_1" for line in lines
+    )
 
 
 def test_the_server_shows_and_takes_nothing(tmp_path: Path) -> None:
@@ -159,8 +196,16 @@ def test_the_server_shows_and_takes_nothing(tmp_path: Path) -> None:
             assert b"No runs yet" in reply.read()
         elsewhere = urllib.request.Request(address, headers={"Host": "evil.example"})
         wrong: list[tuple[str | urllib.request.Request, int]] = [
-            *((elsewhere, 403), (serving.address("/x"), 404), (urllib.request.Request(address, b"x"), 501)),
-            *((other_user, 403), (f"{other_user}/status.json", 403), (f"{other_user}/status.json?word=%ff", 403)),
+            *(
+                (elsewhere, 403),
+                (serving.address("/x"), 404),
+                (urllib.request.Request(address, b"x"), 501),
+            ),
+            *(
+                (other_user, 403),
+                (f"{other_user}/status.json", 403),
+                (f"{other_user}/status.json?word=%ff", 403),
+            ),
         ]
         for request, code in wrong:
             with pytest.raises(urllib.error.HTTPError) as refused:
@@ -184,7 +229,10 @@ def test_only_the_file_that_is_locked_is_called_so(tmp_path: Path) -> None:
 def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) -> None:
     write_key_pair(new_key_pair("party_1"), tmp_path)
     settings = {
-        **served(approve="always", askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}]),
+        **served(
+            approve="always",
+            askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}],
+        ),
         "party.key_file": str(tmp_path / "party_1.key"),
         "party.state_dir": str(tmp_path / "state"),
         "transport.kind": "directory",
@@ -196,7 +244,9 @@ def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) ->
         (tmp_path / "state" / run / "served.yaml").touch()
     (tmp_path / "state" / "a-2" / "lock").touch()
     try:
-        with (tmp_path / "state" / "a-2" / "lock").open() as lock:  # its process outlived the server before
+        with (
+            tmp_path / "state" / "a-2" / "lock"
+        ).open() as lock:  # its process outlived the server before
             fcntl.flock(lock, fcntl.LOCK_EX)
             server.turn()
             assert list(server._running) == []
@@ -216,7 +266,10 @@ def test_what_a_run_left_is_taken_again_and_what_failed_rests(tmp_path: Path) ->
 def on_flower(folder: Path) -> PartyServer:
     write_key_pair(new_key_pair("party_1"), folder)
     settings = {
-        **served(approve="always", askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}]),
+        **served(
+            approve="always",
+            askers=[{"aggregator_key": new_key_pair(AGGREGATOR).public.line, "runs": ["a-*"]}],
+        ),
         "party.key_file": str(folder / "party_1.key"),
         "party.state_dir": str(folder / "state"),
         "transport.kind": "flower",
@@ -244,7 +297,11 @@ def test_a_call_that_came_while_its_run_ended_starts_it_no_second_time(
         server._starts["a-1"], server._called = 1, {"a-1": None}
         server._running["a-1"].wait(60)
         server.turn()
-        assert (told, server._running, server._word("a-1")) == (["starting", "starting"], {}, "ended")
+        assert (told, server._running, server._word("a-1")) == (
+            ["starting", "starting"],
+            {},
+            "ended",
+        )
         server._rests.clear()
         assert server._word("a-1") == "starting"
         server.turn()
@@ -284,4 +341,8 @@ def test_serving_needs_rules_and_a_transport_that_shows_runs() -> None:
     with pytest.raises(ConfigError, match=r"transport\.kind=memory"):
         PartyServer(load_config(None, served(approve="ask")), [], Screen(quiet=True))
     with pytest.raises(ConfigError, match=r"transport\.flower\.socket: is not given"):
-        PartyServer(load_config(None, {**served(approve="ask"), "transport.kind": "flower"}), [], Screen(quiet=True))
+        PartyServer(
+            load_config(None, {**served(approve="ask"), "transport.kind": "flower"}),
+            [],
+            Screen(quiet=True),
+        )

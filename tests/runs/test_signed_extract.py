@@ -39,13 +39,21 @@ def place(tmp_path: Path) -> Path:
                 "aggregator",
             )
             ledger.charge(charge, Budget())
-    command = ["ledger", "export", str(tmp_path / "ledger.sqlite"), "--key", str(tmp_path / "bank_a.key")]
+    command = [
+        "ledger",
+        "export",
+        str(tmp_path / "ledger.sqlite"),
+        "--key",
+        str(tmp_path / "bank_a.key"),
+    ]
     assert main([*command, "-o", str(tmp_path / "extract.json"), "--quiet"]) == 0
     return tmp_path
 
 
 def check(place: Path, key: str = "bank_a.pub") -> int:
-    return main(["ledger", "check", str(place / "extract.json"), "--key", str(place / key), "--quiet"])
+    return main(
+        ["ledger", "check", str(place / "extract.json"), "--key", str(place / key), "--quiet"]
+    )
 
 
 def test_an_extract_is_checked_without_the_party(place: Path) -> None:
@@ -76,25 +84,46 @@ def signed_again(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
     del content["signature"]
     change(content)
     key = read_key_pair(place / "bank_a.key")
-    file.write_text(json.dumps(content | {"signature": base64.b64encode(key.signer.sign(_signed(content))).decode()}))
+    file.write_text(
+        json.dumps(
+            content | {"signature": base64.b64encode(key.signer.sign(_signed(content))).decode()}
+        )
+    )
 
 
-def test_a_party_that_signs_a_smaller_epsilon_is_found(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_party_that_signs_a_smaller_epsilon_is_found(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def lie(content: dict[str, Any]) -> None:
         before = content["rows"][0]["previous_hash"]
         for row in content["rows"]:
-            row |= {"epsilon": 0.01, "epsilon_pld": 0.01, "epsilon_rdp": 0.01, "previous_hash": before}
+            row |= {
+                "epsilon": 0.01,
+                "epsilon_pld": 0.01,
+                "epsilon_rdp": 0.01,
+                "previous_hash": before,
+            }
             before = row["hash"] = row_hash(_row_fields(row))
         content["head"]["hash"] = before
 
     signed_again(place, lie)
-    assert main(["ledger", "check", str(place / "extract.json"), "--key", str(place / "bank_a.pub")]) == 1
+    assert (
+        main(["ledger", "check", str(place / "extract.json"), "--key", str(place / "bank_a.pub")])
+        == 1
+    )
     assert "its events cost epsilon" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     "broken",
-    [{"head": [1]}, {"head": None}, {"rows": []}, {"rows": [{"row": 1}]}, {"rows": [7]}, {"party": {"a": 1}}],
+    [
+        {"head": [1]},
+        {"head": None},
+        {"rows": []},
+        {"rows": [{"row": 1}]},
+        {"rows": [7]},
+        {"party": {"a": 1}},
+    ],
     ids=str,
 )
 def test_a_party_that_signs_something_else_is_refused(place: Path, broken: dict[str, Any]) -> None:

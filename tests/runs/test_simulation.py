@@ -22,7 +22,11 @@ def _simulation(folder: Path, **keys: Any) -> tuple[Simulation, list[RoundRow]]:
     def on_round(row: RoundRow, parties: Mapping[str, Mapping[str, float]]) -> None:
         told.append(row)
 
-    settings = {"train.rounds": 3, "train.local_steps": 1, "privacy.ledger": str(folder / "ledger.sqlite")}
+    settings = {
+        "train.rounds": 3,
+        "train.local_steps": 1,
+        "privacy.ledger": str(folder / "ledger.sqlite"),
+    }
     return Simulation(load_config(None, settings | keys), on_round), told
 
 
@@ -38,7 +42,9 @@ def test_every_party_charges_every_round_before_it_counts(tmp_path: Path) -> Non
         found = {(row.party, row.round, row.kind, row.observer) for row in ledger.rows(outcome.run)}
         last = {row.party: row.epsilon for row in ledger.rows(outcome.run)}
     parties = list(outcome.federation.parties)
-    assert found == {(party, number, "update", "aggregator") for party in parties for number in (1, 2, 3)}
+    assert found == {
+        (party, number, "update", "aggregator") for party in parties for number in (1, 2, 3)
+    }
     assert [row["round"] for row in told] == [1, 2, 3]
     assert outcome.statement["epsilon"] == pytest.approx(max(last.values()), rel=1e-6)
     assert not outcome.interrupted
@@ -87,7 +93,10 @@ def test_without_privacy_nothing_is_charged_and_everything_says_so(tmp_path: Pat
 
 def test_curves_are_as_if_tables_had_been_read_with_them() -> None:
     keys = {"data.public_test": True}
-    read, plain = (load_federation(load_config(None, {**keys, "data.curves": curves})) for curves in (True, False))
+    read, plain = (
+        load_federation(load_config(None, {**keys, "data.curves": curves}))
+        for curves in (True, False)
+    )
     found = with_curves(plain)
     assert (found.encoding, found.input_shape) == (read.encoding, read.input_shape)
     assert found.input_shape == (90,)
@@ -105,7 +114,11 @@ def test_curves_are_as_if_tables_had_been_read_with_them() -> None:
 
 def test_a_run_by_rule_goes_on_with_the_curves_it_chose(tmp_path: Path) -> None:
     rows = {f"party_{number}": 5000 for number in (1, 2, 3)}  # declared
-    keys = {"privacy.ledger": str(tmp_path / "ledger.sqlite"), "data.rows": rows, "data.public_test": True}
+    keys = {
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+        "data.rows": rows,
+        "data.public_test": True,
+    }
     run = Simulation(load_config(None, keys), lambda row, numbers: None)
     assert run.config.data.curves is True
     assert run.federation.encoding.curves
@@ -114,5 +127,7 @@ def test_a_run_by_rule_goes_on_with_the_curves_it_chose(tmp_path: Path) -> None:
     outcome = run.run()
     outcome.load_weights()
     assert [weight.shape for weight in outcome.weights.values() if weight.ndim == 2] == [(1, 90)]
-    named = Simulation(load_config(None, {**keys, "model.name": "logistic_regression"}), lambda row, numbers: None)
+    named = Simulation(
+        load_config(None, {**keys, "model.name": "logistic_regression"}), lambda row, numbers: None
+    )
     assert named.federation.input_shape == (30,)

@@ -22,7 +22,9 @@ def _config(folder: Path, **keys: Any) -> Config:
         "tracking.enabled": False,
         "output.indicatorFileName": str(folder / "out" / "indicator.json"),
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in keys.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in keys.items()}
+    )
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -43,17 +45,30 @@ def test_answers_are_near_the_truth_and_cost_the_target(tmp_path: Path, masked: 
 
 
 def test_curves_of_a_training_are_not_asked_about(tmp_path: Path) -> None:
-    plain, curved = (StatisticsSimulation(_config(tmp_path, data__curves=curves)) for curves in (None, True))
+    plain, curved = (
+        StatisticsSimulation(_config(tmp_path, data__curves=curves)) for curves in (None, True)
+    )
     assert curved.federation.encoding == plain.federation.encoding
-    assert len(ask_in_process(_config(tmp_path, data__curves=True))["questions"]["means"]["values"]) == 30
+    assert (
+        len(ask_in_process(_config(tmp_path, data__curves=True))["questions"]["means"]["values"])
+        == 30
+    )
 
 
 def test_masks_share_the_noise(tmp_path: Path) -> None:
-    alone = ask_in_process(_config(tmp_path, statistics__ask="rows"))["questions"]["rows"]["standard_errors"]["rows"]
-    shared = ask_in_process(_config(tmp_path, statistics__ask="rows", privacy__secure_aggregation=True))
+    alone = ask_in_process(_config(tmp_path, statistics__ask="rows"))["questions"]["rows"][
+        "standard_errors"
+    ]["rows"]
+    shared = ask_in_process(
+        _config(tmp_path, statistics__ask="rows", privacy__secure_aggregation=True)
+    )
     assert shared["questions"]["rows"]["standard_errors"]["rows"] < 0.75 * alone
     privacy = shared["privacy"]
-    assert (privacy["noise_shared_by"], privacy["tolerated_dropouts"], privacy["tolerated_colluders"]) == (3, 0, 1)
+    assert (
+        privacy["noise_shared_by"],
+        privacy["tolerated_dropouts"],
+        privacy["tolerated_colluders"],
+    ) == (3, 0, 1)
     assert any("together with up to 1 of the parties" in note for note in privacy["notes"])
     with Ledger(tmp_path / "ledger.sqlite", read_only=True) as ledger:
         (row,) = ledger.rows(shared["run"], "party_1")
@@ -70,7 +85,10 @@ def test_the_budget_of_the_data_is_asked_before_rows_are(tmp_path: Path) -> None
 def test_fewer_questions_get_less_noise(tmp_path: Path) -> None:
     few = StatisticsSimulation(_config(tmp_path, statistics__ask="rows"))
     many = StatisticsSimulation(_config(tmp_path))
-    assert few.mechanism.sums[1].private_sum.noise_multiplier < many.mechanism.sums[1].private_sum.noise_multiplier
+    assert (
+        few.mechanism.sums[1].private_sum.noise_multiplier
+        < many.mechanism.sums[1].private_sum.noise_multiplier
+    )
 
 
 def test_questions_of_a_training_config_are_refused_where_nothing_asks() -> None:

@@ -16,18 +16,24 @@ from homo_dp.runs.sweep import Cell, cells_of, finished, parse_vary, run_cell
 
 def cells(folder: Path, *vary: str, repeats: int = 1, rate: float = 2.0) -> list[Cell]:
     base = ("train.learning_rate", rate)
-    return cells_of(parse_vary(vary), repeats, folder, lambda extra: load_config(None, [base, *extra]))
+    return cells_of(
+        parse_vary(vary), repeats, folder, lambda extra: load_config(None, [base, *extra])
+    )
 
 
 def test_cells_are_the_product_of_all_values(tmp_path: Path) -> None:
-    found = cells(tmp_path, "privacy.max_grad_norm=0.1,1", "privacy.noise_multiplier=1,2,2", repeats=2)
+    found = cells(
+        tmp_path, "privacy.max_grad_norm=0.1,1", "privacy.noise_multiplier=1,2,2", repeats=2
+    )
     assert len(found) == 8
     assert len({cell.id for cell in found}) == 8
     assert found[0].config.privacy.noise_multiplier == 1
     assert found[0].config.privacy.target_epsilon is None
     assert [cell.config.train.seed for cell in found[:2]] == [0, 1]
     assert not found[0].config.tracking.enabled
-    assert found[0].config.output.indicatorFileName == str(tmp_path / "cells" / found[0].id / "indicator.json")
+    assert found[0].config.output.indicatorFileName == str(
+        tmp_path / "cells" / found[0].id / "indicator.json"
+    )
     assert found[0].label == "max_grad_norm=0.1, noise_multiplier=1"
 
 
@@ -66,7 +72,11 @@ def test_only_a_finished_cell_is_finished(tmp_path: Path) -> None:
     assert finished(cell, tmp_path) is None
     whole = {"status": "finished", "values": {}, "repeat": 0}
     result.write_text(json.dumps(whole))
-    before: dict[str, object] = {"run": None, "noise_multipliers": [], "init_from": None}  # what its config builds on
+    before: dict[str, object] = {
+        "run": None,
+        "noise_multipliers": [],
+        "init_from": None,
+    }  # what its config builds on
     assert finished(cell, tmp_path) == {**whole, "before": before}
 
 
@@ -78,13 +88,17 @@ def threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("threads")
-def test_a_cell_continues_a_model_by_the_rules_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_continues_a_model_by_the_rules_of_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     def cell(**keys: object) -> dict[str, Any]:
         named = {name.replace("__", "."): value for name, value in keys.items()}
         return run_cell(
-            load_config(None, {"train.rounds": 1, "tracking.enabled": False, **named}).model_dump(mode="json")
+            load_config(None, {"train.rounds": 1, "tracking.enabled": False, **named}).model_dump(
+                mode="json"
+            )
         )
 
     first = cell(output__modelFileName="first")

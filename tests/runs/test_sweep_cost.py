@@ -14,10 +14,20 @@ from homo_dp.runs.sweep_cost import price
 def test_the_price_is_that_of_all_cells_together(tmp_path: Path) -> None:
     event = {"noise_multiplier": 2.0, "type": "GaussianDpEvent"}
     for name in "ab":
-        row = {"run": name, "dataset": "d", "unit": "record", "relation": "replace_one", "event": event, "delta": 1e-5}
+        row = {
+            "run": name,
+            "dataset": "d",
+            "unit": "record",
+            "relation": "replace_one",
+            "event": event,
+            "delta": 1e-5,
+        }
         rows = [{**row, "party": "a"}] * 3 + [{**row, "party": "b"}]
         (tmp_path / name).write_text(json.dumps(rows))
-    results = [{"private": True, "epsilon": 1.0, "files": {"ledger": str(tmp_path / name)}} for name in "ab"]
+    results = [
+        {"private": True, "epsilon": 1.0, "files": {"ledger": str(tmp_path / name)}}
+        for name in "ab"
+    ]
     paid = price(results)
     assert paid.epsilon == rdp_epsilon({to_json(GaussianDpEvent(2.0)): 6}, 1e-5)
     assert "all 2 runs together" in paid.words[0]
@@ -30,11 +40,22 @@ def test_the_price_is_that_of_all_cells_together(tmp_path: Path) -> None:
 
 def test_what_was_learnt_before_all_cells_is_in_the_price_once(tmp_path: Path) -> None:
     event = {"noise_multiplier": 2.0, "type": "GaussianDpEvent"}
-    row = {"dataset": "d", "unit": "record", "relation": "add_or_remove_one", "event": event, "delta": 1e-5}
+    row = {
+        "dataset": "d",
+        "unit": "record",
+        "relation": "add_or_remove_one",
+        "event": event,
+        "delta": 1e-5,
+    }
     learnt = {"run": "before", "noise_multipliers": [3.0, 3.0], "init_from": None}
     for name in "ab":
-        (tmp_path / name).write_text(json.dumps([{**row, "run": name, "party": party} for party in "pq"]))
-    results = [{"private": True, "before": learnt, "files": {"ledger": str(tmp_path / name)}} for name in "ab"]
+        (tmp_path / name).write_text(
+            json.dumps([{**row, "run": name, "party": party} for party in "pq"])
+        )
+    results = [
+        {"private": True, "before": learnt, "files": {"ledger": str(tmp_path / name)}}
+        for name in "ab"
+    ]
     paid = price(results)
     all_of_it = {to_json(GaussianDpEvent(2.0)): 2, to_json(GaussianDpEvent(3.0)): 2}
     assert paid.epsilon == pytest.approx(rdp_epsilon(all_of_it, 1e-5), rel=1e-9)
@@ -43,7 +64,9 @@ def test_what_was_learnt_before_all_cells_is_in_the_price_once(tmp_path: Path) -
     assert price([results[0], other]).epsilon == pytest.approx(
         rdp_epsilon({**all_of_it, to_json(GaussianDpEvent(3.0)): 3}, 1e-5), rel=1e-9
     )
-    again = price([{**result, "before": {**learnt, "init_from": "m.safetensors"}} for result in results])
+    again = price(
+        [{**result, "before": {**learnt, "init_from": "m.safetensors"}} for result in results]
+    )
     assert any("m.safetensors" in text and "not in" in text for text in again.words)
 
 
@@ -58,7 +81,9 @@ def test_cells_that_protect_other_neighbours_have_no_price_together(tmp_path: Pa
         "type": "SampledWithoutReplacementDpEvent",
     }
     for name, relation, event in (("a", "add_or_remove_one", poisson), ("b", "replace_one", fixed)):
-        (tmp_path / name).write_text(json.dumps([{**row, "run": name, "relation": relation, "event": event}]))
+        (tmp_path / name).write_text(
+            json.dumps([{**row, "run": name, "relation": relation, "event": event}])
+        )
     paid = price([{"private": True, "files": {"ledger": str(tmp_path / name)}} for name in "ab"])
     assert paid.epsilon is None
     assert [text.startswith("all 1 runs together") for text in paid.words] == [True, True, False]

@@ -32,15 +32,25 @@ class Lines:
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any) -> tuple[SweepLog, Lines]:
     monkeypatch.setattr(sweep_log, "RunLog", Lines)
     config = load_config(None, keys)
-    cell: Any = SimpleNamespace(values={"train.rounds": 2}, id="1", label="x", repeat=1, config=config)
+    cell: Any = SimpleNamespace(
+        values={"train.rounds": 2}, id="1", label="x", repeat=1, config=config
+    )
     log = SweepLog(config, folder, [cell])
-    result = {"status": "finished", "test_acc": 0.9, "train_loss": 0.1, "epsilon": 1.0, "private": True}
+    result = {
+        "status": "finished",
+        "test_acc": 0.9,
+        "train_loss": 0.1,
+        "epsilon": 1.0,
+        "private": True,
+    }
     log.cell(cell, result)
     lines: Any = log._log
     return log, lines
 
 
-@pytest.mark.parametrize(("uri", "shown"), [("sqlite:///m.db", True), ("https://store.example", False)])
+@pytest.mark.parametrize(
+    ("uri", "shown"), [("sqlite:///m.db", True), ("https://store.example", False)]
+)
 def test_metrics_of_private_rows_reach_a_store_of_this_machine_only(
     uri: str, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,4 +67,6 @@ def test_a_sweep_goes_on_with_its_run_unless_the_recipe_changed(
     assert log.close("FINISHED", {}) == "run-1"
     assert json.loads((tmp_path / STATE).read_text())["run"] == "run-1"
     assert made(tmp_path, monkeypatch)[1].added[0]["existing"] == "run-1"
-    assert made(tmp_path, monkeypatch, **{"train.learning_rate": 0.7})[1].added[0]["existing"] is None
+    assert (
+        made(tmp_path, monkeypatch, **{"train.learning_rate": 0.7})[1].added[0]["existing"] is None
+    )

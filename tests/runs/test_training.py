@@ -29,8 +29,13 @@ class Noting(NoTracker):
 
 def test_a_party_that_is_not_there_is_refused_before_a_run_is_tracked(tmp_path: Path) -> None:
     tracker = Noting()
-    config = load_config(None, {"output.parties.nobody.modelFileName": "x", "privacy.ledger": str(tmp_path / "l")})
-    with pytest.raises(ConfigError, match="no such party"), prepared(config, Screen(quiet=True), tracker):
+    config = load_config(
+        None, {"output.parties.nobody.modelFileName": "x", "privacy.ledger": str(tmp_path / "l")}
+    )
+    with (
+        pytest.raises(ConfigError, match="no such party"),
+        prepared(config, Screen(quiet=True), tracker),
+    ):
         pass
     assert tracker.told == []
 

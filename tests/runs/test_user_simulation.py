@@ -47,17 +47,27 @@ def indicators(path: str = "out/indicator.json") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("recipe", ["dp_fedavg.yaml", "dp_fedavg_adaptive.yaml"])
-def test_recipes(recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes(
+    recipe: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["--config", str(CONF / recipe), "--params", "tracking.enabled=false"]
     done: Finished = run_command(train.main, arguments, monkeypatch, capsys)
     assert done.code == 0, done.err
     assert "party  users  steps" in done.out
     found = indicators()
     privacy = found["privacy"]
-    assert (privacy["unit"], privacy["mechanism"], privacy["private"]) == ("user", "dp_fedavg", True)
+    assert (privacy["unit"], privacy["mechanism"], privacy["private"]) == (
+        "user",
+        "dp_fedavg",
+        True,
+    )
     assert 3.98 <= privacy["epsilon"] <= 4.0
     assert privacy["observers"]["aggregator"]["epsilon"] is None
-    assert privacy["observers"]["model_reader"]["epsilon"] == privacy["epsilon"] == found["rounds"][-1]["epsilon"]
+    assert (
+        privacy["observers"]["model_reader"]["epsilon"]
+        == privacy["epsilon"]
+        == found["rounds"][-1]["epsilon"]
+    )
     assert found["test_acc"] > 0.9  # 0.93 without noise
     assert all(row["clip_norm"] > 0 and row["applied_sigma"] > 0 for row in found["rounds"])
     assert all(("unclipped_share" in row) is ("adaptive" in recipe) for row in found["rounds"])
@@ -89,10 +99,20 @@ def test_a_dry_run_knows_what_the_unit_of_the_mechanism_has_spent(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A mechanism of one's own says its unit itself; the config's default is another."""
-    keys = {"privacy.mechanism": "tests.own_user_mechanism:Louder", "privacy.unit": None, "train.rounds": 1}
+    keys = {
+        "privacy.mechanism": "tests.own_user_mechanism:Louder",
+        "privacy.unit": None,
+        "train.rounds": 1,
+    }
     simulated({**keys, "privacy.lifetime_epsilon": 50.0})
     words = [f"{key}={'null' if value is None else value}" for key, value in keys.items()]
-    arguments = ["--config", str(CONF / "dp_fedavg.yaml"), "--params", *words, "privacy.lifetime_epsilon=50"]
+    arguments = [
+        "--config",
+        str(CONF / "dp_fedavg.yaml"),
+        "--params",
+        *words,
+        "privacy.lifetime_epsilon=50",
+    ]
     done = run_command(train.main, [*arguments, "--dry-run", "--json"], monkeypatch, capsys)
     assert 0 < json.loads(done.out)["parties"]["users"]["remaining budget"] < 50
 
@@ -101,7 +121,10 @@ def test_noise_at_parties_is_charged_for_every_user_and_gives_both_epsilons() ->
     outcome, _, _ = simulated({**PARTIES, "privacy.trust_aggregator": False})
     observers = outcome.statement["observers"]
     assert (
-        observers["model_reader"]["epsilon"] < observers["aggregator"]["epsilon"] == outcome.statement["epsilon"] <= 4
+        observers["model_reader"]["epsilon"]
+        < observers["aggregator"]["epsilon"]
+        == outcome.statement["epsilon"]
+        <= 4
     )
     rows = Ledger("ledger.sqlite").rows()
     assert [(row.party, row.round, row.kind, row.observer) for row in rows] == [
@@ -111,8 +134,14 @@ def test_noise_at_parties_is_charged_for_every_user_and_gives_both_epsilons() ->
     assert rows[-1].epsilon == outcome.statement["epsilon"]
 
 
-def test_too_many_missing_parties_discard_every_round_and_charge_it(caplog: pytest.LogCaptureFixture) -> None:
-    keys = {**PARTIES, "privacy.population": 4000, "privacy.tolerated_dropouts": 20}  # nine of ten never reply
+def test_too_many_missing_parties_discard_every_round_and_charge_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys = {
+        **PARTIES,
+        "privacy.population": 4000,
+        "privacy.tolerated_dropouts": 20,
+    }  # nine of ten never reply
     outcome, told, simulation = simulated(keys)
     assert all(row["discarded"] == 1.0 for row in told)
     assert "discarded" in caplog.text
@@ -145,20 +174,39 @@ def keys_of_users(file: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("site", [{"privacy.noise_at": "server"}, PARTIES], ids=["server", "parties"])
+@pytest.mark.parametrize(
+    "site", [{"privacy.noise_at": "server"}, PARTIES], ids=["server", "parties"]
+)
 def test_no_output_says_who_was_in_a_cohort(site: dict[str, str], tmp_path: Path) -> None:
     names = table_of_users(tmp_path / "visits.csv")
-    outcome, told, simulation = simulated({**keys_of_users(Path("visits.csv")), "privacy.cohort_size": 8, **site})
+    outcome, told, simulation = simulated(
+        {**keys_of_users(Path("visits.csv")), "privacy.cohort_size": 8, **site}
+    )
     written = write_outputs(outcome, simulation.ledger)
     held_out = {name for name in names if name in written.files["predictions"].read_text()}
-    assert 1 <= len(held_out) <= 14  # whole users, each by a hash of its own name: about a fifth of them
+    assert (
+        1 <= len(held_out) <= 14
+    )  # whole users, each by a hash of its own name: about a fifth of them
     public = json.dumps(published(indicators())).encode()
-    contents = [path.read_bytes() for path in written.files.values()] + [json.dumps(told).encode(), public]
+    contents = [path.read_bytes() for path in written.files.values()] + [
+        json.dumps(told).encode(),
+        public,
+    ]
     contents.append(Path("ledger.sqlite").read_bytes())
-    assert not any(name.encode() in content for name in set(names) - held_out for content in contents)
+    assert not any(
+        name.encode() in content for name in set(names) - held_out for content in contents
+    )
     # nor does any number of a round depend on the size of its cohort, but for its seconds
     assert {key for row in told for key in row} <= {
-        *("round", "epsilon", "epsilon_pld", "epsilon_rdp", "seconds", "clip_norm", "applied_sigma"),
+        *(
+            "round",
+            "epsilon",
+            "epsilon_pld",
+            "epsilon_rdp",
+            "seconds",
+            "clip_norm",
+            "applied_sigma",
+        ),
         *(key for row in told for key in row if key.startswith("test_")),
     }
     assert "population" in outcome.statement
@@ -172,11 +220,21 @@ def test_one_user_more_in_the_table_changes_no_update_of_another(tmp_path: Path)
     (tmp_path / "fewer.csv").write_text("".join(line for line in lines if names[0] not in line))
     sums = []
     for file in (table, tmp_path / "fewer.csv"):
-        keys = {"privacy.sampling": "everyone", "privacy.cohort_size": None, "train.batch_size": 2, "train.rounds": 1}
+        keys = {
+            "privacy.sampling": "everyone",
+            "privacy.cohort_size": None,
+            "train.batch_size": 2,
+            "train.rounds": 1,
+        }
         split = {"data.test_fraction": None, "data.test_file": str(table)}
         _, _, simulation = simulated({**keys, **keys_of_users(file), **split})
-        start = {name: torch.zeros_like(tensor) for name, tensor in simulation.model.module.state_dict().items()}
-        others = torch.arange(len(simulation.users) - 29, len(simulation.users))  # the first user has the first row
+        start = {
+            name: torch.zeros_like(tensor)
+            for name, tensor in simulation.model.module.state_dict().items()
+        }
+        others = torch.arange(
+            len(simulation.users) - 29, len(simulation.users)
+        )  # the first user has the first row
         sums.append(simulation._training().run(simulation.user_mechanism, others, start, 1).updates)
     torch.testing.assert_close(sums[0], sums[1])
 
@@ -208,12 +266,19 @@ def test_a_population_below_the_users_of_the_table_is_refused() -> None:
         ({"privacy.cohort_size": 500}, "cohort_size=500: must be at most privacy.population=400"),
         ({"privacy.delta": 0.01}, "delta=0.01 must be in"),
         (
-            {**PARTIES, "privacy.sampling": "everyone", "privacy.cohort_size": None, "privacy.tolerated_dropouts": 400},
+            {
+                **PARTIES,
+                "privacy.sampling": "everyone",
+                "privacy.cohort_size": None,
+                "privacy.tolerated_dropouts": 400,
+            },
             "tolerated_dropouts=400: must be below the cohort of 400",
         ),
     ],
 )
-def test_what_a_counted_population_does_not_allow_is_one_line(keys: dict[str, Any], words: str) -> None:
+def test_what_a_counted_population_does_not_allow_is_one_line(
+    keys: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words) as refusal:
         simulated({"privacy.population": None, **keys})
     assert isinstance(refusal.value, ConfigError | PrivacyError)
@@ -278,13 +343,17 @@ def test_a_mechanism_of_ones_own_is_one_file() -> None:
         ("LargeDelta", {}, r"delta=0\.0025 must be in \(0, 1/400\)"),
     ],
 )
-def test_a_mechanism_of_ones_own_keeps_the_rules_of_cohorts(mechanism: str, keys: dict[str, Any], words: str) -> None:
+def test_a_mechanism_of_ones_own_keeps_the_rules_of_cohorts(
+    mechanism: str, keys: dict[str, Any], words: str
+) -> None:
     own = {"privacy.mechanism": f"tests.own_user_mechanism:{mechanism}", "privacy.unit": "user"}
     with pytest.raises(ValueError, match=words):
         simulated({**own, **keys})
 
 
-def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(caplog: pytest.LogCaptureFixture) -> None:
+def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Users that are trained together skip the hooks: only those may be whose effect that training has by itself."""
     keys = {"privacy.mechanism": "tests.own_user_mechanism:StayingPut", "privacy.unit": "user"}
     with caplog.at_level("INFO"):
@@ -296,8 +365,13 @@ def test_hooks_of_ones_own_are_called_for_every_user_of_a_simulation(caplog: pyt
     assert "one at a time" in caplog.text
 
 
-def test_an_integer_buffer_of_ones_own_model_is_refused_unless_declared_public_and_then_stays() -> None:
-    keys = {"model.factory": "tests.own_user_mechanism:scaled", "train.server_optimizer.name": "fedadam"}
+def test_an_integer_buffer_of_ones_own_model_is_refused_unless_declared_public_and_then_stays() -> (
+    None
+):
+    keys = {
+        "model.factory": "tests.own_user_mechanism:scaled",
+        "train.server_optimizer.name": "fedadam",
+    }
     with pytest.raises(ConfigError, match=r"buffer version .* list it in privacy\.public_tensors"):
         simulated(keys)
     outcome, _, simulation = simulated({**keys, "privacy.public_tensors": ["version"]})

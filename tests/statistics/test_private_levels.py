@@ -46,7 +46,9 @@ def test_a_value_of_one_row_passes_no_more_often_than_delta(delta: float, sigma:
     assert delta / 2 < share <= _most(delta)
 
 
-@pytest.mark.parametrize("broken", [lambda t: 0.0, lambda t: t - 1.0], ids=["zero", "without the 1"])
+@pytest.mark.parametrize(
+    "broken", [lambda t: 0.0, lambda t: t - 1.0], ids=["zero", "without the 1"]
+)
 def test_the_check_notices_a_broken_threshold(broken) -> None:  # type: ignore[no-untyped-def]
     assert _share_of_unique_values(broken(threshold_of(2.0, 0.01)), 2.0) > _most(0.01)
 
@@ -63,14 +65,24 @@ def test_the_tail_is_below_the_last_digit_of_delta() -> None:
 
 
 def test_names_are_sorted_short_and_printable() -> None:
-    counts = {"z": 900, "a": 900, "x" * (TEXT_BYTES + 1): 900, "bad\nline": 900, "": 900, "rare": 1, "gone": 0}
+    counts = {
+        "z": 900,
+        "a": 900,
+        "x" * (TEXT_BYTES + 1): 900,
+        "bad\nline": 900,
+        "": 900,
+        "rare": 1,
+        "gone": 0,
+    }
     release = LevelsRelease(1, 2.0, 1e-20)
     for seed in range(5):
         assert release.names(counts, SeededNoise(seed)) == ["a", "z"]
     assert release.names({}, SeededNoise(1)) == []
 
 
-@pytest.mark.parametrize(("sigma", "delta"), [(0.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 0.5)])
+@pytest.mark.parametrize(
+    ("sigma", "delta"), [(0.0, 1e-5), (math.inf, 1e-5), (1.0, 0.0), (1.0, 0.5)]
+)
 def test_a_threshold_needs_noise_and_delta(sigma: float, delta: float) -> None:
     with pytest.raises(PrivacyError, match="threshold needs noise"):
         threshold_of(sigma, delta)
@@ -87,7 +99,16 @@ def test_one_row_moves_one_count_by_one() -> None:
     texts = [*["Oslo"] * 9, *["Bergen "] * 8, "Vik", "æøå 漢字", "NA"]
     before = counts_of(_rows(texts)[:, 1:])
     assert before == {"Oslo": 9, "Bergen": 8, "Vik": 1, "æøå 漢字": 1}
-    moved = {"Aardal": 1, "Oslo": 1, " Vik": 1, "NA": 0, "x" * 64: 1, "x" * 65: 0, "漢" * 22: 0, "a\tb": 0}
+    moved = {
+        "Aardal": 1,
+        "Oslo": 1,
+        " Vik": 1,
+        "NA": 0,
+        "x" * 64: 1,
+        "x" * 65: 0,
+        "漢" * 22: 0,
+        "a\tb": 0,
+    }
     for more, by in moved.items():
         for table in ([more, *texts], [*texts, more]):
             after = counts_of(_rows(table)[:, 1:])
@@ -123,7 +144,9 @@ def test_what_a_hostile_party_writes_is_no_level() -> None:
 
 def test_a_word_for_a_missing_value_is_no_level() -> None:
     """As a level it was matched before the gaps: at every party the rows without a value had one."""
-    encoding = Encoding((Categorical("city", (LATER,)),), Label("y", (0, 1)), missing_values=("NA", " ? "))
+    encoding = Encoding(
+        (Categorical("city", (LATER,)),), Label("y", (0, 1)), missing_values=("NA", " ? ")
+    )
     asked = level_names(encoding, 3.0, 1e-5)
     answer = torch.zeros(asked.shape, dtype=torch.uint8)
     for place, data in enumerate((b"NA", b"?", b"Oslo", b"none")):
@@ -133,15 +156,22 @@ def test_a_word_for_a_missing_value_is_no_level() -> None:
 
 def test_names_that_one_party_makes_up_crowd_out_nobody_and_leave_rows_narrow_enough() -> None:
     columns = tuple(f"c{number}" for number in range(40))
-    asked = LevelNames(columns, tuple(range(0, 40 * TEXT_NUMBERS, TEXT_NUMBERS)), LevelsRelease(40, 3.0, 1e-9))
+    asked = LevelNames(
+        columns, tuple(range(0, 40 * TEXT_NUMBERS, TEXT_NUMBERS)), LevelsRelease(40, 3.0, 1e-9)
+    )
 
     def answer(names: list[str]) -> torch.Tensor:
         found = torch.zeros(asked.shape, dtype=torch.uint8)
         for at, name in enumerate(names):
-            found[:, at, : len(name)] = torch.frombuffer(bytearray(name.encode()), dtype=torch.uint8)
+            found[:, at, : len(name)] = torch.frombuffer(
+                bytearray(name.encode()), dtype=torch.uint8
+            )
         return found
 
-    honest, made_up = answer(["north", "south"]), answer([f"a{number}" for number in range(MOST_LEVELS)])
+    honest, made_up = (
+        answer(["north", "south"]),
+        answer([f"a{number}" for number in range(MOST_LEVELS)]),
+    )
     values = asked.read([honest, made_up, honest])["values"]
     assert all({"north", "south"} <= set(names) for names in values.values())
     assert sum(map(len, values.values())) <= MOST_NAMES

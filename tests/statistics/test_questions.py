@@ -21,12 +21,14 @@ from homo_dp.statistics.questions import (
 )
 
 ENCODING = RawEncoding(
-    (Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1e6, 1e6)), Label("y", ("no", "yes"))
+    (Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1e6, 1e6)),
+    Label("y", ("no", "yes")),
 )
 ASK = ("rows", "classes", "means", "variances", "second_moments", "histograms", "levels", "missing")
 NAN = math.nan
 ROWS = torch.tensor(
-    [[30.0, 0, 1.0], [50.0, 1, -2.0], [NAN, 2, 3e9], [-5.0, NAN, NAN], [1e300, 0, -1e300]], dtype=torch.float64
+    [[30.0, 0, 1.0], [50.0, 1, -2.0], [NAN, 2, 3e9], [-5.0, NAN, NAN], [1e300, 0, -1e300]],
+    dtype=torch.float64,
 )
 LABELS = torch.tensor([0, 1, 1, 0, 1])
 
@@ -50,21 +52,28 @@ def test_no_row_moves_a_sum_by_more_than_one(name: str) -> None:
 def test_a_row_adds_the_same_whatever_the_others_are(name: str) -> None:
     (question,) = _ask(name)
     whole = question.parts(ROWS, LABELS)
-    alone = torch.cat([question.parts(ROWS[i : i + 1], LABELS[i : i + 1]) for i in range(len(ROWS))])
+    alone = torch.cat(
+        [question.parts(ROWS[i : i + 1], LABELS[i : i + 1]) for i in range(len(ROWS))]
+    )
     assert torch.equal(whole, alone)
 
 
 def test_totals_without_noise_say_what_is_there() -> None:
-    rows = torch.stack([torch.linspace(0, 90, 1000), torch.zeros(1000), torch.full((1000,), 5.0)], 1).double()
+    rows = torch.stack(
+        [torch.linspace(0, 90, 1000), torch.zeros(1000), torch.full((1000,), 5.0)], 1
+    ).double()
     labels = torch.arange(1000) % 2
     answers = {
-        question.name: question.read(question.parts(rows, labels).sum(0), 1e-9) for question in _ask(*ASK, bins=10)
+        question.name: question.read(question.parts(rows, labels).sum(0), 1e-9)
+        for question in _ask(*ASK, bins=10)
     }
     assert answers["rows"]["values"]["rows"] == pytest.approx(1000)
     assert answers["classes"]["values"] == pytest.approx({"no": 500, "yes": 500})
     assert answers["means"]["values"]["age"] == pytest.approx(45)
     assert answers["means"]["values"]["dose"] == pytest.approx(5)
-    assert answers["variances"]["values"]["age"] == pytest.approx(float(rows[:, 0].var(correction=0)))
+    assert answers["variances"]["values"]["age"] == pytest.approx(
+        float(rows[:, 0].var(correction=0))
+    )
     assert sum(answers["histograms"]["values"]["age"]) == pytest.approx(1000)
     assert answers["histograms"]["edges"]["age"][:2] == [0, 10]
     assert answers["levels"]["values"]["ward"]["a"] == pytest.approx(1000)
@@ -78,12 +87,18 @@ def test_totals_without_noise_say_what_is_there() -> None:
 
 
 def test_missing_values_are_in_no_mean_and_are_counted() -> None:
-    (means,), (missing,), (levels,) = _ask("means", columns=("age",)), _ask("missing"), _ask("levels")
+    (means,), (missing,), (levels,) = (
+        _ask("means", columns=("age",)),
+        _ask("missing"),
+        _ask("levels"),
+    )
     assert isinstance(means, Means)
     rows = torch.tensor([[20.0, 0, 0], [40.0, NAN, 0], [NAN, 2.0, 0]], dtype=torch.float64)
     labels = torch.zeros(3, dtype=torch.int64)
     assert means.read(means.parts(rows, labels).sum(0), 1e-9)["values"]["age"] == pytest.approx(30)
-    assert missing.read(missing.parts(rows, labels).sum(0), 1e-9)["values"]["age"] == pytest.approx(1)
+    assert missing.read(missing.parts(rows, labels).sum(0), 1e-9)["values"]["age"] == pytest.approx(
+        1
+    )
     counts = levels.read(levels.parts(rows, labels).sum(0), 1e-9)["values"]["ward"]
     assert counts == pytest.approx({"a": 1, "b": 0, "(other)": 1, "(missing)": 1})
 
@@ -91,8 +106,13 @@ def test_missing_values_are_in_no_mean_and_are_counted() -> None:
 def test_the_standard_error_is_that_of_the_noise() -> None:
     """400 noisy totals; the spread is within 15 % of the claim (4 standard errors of a spread; false alarms 1e-4)."""
     generator = torch.Generator().manual_seed(7)
-    (means,), (histograms,) = _ask("means", columns=("age",)), _ask("histograms", columns=("age",), bins=4)
-    rows = torch.stack([torch.linspace(0, 100, 4000), torch.zeros(4000), torch.zeros(4000)], 1).double()
+    (means,), (histograms,) = (
+        _ask("means", columns=("age",)),
+        _ask("histograms", columns=("age",), bins=4),
+    )
+    rows = torch.stack(
+        [torch.linspace(0, 100, 4000), torch.zeros(4000), torch.zeros(4000)], 1
+    ).double()
     labels = torch.zeros(4000, dtype=torch.int64)
     for question in (means, histograms):
         total, sigma = question.parts(rows, labels).sum(0), 20.0
@@ -106,7 +126,10 @@ def test_the_standard_error_is_that_of_the_noise() -> None:
 
 
 def test_quantiles_are_read_off_histograms_that_are_asked_once() -> None:
-    assert [question.name for question in _ask("quantiles", "histograms", "rows")] == ["histograms", "rows"]
+    assert [question.name for question in _ask("quantiles", "histograms", "rows")] == [
+        "histograms",
+        "rows",
+    ]
     (only,) = _ask("quantiles", columns=("dose",))
     assert isinstance(only, Histograms)
     assert only.columns == ("dose",)
@@ -145,7 +168,11 @@ def test_errors_of_quantiles_are_as_large_as_they_say(shape: str, noise: float) 
     for _ in range(300):
         noisy = counts + source.normal(0, noise, 20)
         answer = quantiles(
-            {"values": {"x": noisy.tolist()}, "edges": {"x": edges.tolist()}, "standard_errors": {"x": noise}}
+            {
+                "values": {"x": noisy.tolist()},
+                "edges": {"x": edges.tolist()},
+                "standard_errors": {"x": noise},
+            }
         )
         away.append(np.array(list(answer["values"]["x"].values())) - truth)
         stated.append(list(answer["standard_errors"]["x"].values()))

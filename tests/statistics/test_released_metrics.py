@@ -12,7 +12,11 @@ from homo_dp.models.metrics import binary_metrics
 from homo_dp.models.task import task_for
 from homo_dp.statistics.released_metrics import ReleasedMetrics
 
-BINARY, MANY, NUMBER = task_for([0, 1]), task_for([0, 1, 2]), task_for(None, target_bounds=(0.0, 10.0))
+BINARY, MANY, NUMBER = (
+    task_for([0, 1]),
+    task_for([0, 1, 2]),
+    task_for(None, target_bounds=(0.0, 10.0)),
+)
 
 
 def _rows(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,13 +28,29 @@ def _rows(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize(
     ("asked", "task", "outputs"),
     [
-        (ReleasedMetrics("binary", 2), BINARY, torch.tensor([[0.0], [1e30], [-1e30], [math.nan], [3.0]])),
-        (ReleasedMetrics("multiclass", 3), MANY, torch.tensor([[1.0, 2.0, 3.0], [math.nan] * 3, [1e30, -1e30, 0.0]])),
-        (ReleasedMetrics("regression", 0), NUMBER, torch.tensor([[0.0], [1e30], [math.nan], [-5.0]])),
+        (
+            ReleasedMetrics("binary", 2),
+            BINARY,
+            torch.tensor([[0.0], [1e30], [-1e30], [math.nan], [3.0]]),
+        ),
+        (
+            ReleasedMetrics("multiclass", 3),
+            MANY,
+            torch.tensor([[1.0, 2.0, 3.0], [math.nan] * 3, [1e30, -1e30, 0.0]]),
+        ),
+        (
+            ReleasedMetrics("regression", 0),
+            NUMBER,
+            torch.tensor([[0.0], [1e30], [math.nan], [-5.0]]),
+        ),
     ],
 )
-def test_no_row_moves_the_sum_by_more_than_one(asked: ReleasedMetrics, task: object, outputs: torch.Tensor) -> None:
-    labels = torch.ones(len(outputs)) if asked.kind == "regression" else torch.ones(len(outputs)).long()
+def test_no_row_moves_the_sum_by_more_than_one(
+    asked: ReleasedMetrics, task: object, outputs: torch.Tensor
+) -> None:
+    labels = (
+        torch.ones(len(outputs)) if asked.kind == "regression" else torch.ones(len(outputs)).long()
+    )
     parts = asked.parts(task, outputs, labels)  # type: ignore[arg-type]
     assert parts.shape == (len(outputs), asked.dimension)
     assert parts.isfinite().all()
@@ -43,7 +63,9 @@ def test_a_score_at_an_edge_is_in_the_same_bin_wherever_its_row_stands() -> None
     alone = torch.stack([torch.sigmoid(each.reshape(1))[0] for each in many])
     together = torch.sigmoid(many)
     differ = torch.flatten((alone != together).nonzero())
-    assert len(differ)  # else there is nothing to see on this machine, and another attack has to be found
+    assert len(
+        differ
+    )  # else there is nothing to see on this machine, and another attack has to be found
     for place in differ[:20]:
         edge = float(torch.maximum(alone, together)[place])
         asked = ReleasedMetrics("binary", 2, threshold=edge)
@@ -66,7 +88,9 @@ def test_without_noise_the_figures_are_those_of_the_rows(threshold: float) -> No
         assert found[name] == pytest.approx(truth[name], abs=1e-9)
     assert found["auc"] == pytest.approx(truth["auc"], abs=2e-3)
     assert found["ks"] == pytest.approx(truth["ks"], abs=2e-2)
-    assert found["loss"] == pytest.approx(float(BINARY.loss(outputs, labels).clamp(max=4).mean()), rel=1e-4)
+    assert found["loss"] == pytest.approx(
+        float(BINARY.loss(outputs, labels).clamp(max=4).mean()), rel=1e-4
+    )
     assert max(errors.values()) < 1e-3
     curves = asked.curves(total, 1e-9)
     assert curves["roc"]["fpr"][0] == 0.0

@@ -6,11 +6,19 @@ import pytest
 import torch
 
 from homo_dp.statistics.questions import Question
-from homo_dp.statistics.working_bounds import Magnitudes, Octaves, Spreads, Window, drawn_together, outer_of
+from homo_dp.statistics.working_bounds import (
+    Magnitudes,
+    Octaves,
+    Spreads,
+    Window,
+    drawn_together,
+    outer_of,
+)
 
 OUTER = outer_of(["a", "b", "c"], [0, 2, 1], [(-1e6, 1e6), (0.0, 1e6), (5.0, 1e4)])
 ROWS = torch.tensor(
-    [[0.0, 7.0, 1.0], [1e300, -1e300, math.nan], [-1e6, 5.0, 0.0], [3.5, 1e4, 1e6], [math.nan] * 3], dtype=torch.float64
+    [[0.0, 7.0, 1.0], [1e300, -1e300, math.nan], [-1e6, 5.0, 0.0], [3.5, 1e4, 1e6], [math.nan] * 3],
+    dtype=torch.float64,
 )
 LABELS = torch.zeros(5)
 WINDOW = Window(1, 14.5, 4.0, 1000.0)
@@ -30,7 +38,9 @@ def test_no_row_moves_a_sum_by_more_than_one(question: Question) -> None:
     assert parts.shape == (5, question.dimension)
     assert parts.isfinite().all()
     assert float(parts.norm(dim=1).max()) <= 1 + 1e-12
-    assert torch.equal(parts, torch.cat([question.parts(ROWS[i : i + 1], LABELS[:1]) for i in range(5)]))
+    assert torch.equal(
+        parts, torch.cat([question.parts(ROWS[i : i + 1], LABELS[:1]) for i in range(5)])
+    )
 
 
 def test_without_noise_bounds_hold_most_values_and_little_else() -> None:
@@ -52,7 +62,9 @@ def test_without_noise_bounds_hold_most_values_and_little_else() -> None:
 def test_noise_that_hides_all_differences_leaves_one_mean() -> None:
     found = drawn_together(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), 50.0)
     assert found.tolist() == [2.0, 2.0, 2.0]
-    assert drawn_together(torch.tensor([1.0, 2.0, 3.0]), 1e-6).tolist() == pytest.approx([1.0, 2.0, 3.0])
+    assert drawn_together(torch.tensor([1.0, 2.0, 3.0]), 1e-6).tolist() == pytest.approx(
+        [1.0, 2.0, 3.0]
+    )
 
 
 def test_bounds_travel_as_shares_and_come_back() -> None:

@@ -18,7 +18,9 @@ RECIPE = Path(__file__).parents[2] / "conf" / "dp_fedavg.yaml"
 def kept(folder: Path, recipe: Path | None, **tracking: object) -> Tracker:
     keys = {f"tracking.{key}": value for key, value in tracking.items()}
     config = load_config(recipe, {"output.indicatorFileName": str(folder / "i.json"), **keys})
-    mechanism = build_mechanism(config, federation_facts(config, {"a": 400, "b": 400}, 4), noise_source(config))
+    mechanism = build_mechanism(
+        config, federation_facts(config, {"a": 400, "b": 400}, 4), noise_source(config)
+    )
     tracker = discreet(open_tracker(config), config, mechanism)
     tracker.finish("FINISHED", {}, {})
     return tracker
@@ -32,5 +34,7 @@ def test_a_store_elsewhere_learns_nothing_about_a_drawn_cohort(
     assert "when this party was drawn" in caplog.text
     assert isinstance(kept(tmp_path, RECIPE, uri=elsewhere, private_metrics=True), MlflowTracker)
     assert isinstance(kept(tmp_path, RECIPE, uri=f"sqlite:///{tmp_path}/m.db"), MlflowTracker)
-    assert isinstance(kept(tmp_path, None, uri=elsewhere), MlflowTracker)  # everybody takes part: nothing to hide
+    assert isinstance(
+        kept(tmp_path, None, uri=elsewhere), MlflowTracker
+    )  # everybody takes part: nothing to hide
     assert not list(tmp_path.iterdir())

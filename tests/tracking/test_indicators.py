@@ -10,9 +10,26 @@ import torch
 from homo_dp.core.errors import InputError
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.task import task_for
-from homo_dp.tracking.indicators import build_indicators, local_only_names, published, write_indicators
+from homo_dp.tracking.indicators import (
+    build_indicators,
+    local_only_names,
+    published,
+    write_indicators,
+)
 
-NAMES = ["loss", "acc", "auc", "ks", "f1", "precision", "recall", "fpr", "tpr", "thresholds", "confusion_matrix"]
+NAMES = [
+    "loss",
+    "acc",
+    "auc",
+    "ks",
+    "f1",
+    "precision",
+    "recall",
+    "fpr",
+    "tpr",
+    "thresholds",
+    "confusion_matrix",
+]
 
 
 def strict(path: Path) -> Any:
@@ -27,7 +44,15 @@ def sample() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
     outputs, labels = torch.tensor([[1.0], [-1.0], [0.5]]), torch.tensor([1, 0, 0])
     train = evaluate(task, outputs, labels, "train_")
     test = evaluate(task, outputs[:1], labels[:1], "test_")
-    rounds = [{"round": 1, "epsilon": float("inf"), "test_loss": float("nan"), "test_acc": 0.5, "seconds": 0.1}]
+    rounds = [
+        {
+            "round": 1,
+            "epsilon": float("inf"),
+            "test_loss": float("nan"),
+            "test_acc": 0.5,
+            "seconds": 0.1,
+        }
+    ]
     return train, test, rounds
 
 

@@ -27,7 +27,9 @@ def rows_of(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), strict=True))
 
 
-def write(path: Path, frame: pd.DataFrame, outputs: torch.Tensor, task: Task = BINARY, **options: Any) -> str:
+def write(
+    path: Path, frame: pd.DataFrame, outputs: torch.Tensor, task: Task = BINARY, **options: Any
+) -> str:
     with PredictionWriter(path, list(frame.columns), task, **options) as writer:
         writer.write(frame, outputs)
     return path.read_bytes().decode()
@@ -35,7 +37,11 @@ def write(path: Path, frame: pd.DataFrame, outputs: torch.Tensor, task: Task = B
 
 def test_columns_come_verbatim_and_in_order(tmp_path: Path) -> None:
     frame = pd.DataFrame(
-        {"id": ["007", "1e5", ""], "x": ["1.50", "-2", "NA"], "note": ["a, b", 'say "hi"', "two\nlines"]}
+        {
+            "id": ["007", "1e5", ""],
+            "x": ["1.50", "-2", "NA"],
+            "note": ["a, b", 'say "hi"', "two\nlines"],
+        }
     )
     text = write(tmp_path / "p.csv", frame, torch.tensor([[0.0], [3.0], [-3.0]]))
     rows = rows_of(text)
@@ -73,7 +79,20 @@ def test_typed_columns_are_kept_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "cell",
-    ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "-", "--1", "-1,5", "+1 2"],
+    [
+        "=1+1",
+        "+cmd|' /C calc'!A0",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "＝1",
+        "-",
+        "--1",
+        "-1,5",
+        "+1 2",
+    ],
 )
 def test_formulas_are_shown_and_not_run(cell: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"name": [cell, None]})
@@ -82,14 +101,21 @@ def test_formulas_are_shown_and_not_run(cell: str, tmp_path: Path) -> None:
     assert rows[2][0] == ""
 
 
-@pytest.mark.parametrize("cell", ["-1.5", "+3", "-.5e-7", "-1E10", "12", "a=b", "x@y.z", "'=1", "2020-01-01", "", " ="])
+@pytest.mark.parametrize(
+    "cell", ["-1.5", "+3", "-.5e-7", "-1E10", "12", "a=b", "x@y.z", "'=1", "2020-01-01", "", " ="]
+)
 def test_numbers_and_plain_text_are_untouched(cell: str, tmp_path: Path) -> None:
-    assert rows_of(write(tmp_path / "p.csv", pd.DataFrame({"x": [cell]}), torch.zeros(1, 1)))[1][0] == cell
+    assert (
+        rows_of(write(tmp_path / "p.csv", pd.DataFrame({"x": [cell]}), torch.zeros(1, 1)))[1][0]
+        == cell
+    )
 
 
 def test_headers_classes_and_party_names_are_safe_too(tmp_path: Path) -> None:
     frame = pd.DataFrame({"=HYPERLINK(1)": ["a"]})
-    with PredictionWriter(tmp_path / "p.csv", list(frame.columns), task_for(["@a", "-1"]), with_party=True) as writer:
+    with PredictionWriter(
+        tmp_path / "p.csv", list(frame.columns), task_for(["@a", "-1"]), with_party=True
+    ) as writer:
         writer.write(frame, torch.tensor([[-9.0]]), party="+x")
         writer.write(frame, torch.tensor([[9.0]]), party="b")
     rows = rows_of((tmp_path / "p.csv").read_text())
@@ -122,7 +148,9 @@ def test_any_text_comes_back_from_any_reader(
 def test_multiclass_gives_every_probability(tmp_path: Path) -> None:
     task = task_for(["red", "green", "blue"])
     frame = pd.DataFrame({"id": [1, 2]})
-    rows = rows_of(write(tmp_path / "p.csv", frame, torch.tensor([[0.0, 2.0, 0.0], [5.0, 0.0, 0.0]]), task))
+    rows = rows_of(
+        write(tmp_path / "p.csv", frame, torch.tensor([[0.0, 2.0, 0.0], [5.0, 0.0, 0.0]]), task)
+    )
     assert rows[0] == ["id", "prob_red", "prob_green", "prob_blue", "pred_prob", "pred_y"]
     assert [row[-1] for row in rows[1:]] == ["green", "red"]
     for row in rows[1:]:
@@ -132,12 +160,16 @@ def test_multiclass_gives_every_probability(tmp_path: Path) -> None:
 
 def test_regression_is_in_units_and_has_no_probability(tmp_path: Path) -> None:
     task = task_for(None, target_bounds=(0.0, 10.0))
-    rows = rows_of(write(tmp_path / "p.csv", pd.DataFrame({"id": [1]}), torch.tensor([[0.5]]), task))
+    rows = rows_of(
+        write(tmp_path / "p.csv", pd.DataFrame({"id": [1]}), torch.tensor([[0.5]]), task)
+    )
     assert rows == [["id", "pred_y"], ["1", "7.5"]]
 
 
 def test_the_threshold_decides_two_classes(tmp_path: Path) -> None:
-    text = write(tmp_path / "p.csv", pd.DataFrame({"id": [1]}), torch.tensor([[1.0]]), threshold=0.8)
+    text = write(
+        tmp_path / "p.csv", pd.DataFrame({"id": [1]}), torch.tensor([[1.0]]), threshold=0.8
+    )
     assert rows_of(text)[1][-1] == "0"
 
 
@@ -154,7 +186,10 @@ def test_chunks_and_gzip_give_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_no_rows_give_a_header(tmp_path: Path) -> None:
-    assert write(tmp_path / "p.csv", pd.DataFrame({"a": []}), torch.zeros(0, 1)) == "a,pred_prob,pred_y\n"
+    assert (
+        write(tmp_path / "p.csv", pd.DataFrame({"a": []}), torch.zeros(0, 1))
+        == "a,pred_prob,pred_y\n"
+    )
 
 
 def test_names_that_the_file_needs_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -168,7 +203,11 @@ def test_names_that_the_file_needs_are_refused_before_anything_is_written(tmp_pa
 
 
 def test_a_table_with_a_party_column_keeps_it() -> None:
-    assert prediction_columns(["id", "party"], BINARY, with_party=True)[:3] == ["federation_party", "id", "party"]
+    assert prediction_columns(["id", "party"], BINARY, with_party=True)[:3] == [
+        "federation_party",
+        "id",
+        "party",
+    ]
 
 
 def test_an_error_between_chunks_leaves_nothing(tmp_path: Path) -> None:
@@ -205,7 +244,9 @@ def test_numbers_that_repeat_have_the_text_that_each_has_alone(different: int) -
     assert predictions._number_texts(values).equals(values.cast(predictions.TEXT))
 
 
-def test_an_error_in_the_background_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_error_in_the_background_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("homo_dp.tracking.predictions._MANY", 1)
 
     def fail(*_: object) -> memoryview:
@@ -215,7 +256,9 @@ def test_an_error_in_the_background_leaves_nothing(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MemoryError):
         write(tmp_path / "p.csv", pd.DataFrame({"a": [1, 2]}), torch.zeros(2, 1))
     assert list(tmp_path.iterdir()) == []
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("homo_dp predictions")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("homo_dp predictions")
+    ]
 
 
 def test_rows_and_outputs_must_belong_together(tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ def tracked(uri: str) -> tuple[Any, dict[str, list[tuple[int, float]]], set[str]
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     history = {
-        name: [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+        name: [
+            (metric.step, metric.value)
+            for metric in client.get_metric_history(run.info.run_id, name)
+        ]
         for name in run.data.metrics
     }
     return run, history, {item.path for item in client.list_artifacts(run.info.run_id)}
@@ -63,8 +66,13 @@ def test_every_process_tells_its_own_store(tmp_path: Path, empty_store: Path) ->
         assert [step for step, _ in history[metric]] == rounds, metric
     assert "train_acc" in history
     indicators = json.loads((tmp_path / "party_1" / "out" / "indicator.json").read_text())
-    assert history["epsilon_rdp"][-1][1] == indicators["privacy"]["parties"]["party_1"]["epsilon_rdp"]
-    assert float(run.data.params["applied_sigma"]) == indicators["privacy"]["parties"]["party_1"]["applied_sigma"]
+    assert (
+        history["epsilon_rdp"][-1][1] == indicators["privacy"]["parties"]["party_1"]["epsilon_rdp"]
+    )
+    assert (
+        float(run.data.params["applied_sigma"])
+        == indicators["privacy"]["parties"]["party_1"]["applied_sigma"]
+    )
     assert {"indicator_gradient_norms.json", "predict.csv", "report.html", "plots"} <= files
 
     run, history, files = tracked(uris[AGGREGATOR])

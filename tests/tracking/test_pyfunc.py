@@ -35,15 +35,21 @@ def model(tmp_path: Path) -> Path:
         name: torch.arange(1.0, tensor.numel() + 1).reshape(tensor.shape) / 5
         for name, tensor in built.module.state_dict().items()
     }
-    card = ModelCard(built.architecture, (0, 1), "y", ENCODING.to_json(), 0.5, None, {"private": False})
+    card = ModelCard(
+        built.architecture, (0, 1), "y", ENCODING.to_json(), 0.5, None, {"private": False}
+    )
     save_model(tmp_path / "m.safetensors", weights, card)
     return tmp_path / "m.safetensors"
 
 
-def test_typed_and_written_values_score_the_same(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_typed_and_written_values_score_the_same(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     found: Description = describe(model)
     schema, scorer = signature_of(found).inputs, Scorer(str(model))
-    text = pd.DataFrame({"member": ["false", "true"], "since": ["2020-05-01", "2021-05-01"], "age": [40.0, 50.0]})
+    text = pd.DataFrame(
+        {"member": ["false", "true"], "since": ["2020-05-01", "2021-05-01"], "age": [40.0, 50.0]}
+    )
     typed = text.assign(member=[False, True], since=pd.to_datetime(text["since"]))
     objects = text.assign(member=pd.Series([False, True], dtype=object))
     expected = scorer.predict(_enforce_schema(text, schema))

@@ -16,6 +16,8 @@ def test_both_trackers_take_what_the_interface_says() -> None:
 
 
 def test_nothing_is_opened_where_tracking_is_off(tmp_path: Path) -> None:
-    config = load_config(None, {"tracking.enabled": False, "output.indicatorFileName": str(tmp_path / "i.json")})
+    config = load_config(
+        None, {"tracking.enabled": False, "output.indicatorFileName": str(tmp_path / "i.json")}
+    )
     assert isinstance(open_tracker(config), NoTracker)
     assert not list(tmp_path.iterdir())

@@ -28,16 +28,29 @@ def server_program() -> str:
 def party_permissions(prefix: str, party: str) -> dict[str, dict[str, list[str]]]:
     """What docs/transports.md gives a party, and nothing more."""
     name = Names.token(party)
-    publish = [f"{prefix}.*.from.{name}.>", f"$JS.API.CONSUMER.MSG.NEXT.*.to-{name}", f"$JS.ACK.*.to-{name}.>"]
+    publish = [
+        f"{prefix}.*.from.{name}.>",
+        f"$JS.API.CONSUMER.MSG.NEXT.*.to-{name}",
+        f"$JS.ACK.*.to-{name}.>",
+    ]
     return {"publish": {"allow": publish}, "subscribe": {"allow": [f"_INBOX_{prefix}.{name}.>"]}}
 
 
 def aggregator_permissions(prefix: str) -> dict[str, dict[str, list[str]]]:
     """What docs/transports.md gives the aggregator."""
-    api = ("STREAM.INFO.*", "STREAM.CREATE.*", "STREAM.PURGE.*", "CONSUMER.CREATE.>", "CONSUMER.DURABLE.CREATE.>")
+    api = (
+        "STREAM.INFO.*",
+        "STREAM.CREATE.*",
+        "STREAM.PURGE.*",
+        "CONSUMER.CREATE.>",
+        "CONSUMER.DURABLE.CREATE.>",
+    )
     publish = [f"{prefix}.*.to.>", *(f"$JS.API.{name}" for name in api)]
     publish += ["$JS.API.CONSUMER.MSG.NEXT.*.*", "$JS.ACK.>"]
-    return {"publish": {"allow": publish}, "subscribe": {"allow": [f"_INBOX_{prefix}.{AGGREGATOR}.>"]}}
+    return {
+        "publish": {"allow": publish},
+        "subscribe": {"allow": [f"_INBOX_{prefix}.{AGGREGATOR}.>"]},
+    }
 
 
 class NatsServer:
@@ -55,10 +68,20 @@ class NatsServer:
         self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         users: list[dict[str, object]] = [
-            {"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions(prefix)}
+            {
+                "user": AGGREGATOR,
+                "password": "pw-aggregator",
+                "permissions": aggregator_permissions(prefix),
+            }
         ]
         for party in parties:
-            users.append({"user": party, "password": f"pw-{party}", "permissions": party_permissions(prefix, party)})
+            users.append(
+                {
+                    "user": party,
+                    "password": f"pw-{party}",
+                    "permissions": party_permissions(prefix, party),
+                }
+            )
         config = {
             "listen": f"127.0.0.1:{self.port}",
             "jetstream": {"store_dir": str(directory / "store"), "max_file_store": 4 << 30},
@@ -74,7 +97,9 @@ class NatsServer:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         for _ in range(1000):
             if self.process.poll() is not None:
-                raise RuntimeError(f"nats-server ended: {(self.directory / 'server.log').read_text()[-2000:]}")
+                raise RuntimeError(
+                    f"nats-server ended: {(self.directory / 'server.log').read_text()[-2000:]}"
+                )
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return

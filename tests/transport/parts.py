@@ -20,13 +20,17 @@ def sealer(name: str, limits: Limits | None = None) -> Sealer:
     return Sealer(PAIRS[name], {other: PAIRS[other].public for other in known}, limits=limits)
 
 
-def weights(party: str = "bank_a", round: int = 1, run: str = "demo", size: int = 3, kind: str = "weights") -> Message:
+def weights(
+    party: str = "bank_a", round: int = 1, run: str = "demo", size: int = 3, kind: str = "weights"
+) -> Message:
     return Message(run, round, AGGREGATOR, party, kind, {"w": torch.full((size,), float(round))})
 
 
 def update(party: str = "bank_a", round: int = 1, run: str = "demo", size: int = 3) -> Message:
     info: dict[str, Any] = {"releases": ["update"]}
-    return Message(run, round, party, AGGREGATOR, "update", {"w": torch.full((size,), float(round))}, info)
+    return Message(
+        run, round, party, AGGREGATOR, "update", {"w": torch.full((size,), float(round))}, info
+    )
 
 
 def join(party: str = "bank_a", count: int = 0, run: str = "demo") -> Message:

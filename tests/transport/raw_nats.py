@@ -15,7 +15,13 @@ class RawPublisher:
     def __init__(self, server: NatsServer, name: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.port), 10)
         self.socket.recv(65536)  # INFO
-        login = {"user": name, "pass": f"pw-{name}", "verbose": False, "headers": True, "no_responders": True}
+        login = {
+            "user": name,
+            "pass": f"pw-{name}",
+            "verbose": False,
+            "headers": True,
+            "no_responders": True,
+        }
         self.socket.sendall(b"CONNECT " + json.dumps(login).encode() + b"\r\n")
         self.flush()
 
@@ -27,7 +33,13 @@ class RawPublisher:
     def line(subject: bytes, headers: bytes | None, data: bytes = b"") -> bytes:
         if headers is None:
             return b"PUB %s %d\r\n%s\r\n" % (subject, len(data), data)
-        return b"HPUB %s %d %d\r\n%s%s\r\n" % (subject, len(headers), len(headers) + len(data), headers, data)
+        return b"HPUB %s %d %d\r\n%s%s\r\n" % (
+            subject,
+            len(headers),
+            len(headers) + len(data),
+            headers,
+            data,
+        )
 
     def flush(self) -> bytes:
         """What the server said until it had read everything."""
@@ -51,7 +63,13 @@ class FakeServer:
     """Greets with an INFO of its own making, answers PING, and keeps all that it was told."""
 
     def __init__(self, **info: object) -> None:
-        greeting = {"server_id": "x", "version": "2.10.0", "max_payload": 1 << 20, "headers": True, "proto": 1}
+        greeting = {
+            "server_id": "x",
+            "version": "2.10.0",
+            "max_payload": 1 << 20,
+            "headers": True,
+            "proto": 1,
+        }
         self._greeting = b"INFO " + json.dumps(greeting | info).encode() + b"\r\n"
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -64,7 +82,9 @@ class FakeServer:
             while True:
                 connection, _ = self._listener.accept()
                 connection.settimeout(10)
-                self._threads.append(threading.Thread(target=self._talk, args=(connection,), daemon=True))
+                self._threads.append(
+                    threading.Thread(target=self._talk, args=(connection,), daemon=True)
+                )
                 self._threads[-1].start()
 
     def _talk(self, connection: socket.socket) -> None:

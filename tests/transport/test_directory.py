@@ -22,7 +22,9 @@ from homo_dp.transport.directory import DirectoryTransport
 from tests.transport.parts import PARTIES, join, sealer, update, weights
 
 
-def end(root: Path, name: str, run: str = "demo", limits: Limits | None = None) -> DirectoryTransport:
+def end(
+    root: Path, name: str, run: str = "demo", limits: Limits | None = None
+) -> DirectoryTransport:
     return DirectoryTransport(root, run, sealer(name, limits))
 
 
@@ -102,7 +104,9 @@ def test_earliest_round_first_and_older_ones_of_a_sender_are_superseded(tmp_path
     assert received[0].info["ledger_head"] == {"count": 2, "hash": f"{2:064x}"}
 
 
-def test_two_runs_in_one_folder_do_not_mix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_runs_in_one_folder_do_not_mix(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = end(tmp_path, "bank_a", "one"), end(tmp_path, "bank_a", "two")
     one.send(update(run="one"))
     with pytest.raises(MessageError, match="which this transport serves"):
@@ -220,7 +224,9 @@ def test_a_folder_that_is_a_file_or_gone_is_one_line(tmp_path: Path) -> None:
     assert party.receive(0) is None
 
 
-def test_a_folder_that_had_to_be_made_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_had_to_be_made_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where a share is not mounted, a process would wait beside an empty folder and nobody would know."""
     end(tmp_path / "share", "bank_a")
     end(tmp_path / "share", AGGREGATOR)
@@ -229,7 +235,9 @@ def test_a_folder_that_had_to_be_made_is_said_once(tmp_path: Path, caplog: pytes
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_missing_permission_is_one_line_and_the_rest_works_once_it_is_given() -> None:
-    with tempfile.TemporaryDirectory() as name:  # not tmp_path, whose parents are closed to the user nobody
+    with (
+        tempfile.TemporaryDirectory() as name
+    ):  # not tmp_path, whose parents are closed to the user nobody
         root = Path(name)
         root.chmod(0o755)
         aggregator = end(root, AGGREGATOR)
@@ -241,7 +249,9 @@ def test_a_missing_permission_is_one_line_and_the_rest_works_once_it_is_given() 
             try:
                 end(root, AGGREGATOR).send(weights("bank_b"))
             except TransportError as refusal:
-                os._exit(7 if "Permission denied" in str(refusal) and "\n" not in str(refusal) else 8)
+                os._exit(
+                    7 if "Permission denied" in str(refusal) and "\n" not in str(refusal) else 8
+                )
             os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         aggregator.send(weights("bank_b"))

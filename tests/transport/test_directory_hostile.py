@@ -114,11 +114,15 @@ def messages_in(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.msg"))
 
 
-def test_a_look_reads_few_names_of_a_sender_with_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_reads_few_names_of_a_sender_with_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder of 100,000 files, listed whole at each look, left 4 to 8 rounds a second to the others."""
     aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
     for number in range(3000):
-        (tmp_path / "demo" / AGGREGATOR / "from" / "bank_b" / f"{number}-update-bank_b-{TAG}.msg").write_bytes(b"x")
+        (
+            tmp_path / "demo" / AGGREGATOR / "from" / "bank_b" / f"{number}-update-bank_b-{TAG}.msg"
+        ).write_bytes(b"x")
     names = 0
     real = os.scandir
 
@@ -177,7 +181,9 @@ def test_a_recipient_that_was_not_started_yet_finds_what_was_sent(tmp_path: Path
 
 def test_signed_messages_of_one_sender_wait_their_turn(tmp_path: Path) -> None:
     aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_a")
-    for number in range(20):  # `send` would remove the older ones: a flooder does not keep to our rules
+    for number in range(
+        20
+    ):  # `send` would remove the older ones: a flooder does not keep to our rules
         sealed = sealer("bank_b").seal(join("bank_b", count=number))
         name = f"0-join-bank_b-{sealed.tag}.msg"
         (tmp_path / "demo" / AGGREGATOR / name).write_bytes(b"".join(sealed.pieces))

@@ -68,7 +68,9 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_key_pair(public)
     with pytest.raises(InputError, match=f"does not exist.* new none --dir {tmp_path}`"):
         read_key_pair(tmp_path / "none.key")
-    with pytest.raises(InputError, match=r"does not exist.*from the other side"):  # who made it here would replace it
+    with pytest.raises(
+        InputError, match=r"does not exist.*from the other side"
+    ):  # who made it here would replace it
         read_public_key(tmp_path / "none.pub")
 
 
@@ -162,7 +164,9 @@ def test_a_renewal_is_believed_only_if_both_keys_signed_it() -> None:
             accept_renewal(wrong, old.public)
 
 
-def test_a_revoked_key_is_refused_at_once_and_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revoked_key_is_refused_at_once_and_under_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("homo_dp.transport.revocation._LOOK", 0.0)
     a, b, path = new_key_pair("a").public, new_key_pair("b").public, tmp_path / "revoked"
     path.write_text("# nobody yet\n\n")
@@ -170,7 +174,12 @@ def test_a_revoked_key_is_refused_at_once_and_under_any_name(tmp_path: Path, mon
     revoked.check(a)
     assert add_revoked(path, a, "stolen\nlaptop")
     assert not add_revoked(path, a)
-    for key in (a, replace(a, name="c"), replace(a, expires=TODAY), replace(a, raw=a.raw[:32] + b.raw[32:])):
+    for key in (
+        a,
+        replace(a, name="c"),
+        replace(a, expires=TODAY),
+        replace(a, raw=a.raw[:32] + b.raw[32:]),
+    ):
         with pytest.raises(MessageError, match="revoked"):
             revoked.check(key)
     revoked.check(b)
@@ -201,11 +210,20 @@ def test_a_list_that_cannot_be_read_is_an_error_at_the_start_and_stays_in_force_
 
 def test_a_key_changes_in_the_middle_of_a_run_with_both_sides_consent(tmp_path: Path) -> None:
     """What was sealed to or by the old key is dropped; both sides say again, under the new one, what they said."""
-    aggregator, old, new = new_key_pair("aggregator"), new_key_pair("bank_a"), new_key_pair("bank_a")
+    aggregator, old, new = (
+        new_key_pair("aggregator"),
+        new_key_pair("bank_a"),
+        new_key_pair("bank_a"),
+    )
 
     def ends(pair: KeyPair) -> tuple[DirectoryTransport, DirectoryTransport]:
-        sealers = Sealer(aggregator, {"bank_a": pair.public}), Sealer(pair, {"aggregator": aggregator.public})
-        return DirectoryTransport(tmp_path, "demo", sealers[0]), DirectoryTransport(tmp_path, "demo", sealers[1])
+        sealers = (
+            Sealer(aggregator, {"bank_a": pair.public}),
+            Sealer(pair, {"aggregator": aggregator.public}),
+        )
+        return DirectoryTransport(tmp_path, "demo", sealers[0]), DirectoryTransport(
+            tmp_path, "demo", sealers[1]
+        )
 
     here, there = ends(old)
     here.send(weights(round=1))
@@ -241,5 +259,9 @@ def test_nothing_is_sealed_to_a_revoked_key(tmp_path: Path) -> None:
 
 def keys(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "homo_dp.keys", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "homo_dp.keys", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )

@@ -31,7 +31,9 @@ def read_in_child(path: Path, data: bytes) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_message_that_kills_is_read_twice_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_kills_is_read_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "reading"
     bad, good = (b"".join(sealer("bank_a").seal(update(round=number)).pieces) for number in (1, 2))
     with monkeypatch.context() as patched:

@@ -31,7 +31,9 @@ def test_a_fingerprint_is_enough(tmp_path: Path) -> None:
         RevokedKeys(tmp_path / "revoked").check(key)
 
 
-def test_a_change_counts_and_a_lost_list_stays_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_counts_and_a_lost_list_stays_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(revocation, "_LOOK", -1.0)
     path, key = tmp_path / "revoked", new_key_pair("a").public
     path.write_text("")

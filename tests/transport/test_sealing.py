@@ -62,7 +62,10 @@ def test_a_message_passes_between_sealers() -> None:
         (lambda: seal(encode(update("bank_b")), "demo", A, AGG.public), "came sealed by 'bank_a'"),
         (lambda: seal(encode(update()), "other", A, AGG.public), "in run 'other'"),
         (lambda: seal(encode(update()), "demo", A, B.public), "is for 'bank_b'"),
-        (lambda: seal(encode(update()), "demo", A, PublicKey(AGGREGATOR, B.public.raw)), "not encrypted to"),
+        (
+            lambda: seal(encode(update()), "demo", A, PublicKey(AGGREGATOR, B.public.raw)),
+            "not encrypted to",
+        ),
         (lambda: sealed_by(A, update()).replace(b"demo", b"demi"), "altered"),
         (lambda: sealed_by(A, update()).replace(b"bank_a", b"bank_b"), "altered"),
         (lambda: sealed_by(A, update())[:-1], "cut"),
@@ -82,7 +85,11 @@ def test_a_recipient_cannot_pass_a_message_on() -> None:
     """Surreptitious forwarding: B opens what A signed for B, and wraps key, digest and signature for the aggregator."""
     sealed = seal(encode(update()), "demo", A, B.public)
     length = 6 + int.from_bytes(sealed[4:6], "little")
-    prefix, wrap, chunks = sealed[:length], sealed[length : length + _WRAP], sealed[length + _WRAP :]
+    prefix, wrap, chunks = (
+        sealed[:length],
+        sealed[length : length + _WRAP],
+        sealed[length + _WRAP :],
+    )
     secret = _SUITE.decrypt(wrap, B.opener, info=prefix)
     text = prefix[6:].replace(b'"bank_b"', b'"aggregator"')
     prefix = prefix[:4] + len(text).to_bytes(2, "little") + text
@@ -96,8 +103,17 @@ def test_chunks_cannot_be_reordered_repeated_or_cut() -> None:
     sealed = seal(data, "demo", A, AGG.public)
     piece = CHUNK + 16
     start = len(sealed) - 3 * piece
-    head, one, two, three = sealed[:start], *(sealed[start + n * piece : start + (n + 1) * piece] for n in range(3))
-    for chunks in ((two, one, three), (one, one, three), (one, three, two), (one, two, two), (one, two, b"")):
+    head, one, two, three = (
+        sealed[:start],
+        *(sealed[start + n * piece : start + (n + 1) * piece] for n in range(3)),
+    )
+    for chunks in (
+        (two, one, three),
+        (one, one, three),
+        (one, three, two),
+        (one, two, two),
+        (one, two, b""),
+    ):
         with pytest.raises(MessageError):
             open_sealed(head + b"".join(chunks), AGG, ALLOWED)
 
@@ -146,7 +162,9 @@ def test_mutated_seals_only_raise_our_error() -> None:
     for number in range(10_000):
         data = bytearray(good)
         for _ in range(source.choice((1, 1, 2, 8))):
-            data[source.randrange(len(data)) if number % 2 else source.randrange(100)] ^= source.randrange(1, 256)
+            data[source.randrange(len(data)) if number % 2 else source.randrange(100)] ^= (
+                source.randrange(1, 256)
+            )
         if number % 7 == 0:
             del data[source.randrange(len(data)) :]
         if bytes(data) != good:

@@ -37,16 +37,24 @@ def test_a_signed_word_in_the_folder_is_a_call_and_stays_there(tmp_path: Path) -
     DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
     DirectoryTransport(tmp_path, "loans-2", sealer(AGGREGATOR)).send(status("bank_b", "loans-2"))
     for _ in range(2):
-        assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
+        assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [
+            Call("loans-1", "asker")
+        ]
     assert not list(directory_calls(tmp_path, "bank_a", one_asker("cards-*"), nothing))
     assert not list(directory_calls(tmp_path, "bank_a", one_asker(), lambda run: True))
 
 
-def test_a_party_that_was_there_before_is_called_where_its_messages_wait_now(tmp_path: Path) -> None:
-    DirectoryTransport(tmp_path, "loans-1", sealer("bank_a")).close()  # makes the folders of its senders
+def test_a_party_that_was_there_before_is_called_where_its_messages_wait_now(
+    tmp_path: Path,
+) -> None:
+    DirectoryTransport(
+        tmp_path, "loans-1", sealer("bank_a")
+    ).close()  # makes the folders of its senders
     DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
     assert not list((tmp_path / "loans-1" / "bank_a").glob("*.msg"))
-    assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [Call("loans-1", "asker")]
+    assert list(directory_calls(tmp_path, "bank_a", one_asker(), nothing)) == [
+        Call("loans-1", "asker")
+    ]
 
 
 def test_a_run_is_noticed_among_more_old_or_planted_ones_than_a_turn_looks_at(
@@ -60,7 +68,9 @@ def test_a_run_is_noticed_among_more_old_or_planted_ones_than_a_turn_looks_at(
     DirectoryTransport(tmp_path, "loans-1", sealer(AGGREGATOR)).send(status("bank_a", "loans-1"))
     for number in range(7):
         (tmp_path / "loans-1" / "bank_a" / f"{number}.msg").write_bytes(b"nonsense")
-    heard = [list(directory_calls(tmp_path, "bank_a", one_asker(), nothing, turn)) for turn in range(9)]
+    heard = [
+        list(directory_calls(tmp_path, "bank_a", one_asker(), nothing, turn)) for turn in range(9)
+    ]
     assert [Call("loans-1", "asker")] in heard
 
 
@@ -82,19 +92,35 @@ def test_folders_files_and_signatures_of_strangers_are_no_calls(tmp_path: Path) 
 def users() -> dict[str, object]:
     """An aggregator, a party that may look for runs, and one that may not."""
     allowed = party_permissions("homo_dp", "bank_a")
-    allowed["publish"]["allow"] += ["$JS.API.STREAM.NAMES", "$JS.API.DIRECT.GET.*.homo_dp.*.to.bank_a.>"]
+    allowed["publish"]["allow"] += [
+        "$JS.API.STREAM.NAMES",
+        "$JS.API.DIRECT.GET.*.homo_dp.*.to.bank_a.>",
+    ]
     listed = [
-        {"user": AGGREGATOR, "password": "pw-aggregator", "permissions": aggregator_permissions("homo_dp")},
+        {
+            "user": AGGREGATOR,
+            "password": "pw-aggregator",
+            "permissions": aggregator_permissions("homo_dp"),
+        },
         {"user": "bank_a", "password": "pw-bank_a", "permissions": allowed},
-        {"user": "bank_b", "password": "pw-bank_b", "permissions": party_permissions("homo_dp", "bank_b")},
+        {
+            "user": "bank_b",
+            "password": "pw-bank_b",
+            "permissions": party_permissions("homo_dp", "bank_b"),
+        },
     ]
     return {"authorization": {"users": listed}}
 
 
-def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(tmp_path: Path, collected: None) -> None:
+def test_a_server_lists_the_runs_and_shows_a_party_only_its_own_messages(
+    tmp_path: Path, collected: None
+) -> None:
     with NatsServer(tmp_path, PARTIES, settings=users()) as server:
         aggregator = NatsTransport(server.config(AGGREGATOR), "loans.1", sealer(AGGREGATOR))
-        ends = [NatsCalls(server.config(name), name, one_asker("loans.*")) for name in ("bank_a", "bank_b")]
+        ends = [
+            NatsCalls(server.config(name), name, one_asker("loans.*"))
+            for name in ("bank_a", "bank_b")
+        ]
         try:
             assert ends[0].look(nothing) == []
             aggregator.send(status("bank_a", "loans.1"))
@@ -114,12 +140,16 @@ def test_a_server_with_more_runs_than_a_look_takes_is_gone_through(
     monkeypatch.setattr(runs_of_nats, "MOST_RUNS", 2)
     with NatsServer(tmp_path, PARTIES, settings=users()) as server:
         names = ["a-1", "a-2", "a-3", "loans-1"]
-        aggregators = [NatsTransport(server.config(AGGREGATOR), name, sealer(AGGREGATOR)) for name in names]
+        aggregators = [
+            NatsTransport(server.config(AGGREGATOR), name, sealer(AGGREGATOR)) for name in names
+        ]
         calls = NatsCalls(server.config("bank_a"), "bank_a", one_asker("loans-*"))
         try:
             aggregators[-1].send(status("bank_a", "loans-1"))
             heard = [calls.look(nothing) for _ in range(4)]
-            assert heard.count([Call("loans-1", "asker")]) == 2  # every second look, whatever order the server has
+            assert (
+                heard.count([Call("loans-1", "asker")]) == 2
+            )  # every second look, whatever order the server has
         finally:
             calls.close()
             for aggregator in aggregators:
@@ -127,14 +157,21 @@ def test_a_server_with_more_runs_than_a_look_takes_is_gone_through(
 
 
 def test_one_connection_serves_all_looks_and_is_made_again_without_a_word(
-    tmp_path: Path, collected: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    collected: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs_of_nats, "_ANSWER", 2.0)  # an old connection is known to be gone when no answer comes
+    monkeypatch.setattr(
+        runs_of_nats, "_ANSWER", 2.0
+    )  # an old connection is known to be gone when no answer comes
     certificate(tmp_path, "server", certificate(tmp_path, "ca", None))
     tls = {"cert_file": str(tmp_path / "server.pem"), "key_file": str(tmp_path / "server-key.pem")}
     with NatsServer(tmp_path / "server", [], settings={"tls": tls, "authorization": {}}) as server:
         own = server.config(
-            "bank_a", servers=(f"tls://127.0.0.1:{server.port}",), tls={"ca_file": str(tmp_path / "ca.pem")}
+            "bank_a",
+            servers=(f"tls://127.0.0.1:{server.port}",),
+            tls={"ca_file": str(tmp_path / "ca.pem")},
         )
         calls = NatsCalls(own, "bank_a", one_asker())
         try:
@@ -157,7 +194,9 @@ def test_one_connection_serves_all_looks_and_is_made_again_without_a_word(
 
 def test_a_client_is_given_up_also_where_asyncio_has_forgotten_its_connection() -> None:
     class Ended:
-        def abort(self) -> None:  # as asyncio of Python 3.11.2 does after a TLS connection has ended
+        def abort(
+            self,
+        ) -> None:  # as asyncio of Python 3.11.2 does after a TLS connection has ended
             raise AttributeError("'NoneType' object has no attribute '_abort'")
 
     client = SafeClient(encrypted=True)

@@ -91,7 +91,9 @@ def site(empty_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shots.mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{free_port()}"
     with ThreadPoolExecutor(2) as both:
-        late = both.submit(train, folder, f"tracking.uri={url}", "tracking.run_name=late", *own_files("late"))
+        late = both.submit(
+            train, folder, f"tracking.uri={url}", "tracking.run_name=late", *own_files("late")
+        )
         for epsilon in EPSILONS:
             named = f"tracking.run_name=epsilon-{epsilon}", "tracking.model_name=screening"
             train(folder, f"privacy.target_epsilon={epsilon}", *named)
@@ -125,7 +127,11 @@ def browser(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[we
         found.get(site.url)
         for name in ("fab.autoOpenedOnFirstLoad_v1", "panelOpen_v1"):
             value = "true" if name.startswith("fab") else "false"
-            found.execute_script("localStorage.setItem(arguments[0], arguments[1])", f"mlflow.assistant.{name}", value)
+            found.execute_script(
+                "localStorage.setItem(arguments[0], arguments[1])",
+                f"mlflow.assistant.{name}",
+                value,
+            )
         yield found
     finally:
         found.quit()

@@ -48,7 +48,11 @@ def one(browser: Chrome, selector: str, text: str = "") -> Callable[[], WebEleme
     """A visible element with this text."""
 
     def find() -> WebElement | None:
-        found = [element for element in browser.find_elements("css selector", selector) if element.is_displayed()]
+        found = [
+            element
+            for element in browser.find_elements("css selector", selector)
+            if element.is_displayed()
+        ]
         return next((element for element in found if text in element.text), None)
 
     return find
@@ -67,9 +71,7 @@ def row_of(browser: Chrome, name: str) -> Callable[[], WebElement | None]:
 def open_runs(site: Site, browser: Chrome) -> None:
     """The table of runs as a newcomer sees it: nothing opened, for choosing a parent chooses its open children too."""
     browser.get(f"{site.url}/#/experiments/1/runs")
-    forget = (
-        "Object.keys(localStorage).filter(k => k.startsWith('MLflowLocal')).forEach(k => localStorage.removeItem(k))"
-    )
+    forget = "Object.keys(localStorage).filter(k => k.startsWith('MLflowLocal')).forEach(k => localStorage.removeItem(k))"
     browser.execute_script(forget)
     browser.refresh()
 
@@ -100,8 +102,12 @@ def test_the_runs_table(site: Site, browser: Chrome) -> None:
     open_runs(site, browser)
     for epsilon in EPSILONS:
         until(one(browser, "a", f"epsilon-{epsilon}"), f"the run epsilon-{epsilon}")
-    assert not [link for link in browser.find_elements("css selector", "a") if "party_1" in link.text]
-    until(row_of(browser, "epsilon-8"), "the row of a run").find_element("css selector", "button").click()
+    assert not [
+        link for link in browser.find_elements("css selector", "a") if "party_1" in link.text
+    ]
+    until(row_of(browser, "epsilon-8"), "the row of a run").find_element(
+        "css selector", "button"
+    ).click()
     until(one(browser, "a", "epsilon-8/party_1"), "the children of a run")
 
 
@@ -111,8 +117,17 @@ def test_the_first_view_has_the_columns_that_one_looks_for(site: Site, browser: 
     browser.refresh()
 
     def columns() -> set[str] | None:
-        found = {cell.text for cell in browser.find_elements("css selector", ".ag-header-cell-text, .ag-header-cell")}
-        return found if {"epsilon", "accuracy", "auc", "Dataset", "Source", "Description"} <= found else None
+        found = {
+            cell.text
+            for cell in browser.find_elements(
+                "css selector", ".ag-header-cell-text, .ag-header-cell"
+            )
+        }
+        return (
+            found
+            if {"epsilon", "accuracy", "auc", "Dataset", "Source", "Description"} <= found
+            else None
+        )
 
     until(columns, "the columns of the first view")
     until(one(browser, "a", "epsilon-8"), "a run")
@@ -128,7 +143,9 @@ def test_the_chart_of_epsilon_per_round(site: Site, browser: Chrome) -> None:
         return next((each for each in cards if each.text.splitlines()[:1] == ["epsilon"]), None)
 
     chart = until(card, "the chart of epsilon")
-    points = until(lambda: chart.find_elements("css selector", "path.point"), "the points of the chart")
+    points = until(
+        lambda: chart.find_elements("css selector", "path.point"), "the points of the chart"
+    )
     assert len(points) == ROUNDS
     heights = [point.location["y"] for point in points]
     assert heights == sorted(heights, reverse=True), "epsilon only grows"
@@ -154,8 +171,13 @@ def test_comparing_two_runs(site: Site, browser: Chrome) -> None:
 
     until(both_chosen, "two chosen runs")
     until(one(browser, "[data-testid=runs-compare-button]"), "the button that compares").click()
-    until(lambda: "Comparing 2 Runs" in browser.find_element("tag name", "body").text, "the page that compares")
-    until(lambda: browser.find_elements("css selector", ".js-plotly-plot"), "the plot that compares")
+    until(
+        lambda: "Comparing 2 Runs" in browser.find_element("tag name", "body").text,
+        "the page that compares",
+    )
+    until(
+        lambda: browser.find_elements("css selector", ".js-plotly-plot"), "the plot that compares"
+    )
     text = until(lambda: browser.find_element("tag name", "body").text, "the page")
     assert all(f"epsilon-{epsilon}" in text for epsilon in EPSILONS)
     assert "privacy.target_epsilon" in text
@@ -172,7 +194,9 @@ def test_plots_and_report_are_shown_as_artifacts(site: Site, browser: Chrome) ->
 
 def test_the_report_in_a_browser(site: Site, browser: Chrome) -> None:
     command = [sys.executable, "-m", "homo_dp.report", "out", "-o", "report.html"]
-    assert subprocess.run(command, cwd=site.folder, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(command, cwd=site.folder, capture_output=True, check=False).returncode == 0
+    )
     messages(browser)
     browser.get((site.folder / "report.html").as_uri())
     assert "Privacy report" in browser.title
@@ -180,7 +204,9 @@ def test_the_report_in_a_browser(site: Site, browser: Chrome) -> None:
     assert len(images) == 7
     assert all(int(image.get_attribute("naturalWidth") or 0) > 500 for image in images)
     assert messages(browser) == []  # nothing was refused by the page's own policy
-    width = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    width = browser.execute_script(
+        "return [document.documentElement.scrollWidth, window.innerWidth]"
+    )
     assert width[0] <= width[1], "the page must not scroll sideways"
     keep(browser, site, "report")
 
@@ -216,7 +242,16 @@ def test_the_served_model_answers(site: Site) -> None:
     """``mlflow models serve`` on the registered model, asked over HTTP as any client would."""
     port = free_port()
     options = ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/screening/2", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "models",
+        "serve",
+        "-m",
+        "models:/screening/2",
+        *options,
+    ]
     environment = {
         "MLFLOW_TRACKING_URI": "sqlite:///mlflow.db",
         "MLFLOW_DISABLE_TELEMETRY": "true",

@@ -88,7 +88,9 @@ class Combined:
     discarded: bool = False
     whole: bool = False
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # released metrics of each party alone
+    by_party: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # released metrics of each party alone
 
 
 class Mechanism(ABC):
@@ -104,12 +106,24 @@ class Mechanism(ABC):
     unit: ClassVar[Literal["record", "user"]] = "record"
     private: ClassVar[bool] = True
     trains: ClassVar[bool] = True  # False: its rounds ask sums of the tables and train no model
-    asks_metrics: ClassVar[bool] = False  # whether its noise is solved together with released metrics
-    message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}  # numbers it may add to messages, by kind
-    relation: ClassVar[str | None] = None  # of every plan that it makes; None where the settings decide
-    price_needs_rows: ClassVar[bool] = True  # whether what a party spends depends on how many rows it has
-    one_party_holds_all: bool = False  # users of one table: their party draws the cohort and answers with the sum
-    combines_empty_rounds: ClassVar[bool] = False  # on_receive is called (and adds noise) also if nobody replied
+    asks_metrics: ClassVar[bool] = (
+        False  # whether its noise is solved together with released metrics
+    )
+    message_fields: ClassVar[
+        Mapping[str, Mapping[str, Field]]
+    ] = {}  # numbers it may add to messages, by kind
+    relation: ClassVar[str | None] = (
+        None  # of every plan that it makes; None where the settings decide
+    )
+    price_needs_rows: ClassVar[bool] = (
+        True  # whether what a party spends depends on how many rows it has
+    )
+    one_party_holds_all: bool = (
+        False  # users of one table: their party draws the cohort and answers with the sum
+    )
+    combines_empty_rounds: ClassVar[bool] = (
+        False  # on_receive is called (and adds noise) also if nobody replied
+    )
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         self.config = config
@@ -188,7 +202,9 @@ class Mechanism(ABC):
         """What is asked of test rows where metrics are released with noise."""
         classes = label_of(self.config).classes or ()
         kind = "regression" if not classes else "binary" if len(classes) == 2 else "multiclass"
-        return ReleasedMetrics(kind, len(classes), self.config.predict.threshold, self.config.metrics.bins)
+        return ReleasedMetrics(
+            kind, len(classes), self.config.predict.threshold, self.config.metrics.bins
+        )
 
     @property
     def sums(self) -> RoundSums:
@@ -206,14 +222,21 @@ class Mechanism(ABC):
 
     def beside(self, party: PartyFacts) -> DpEvent | None:
         """All that the run releases beside training, which its noise is solved together with; None if nothing."""
-        found = [event for event in (self.facts.before, events_of(self.all_sums(party))) if event is not None]
+        found = [
+            event
+            for event in (self.facts.before, events_of(self.all_sums(party)))
+            if event is not None
+        ]
         return compose(*found) if found else None
 
     @property
     def party_weights(self) -> dict[str, float]:
         """What the update of each party counts: the same, or by public row counts."""
         by_rows = self.config.train.weighting == "rows"
-        return {name: float(facts.rows) if by_rows else 1.0 for name, facts in self.facts.parties.items()}
+        return {
+            name: float(facts.rows) if by_rows else 1.0
+            for name, facts in self.facts.parties.items()
+        }
 
     @property
     def noise_label(self) -> str:
@@ -260,12 +283,20 @@ class Mechanism(ABC):
                 f"mechanism={self.name}: rounds that ask other sums need noise at parties that take part in every round"
             )
         if any((asked.sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
-            raise PrivacyError(f"mechanism={self.name}: all sums of a run are under masks, or none is")
+            raise PrivacyError(
+                f"mechanism={self.name}: all sums of a run are under masks, or none is"
+            )
         learnt = () if self.facts.before is None else (_before_text(self.config),)
-        releases = (*learnt, *plan.releases, *dict.fromkeys(asked.release for asked in sums.values()))
+        releases = (
+            *learnt,
+            *plan.releases,
+            *dict.fromkeys(asked.release for asked in sums.values()),
+        )
         return replace(plan, sums=sums, before=self.facts.before, releases=releases)
 
-    def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
+    def figures(
+        self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
+    ) -> Mapping[str, float | str | None]:
         """What it adds to the privacy statement, given the epsilon that is accounted towards each observer so far."""
         return plan.extra
 
@@ -290,18 +321,24 @@ class Mechanism(ABC):
 
         The global weights of the round are in ``fit.model``. Longer vectors than the sum's clip norm are clipped.
         """
-        raise PrivacyError(f"mechanism={self.name}: asks for {asked.name} and has no row_parts for it")
+        raise PrivacyError(
+            f"mechanism={self.name}: asks for {asked.name} and has no row_parts for it"
+        )
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         """A party's bounded and noised part of another sum."""
         private_sum = asked.private_sum
-        parts = fit.metric_parts(self.metrics) if asked.name == METRICS else self.row_parts(fit, asked)
+        parts = (
+            fit.metric_parts(self.metrics) if asked.name == METRICS else self.row_parts(fit, asked)
+        )
         released = private_sum.of_chunks(parts, self.noise)
         return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
 
     def noise_alone(self) -> Release:
         """Called at the party in rounds that its schedule leaves out, where others need its share of the noise."""
-        raise PrivacyError(f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule")
+        raise PrivacyError(
+            f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule"
+        )
 
     def update_signature(self, weights: Weights) -> Signature:
         """Names, shapes and dtypes of the tensors of an update: those of the model, unless it says otherwise."""
@@ -309,7 +346,11 @@ class Mechanism(ABC):
 
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
         """Names, shapes and dtypes of the answer of a round that is not masked."""
-        return self.update_signature(weights) if asked is None else {SUM: ((asked.dimension,), torch.float64)}
+        return (
+            self.update_signature(weights)
+            if asked is None
+            else {SUM: ((asked.dimension,), torch.float64)}
+        )
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send them."""
@@ -327,32 +368,47 @@ class Mechanism(ABC):
         """Whom the aggregator asks in a round: the cohort, unless one party holds all users and draws it itself."""
         return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
         """Called at the aggregator with the round's checked updates: the weights that follow from them."""
         return Combined(weighted_mean(updates))
 
-    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+    def on_total(
+        self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
+    ) -> Combined:
         """Called at the aggregator instead of ``on_receive`` where updates are masked, with the values of their sum."""
         raise PrivacyError(f"mechanism={self.name}: has no masked sum; send updates as they are")
 
-    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def on_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         """Called at the aggregator with the values of another sum, by party; under masks of all, as ``SUM``.
 
         Weights other than ``current`` become the global ones.
         """
         return Combined(current)
 
-    def take_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def take_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         """What follows from another sum: figures of released metrics, or what ``on_sum`` makes of it."""
         if asked.name != METRICS:
             return self.on_sum(asked, parts, current, round_number)
         total = torch.stack(list(parts.values())).sum(0).double()
         sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
         by_party = {}
-        if self.config.metrics.per_party and not self.noise_share:  # each part has the full noise of its party
-            by_party = {name: self._figures_of(part.double(), asked.private_sum.sigma) for name, part in parts.items()}
+        if (
+            self.config.metrics.per_party and not self.noise_share
+        ):  # each part has the full noise of its party
+            by_party = {
+                name: self._figures_of(part.double(), asked.private_sum.sigma)
+                for name, part in parts.items()
+            }
         named = self._figures_of(total, sigma)
-        return Combined(current, metrics=named, curves=self.metrics.curves(total, sigma), by_party=by_party)
+        return Combined(
+            current, metrics=named, curves=self.metrics.curves(total, sigma), by_party=by_party
+        )
 
     def _figures_of(self, total: Tensor, sigma: float) -> dict[str, float]:
         """Figures of a noisy total and the half widths of their bars, by the names of rows."""
@@ -393,7 +449,11 @@ def _before_text(config: Config) -> str:
     """What was released before the first round, in words; with the delta that a threshold adds."""
     text = "statistics of all rows with noise, before the first round"
     added = 0.0 if config.data.learnt is None else config.data.learnt.delta
-    return f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta" if added else text
+    return (
+        f"{text}; levels above a noisy threshold, which adds {added:.1e} to delta"
+        if added
+        else text
+    )
 
 
 def weighted_mean(updates: Sequence[Update]) -> Weights:

@@ -39,7 +39,9 @@ class Calibration:
     clip: float
 
     @classmethod
-    def of(cls, weights: Tensor, columns: Tensor, turn: Tensor, scale: float, clip: float) -> Calibration | None:
+    def of(
+        cls, weights: Tensor, columns: Tensor, turn: Tensor, scale: float, clip: float
+    ) -> Calibration | None:
         """By the released means of columns (``columns`` centres them) and spreads of directions (``turn``, ``scale``).
 
         None where no column was centred, or where the weights say nothing: then nothing is known of the scores.
@@ -75,10 +77,14 @@ class Calibration:
         gradient, noise = gradient[:2] / self._length, noise / self._length
         points = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64)
         chances = torch.sigmoid(self.spread * points + self.mean)
-        curve = chances * (1 - chances) * torch.softmax(-points.square() / 2, dim=0)  # of a normal number
+        curve = (
+            chances * (1 - chances) * torch.softmax(-points.square() / 2, dim=0)
+        )  # of a normal number
         first, second = float((curve * points).sum()), float((curve * points.square()).sum())
         curves = torch.tensor([[second, first], [first, float(curve.sum())]], dtype=torch.float64)
-        step = -torch.linalg.solve(curves + (noise + LEAST_CURVE) * torch.eye(2, dtype=torch.float64), gradient)
+        step = -torch.linalg.solve(
+            curves + (noise + LEAST_CURVE) * torch.eye(2, dtype=torch.float64), gradient
+        )
         step = step * min(1.0, LONGEST_STEP / max(float(step.abs().max()), 1e-12))
         spread = max(self.spread + float(step[0]), SHORTEST * self.spread)
         found = self.weights * (spread / self.spread)

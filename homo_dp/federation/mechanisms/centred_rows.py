@@ -22,7 +22,9 @@ from homo_dp.federation.protocol.messages import Signature
 
 CENTRES: Final = "solver.centres"  # the tensor that comes with the weights: centres of the columns, then the length
 MOST_BIAS_NOISE = 0.15  # of a logit
-ENOUGH = 40.0  # rows times mu (kappa) from which on the mean residual is heard as well as any column
+ENOUGH = (
+    40.0  # rows times mu (kappa) from which on the mean residual is heard as well as any column
+)
 SHORTEST = 0.3
 
 
@@ -47,7 +49,9 @@ class CentredRows:
         of a rare class are not reached in few rounds. But noise may move the bias by ``MOST_BIAS_NOISE`` only.
         """
         ones = min(1.0, max(SHORTEST, kappa / ENOUGH))
-        return cls(centres, ones, min((row_norm / ones) ** 2, max(1.0, MOST_BIAS_NOISE / (noise * ones))))
+        return cls(
+            centres, ones, min((row_norm / ones) ** 2, max(1.0, MOST_BIAS_NOISE / (noise * ones)))
+        )
 
     @property
     def tensor(self) -> Tensor:

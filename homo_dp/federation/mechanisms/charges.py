@@ -22,7 +22,13 @@ class Account:
     party: str
 
     def charge(
-        self, mechanism: Mechanism, plan: PartyPlan, observer: Observer, number: int, event: DpEvent, sigma: float
+        self,
+        mechanism: Mechanism,
+        plan: PartyPlan,
+        observer: Observer,
+        number: int,
+        event: DpEvent,
+        sigma: float,
     ) -> Charge:
         """A round as the ledger is charged for it: its sum against the aggregator, a model against its readers."""
         return Charge(
@@ -40,11 +46,22 @@ class Account:
             noise=mechanism.noise_label,
         )
 
-    def planned(self, mechanism: Mechanism, plan: PartyPlan, observer: Observer, number: int) -> Charge:
+    def planned(
+        self, mechanism: Mechanism, plan: PartyPlan, observer: Observer, number: int
+    ) -> Charge:
         """What a round will be charged by the plan."""
-        return self.charge(mechanism, plan, observer, number, plan.events_of(number)[observer], plan.sigma_of(number))
+        return self.charge(
+            mechanism,
+            plan,
+            observer,
+            number,
+            plan.events_of(number)[observer],
+            plan.sigma_of(number),
+        )
 
-    def all_planned(self, mechanism: Mechanism, plan: PartyPlan, observer: Observer) -> list[tuple[Charge, int]]:
+    def all_planned(
+        self, mechanism: Mechanism, plan: PartyPlan, observer: Observer
+    ) -> list[tuple[Charge, int]]:
         """All that a run will charge, as one charge of each kind of round and how often it comes.
 
         What was released before the first round is on the ledger already.

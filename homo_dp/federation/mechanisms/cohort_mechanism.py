@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from homo_dp.federation.mechanisms.base import Combined, Mechanism, PartyPlan, Release, Update, Weights
+from homo_dp.federation.mechanisms.base import (
+    Combined,
+    Mechanism,
+    PartyPlan,
+    Release,
+    Update,
+    Weights,
+)
 from homo_dp.federation.mechanisms.flat_weights import Layout
 from homo_dp.federation.protocol.messages import COUNT, NUMBER, Kinds, Signature, extended
 
@@ -109,17 +116,23 @@ class CohortMechanism(Mechanism):
 
     def layout(self, weights: Weights) -> Layout:
         """How the weights that are trained lie in one vector: by their names, which no file or message changes."""
-        return Layout.of({name: weights[name] for name in sorted(weights)}, self.config.privacy.public_tensors)
+        return Layout.of(
+            {name: weights[name] for name in sorted(weights)}, self.config.privacy.public_tensors
+        )
 
     def open_sum(self, current: Weights) -> CohortSum:
         """An empty sum for a round with the clip norm of now."""
-        return CohortSum(self.clip_norm, torch.zeros(self.layout(current).size, dtype=torch.float64))
+        return CohortSum(
+            self.clip_norm, torch.zeros(self.layout(current).size, dtype=torch.float64)
+        )
 
     def release(self, total: CohortSum, plan: PartyPlan) -> Release:
         """The answer of a party that holds all users: the sum over its cohort, with whatever noise the users added."""
         event = plan.events["aggregator"] if self.ledger_keeper == "party" else None
         info = {"bits": total.bits, "replies": total.replies}
-        return Release({_SUM: total.updates}, event, self.party_sigma(total.clip_norm), plan.relation, info)
+        return Release(
+            {_SUM: total.updates}, event, self.party_sigma(total.clip_norm), plan.relation, info
+        )
 
     @property
     def kinds(self) -> Kinds:
@@ -131,7 +144,9 @@ class CohortMechanism(Mechanism):
             return super().update_signature(weights)
         return {_SUM: ((self.layout(weights).size,), torch.float64)}
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
         total, layout = self.open_sum(current), self.layout(current)
         for update in updates:
             if self.one_party_holds_all:

@@ -70,24 +70,33 @@ class ColumnRound:
         """The questions, in the order in which they are asked; each takes the same part of the share."""
         rows = sum(party.rows for party in self._facts.parties.values())
         train, norm = self._config.train, WHOLE * self._row_norm
-        count = train.column_passes if self._bias else 1  # a bias is the column of ones that tells how long rows are
+        count = (
+            train.column_passes if self._bias else 1
+        )  # a bias is the column of ones that tells how long rows are
         noise = share_noise(self._config, self._facts.rounds, train.column_share / count)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
         times = "once" if count == 1 else f"{count} times"
         text = f"means and squares of columns, {times}, and counts of classes, once, with {kind}"
         sizes = [2 * self._width + self._labels * (number == 0) for number in range(count)]
-        return tuple(RoundSum(COLUMNS, PrivateSum(size, norm, noise, rows, share=self._share), text) for size in sizes)
+        return tuple(
+            RoundSum(COLUMNS, PrivateSum(size, norm, noise, rows, share=self._share), text)
+            for size in sizes
+        )
 
     @property
     def _row_norm(self) -> float:
         asked = self._config.train.row_norm
         if asked is None:
-            raise ConfigError("train.row_norm: solver second_moment needs it; leave train.auto out, or give it")
+            raise ConfigError(
+                "train.row_norm: solver second_moment needs it; leave train.auto out, or give it"
+            )
         return asked
 
     # --- at the party ---
 
-    def answer(self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource) -> Release:
+    def answer(
+        self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource
+    ) -> Release:
         """This party's part; of rows in the columns that came with the weights, where some did."""
         from homo_dp.privacy.training.turned_rows import turned_rows
 
@@ -97,8 +106,12 @@ class ColumnRound:
         total = torch.zeros(private_sum.dimension, dtype=torch.float64)
         # What sums round is left below the norm, as for gradients.
         most = private_sum.clip_norm * BELOW
-        for piece, labels in zip(torch.split(rows, _PIECE), torch.split(fit.labels.cpu(), _PIECE), strict=True):
-            parts = self._parts(piece.double(), labels, with_labels=private_sum.dimension > 2 * self._width)
+        for piece, labels in zip(
+            torch.split(rows, _PIECE), torch.split(fit.labels.cpu(), _PIECE), strict=True
+        ):
+            parts = self._parts(
+                piece.double(), labels, with_labels=private_sum.dimension > 2 * self._width
+            )
             factors = clip_factors(row_norms(parts), most).unsqueeze(1)
             total += torch.where(factors > 0, parts * factors, 0.0).sum(0)
         released = private_sum.release(total, noise)
@@ -136,16 +149,24 @@ class ColumnRound:
         means = torch.where(levels, 0.0, total[:last] / length)
         variances = (total[width : width + last] / length**2 - means**2).clamp(min=0.0)
         scales = (variances + FLOOR * noise / length**2).rsqrt().clamp(min=1.0)
-        scales = torch.where(levels, 1.0, torch.minimum(scales, (MOST_SCALE / before).clamp(min=1.0)))
+        scales = torch.where(
+            levels, 1.0, torch.minimum(scales, (MOST_SCALE / before).clamp(min=1.0))
+        )
         spread = torch.where(levels, (shares * (1 - shares)).clamp(min=0.0), variances * scales**2)
         step = torch.diag(torch.cat([scales, scales.new_ones(1)]))
         step[-1, :last] = -means * scales
-        return columns @ step * (self._row_norm / (ROOM * math.sqrt(float(spread.sum()) + 1.0) * length))
+        return (
+            columns
+            @ step
+            * (self._row_norm / (ROOM * math.sqrt(float(spread.sum()) + 1.0) * length))
+        )
 
     def _means(self, parts: Mapping[str, Tensor], ones: float) -> tuple[Tensor, float]:
         """Sums over rows, and their noise; rows that were clipped count as much as is left of their ``ones``."""
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
-        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
+        rows = rows or sum(
+            party.rows for party in self._facts.parties.values()
+        )  # under masks: of all
         total = torch.stack(list(parts.values())).sum(0).double() / rows
         noise = self.passes[0].private_sum.total_sigma * math.sqrt(len(parts)) / rows
         counted = max(0.3, float(total[self._width - 1]) / ones) if self._bias else 1.0
@@ -165,7 +186,9 @@ class ColumnRound:
         means = means[:columns].clamp(-1.0, 1.0)
         means[levels] = means[levels].clamp(min=0.0)
         centres = means if self._bias else torch.zeros_like(means)
-        variances = torch.where(levels & self._bias, means * (1 - means), squares[:columns] - centres**2).clamp(min=0.0)
+        variances = torch.where(
+            levels & self._bias, means * (1 - means), squares[:columns] - centres**2
+        ).clamp(min=0.0)
         scales = torch.where(levels, 1.0, (variances + FLOOR * noise + 1e-9).rsqrt())
         found = torch.zeros(self._width, self._width, dtype=torch.float64)
         found[range(columns), range(columns)] = scales

@@ -32,7 +32,12 @@ from homo_dp.federation.mechanisms.base import (
     Update,
     Weights,
 )
-from homo_dp.federation.mechanisms.cohort_mechanism import CohortMechanism, CohortSum, Contributions, batched
+from homo_dp.federation.mechanisms.cohort_mechanism import (
+    CohortMechanism,
+    CohortSum,
+    Contributions,
+    batched,
+)
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.masked_cohorts import MaskedCohorts
@@ -73,25 +78,32 @@ class DpFedAvg(CohortMechanism):
                 "the mean further than its noise allows; write train.weighting: uniform"
             )
         self.privacy = privacy = keys_of(config.privacy, UserKeys)
-        self.alone = len(facts.parties) == 1  # one process stands for all users, who are then the holders of the noise
+        self.alone = (
+            len(facts.parties) == 1
+        )  # one process stands for all users, who are then the holders of the noise
         holders = (privacy.population or 0) if self.alone else len(facts.parties)
         self.numbers: UserNoise = user_noise(privacy, facts.rounds, holders)
         share = self.numbers.masked
-        self.cohorts = None if share is None else MaskedCohorts(self.numbers, share, facts.parameters)
+        self.cohorts = (
+            None if share is None else MaskedCohorts(self.numbers, share, facts.parameters)
+        )
         if self.masked_sum is not None:  # what a party samples are its users
             rate = self.numbers.sampler.sample_rate
-            drawn = {name: replace(party, sample_rate=rate, steps_per_round=1) for name, party in facts.parties.items()}
+            drawn = {
+                name: replace(party, sample_rate=rate, steps_per_round=1)
+                for name, party in facts.parties.items()
+            }
             self.facts = replace(facts, parties=drawn)
         self.adaptive = privacy.clips_adaptively
         self.first_clip_norm = (
-            check_clip_norm(privacy.adaptive.initial_clip_norm, "privacy.adaptive.initial_clip_norm")
+            check_clip_norm(
+                privacy.adaptive.initial_clip_norm, "privacy.adaptive.initial_clip_norm"
+            )
             if self.adaptive
             else check_clip_norm(privacy.clip_norm, "privacy.clip_norm")
         )
         self.clip_norm = self.first_clip_norm
-        self.not_finite = (
-            0  # updates that were NaN or infinite; for the log of the process that trained them, never released
-        )
+        self.not_finite = 0  # updates that were NaN or infinite; for the log of the process that trained them, never released
         self._fit_clip_norm = self.clip_norm
         self._within = True
 
@@ -138,7 +150,9 @@ class DpFedAvg(CohortMechanism):
             rounds=party.rounds,
             events=numbers.events,
             releases=(self._released(),),
-            noise_to_signal=numbers.update_multiplier * math.sqrt(self.facts.parameters) / numbers.cohort_size,
+            noise_to_signal=numbers.update_multiplier
+            * math.sqrt(self.facts.parameters)
+            / numbers.cohort_size,
             notes=self._notes(),
             extra={
                 "population": numbers.sampler.population,
@@ -173,9 +187,13 @@ class DpFedAvg(CohortMechanism):
         if self.numbers.masked is not None:
             return (shared_note(self.numbers.masked),)
         if not self.noise_at_parties:
-            return ("protects against readers of the model only: the aggregator sees updates without noise",)
+            return (
+                "protects against readers of the model only: the aggregator sees updates without noise",
+            )
         whom = "readers of the model" if self.privacy.trust_aggregator else "the aggregator"
-        return (f"target_epsilon is kept against {whom}; the epsilon of both observers is in the indicators",)
+        return (
+            f"target_epsilon is kept against {whom}; the epsilon of both observers is in the indicators",
+        )
 
     # --- at the party ---
 
@@ -227,11 +245,15 @@ class DpFedAvg(CohortMechanism):
         bad = int((~norms.isfinite()).sum())
         if bad:
             self.not_finite += bad
-            log.warning("%d update(s) with NaN or infinity count as zero; lower train.learning_rate?", bad)
+            log.warning(
+                "%d update(s) with NaN or infinity count as zero; lower train.learning_rate?", bad
+            )
         bounded = _scaled(rows, norms, clip_norm)
         bits = self.bits((norms <= clip_norm) & within)
         if self.noise_at_parties and self.cohorts is None:
-            bounded = noised_share(bounded, self.numbers.share_sigma(clip_norm), self.noise).to(bounded.dtype)
+            bounded = noised_share(bounded, self.numbers.share_sigma(clip_norm), self.noise).to(
+                bounded.dtype
+            )
             if self.adaptive:
                 bits = noised_share(bits, self.numbers.share_of_bit_noise, self.noise)
         return Contributions(bounded, bits)
@@ -259,7 +281,9 @@ class DpFedAvg(CohortMechanism):
         if self.cohorts is None or self.one_party_holds_all:
             return
         if self.masked_sum is None:
-            raise PrivacyError("privacy.secure_aggregation=true: masks take two parties or more, and the run has one")
+            raise PrivacyError(
+                "privacy.secure_aggregation=true: masks take two parties or more, and the run has one"
+            )
         check_module(module, self.privacy.public_tensors)
         trained = self.layout(dict(module.state_dict())).size
         if trained != self.facts.parameters:
@@ -276,10 +300,14 @@ class DpFedAvg(CohortMechanism):
         own, asked = self.privacy.clip_norm, broadcast.get("clip_norm")
         if self.adaptive:
             if asked is None:
-                raise PrivacyError("clip_norm: is missing from the aggregator's message; adaptive clipping needs it")
+                raise PrivacyError(
+                    "clip_norm: is missing from the aggregator's message; adaptive clipping needs it"
+                )
             return check_clip_norm(asked)
         if asked is not None and asked != own:
-            raise PrivacyError(f"clip_norm={asked:g}: the aggregator asks for another one than this party's {own:g}")
+            raise PrivacyError(
+                f"clip_norm={asked:g}: the aggregator asks for another one than this party's {own:g}"
+            )
         return own
 
     # --- at the aggregator ---
@@ -305,7 +333,9 @@ class DpFedAvg(CohortMechanism):
     def received(self, update: Update, layout: Layout, clip_norm: float) -> Contributions:
         rows = layout.flatten(update.tensors).unsqueeze(0)
         bit = update.info.get("clip_bit", 0.0)
-        if not self.noise_at_parties or self.cohorts is not None:  # who adds the noise bounds what it is added to
+        if (
+            not self.noise_at_parties or self.cohorts is not None
+        ):  # who adds the noise bounds what it is added to
             rows = _scaled(rows, row_norms(rows), clip_norm)
             bit = math.copysign(HALF, bit) if bit else 0.0
         elif self.adaptive:  # a forged bit moves the clip norm no further than noise could have
@@ -313,10 +343,14 @@ class DpFedAvg(CohortMechanism):
             bit = min(max(bit, -most), most)
         return Contributions(rows, torch.tensor([bit], dtype=torch.float64))
 
-    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+    def on_total(
+        self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
+    ) -> Combined:
         if self.cohorts is None:
             return super().on_total(total, replied, current, round_number)
-        return self.combine(self.cohorts.opened(total, self.clip_norm, len(replied)), current, round_number)
+        return self.combine(
+            self.cohorts.opened(total, self.clip_norm, len(replied)), current, round_number
+        )
 
     def combine(self, total: CohortSum, current: Weights, round_number: int) -> Combined:
         """Add the aggregator's noise, divide by the fixed cohort size, move the clip norm."""
@@ -339,8 +373,14 @@ class DpFedAvg(CohortMechanism):
         mean = self.noisy_sum(total) / self.denominator(total)
         if self.adaptive:
             share = self._move_clip_norm(total)
-            metrics |= {"unclipped_share": share, "fraction_clipped": min(1.0, max(0.0, 1.0 - share))}
-        moved = {name: current[name] + part for name, part in self.layout(current).unflatten(mean).items()}
+            metrics |= {
+                "unclipped_share": share,
+                "fraction_clipped": min(1.0, max(0.0, 1.0 - share)),
+            }
+        moved = {
+            name: current[name] + part
+            for name, part in self.layout(current).unflatten(mean).items()
+        }
         return Combined({**current, **moved}, event, sigma, metrics)
 
     def noisy_sum(self, total: CohortSum) -> Tensor:
@@ -365,10 +405,16 @@ class DpFedAvg(CohortMechanism):
         bits = total.bits
         if not self.noise_at_parties:
             bits = float(
-                noised(torch.tensor(bits, dtype=torch.float64), self.numbers.bit_noise or math.nan, self.noise)
+                noised(
+                    torch.tensor(bits, dtype=torch.float64),
+                    self.numbers.bit_noise or math.nan,
+                    self.noise,
+                )
             )
         adaptive = self.privacy.adaptive
-        tracker = QuantileTracker(adaptive.learning_rate, adaptive.target_quantile, self.numbers.cohort_size)
+        tracker = QuantileTracker(
+            adaptive.learning_rate, adaptive.target_quantile, self.numbers.cohort_size
+        )
         share = tracker.share(bits)
         self.clip_norm = tracker.next_clip_norm(total.clip_norm, share)
         return share

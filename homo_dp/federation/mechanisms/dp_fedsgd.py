@@ -35,7 +35,13 @@ from homo_dp.federation.mechanisms.base import (
 from homo_dp.federation.mechanisms.centred_rows import CENTRES, CentredRows
 from homo_dp.federation.mechanisms.column_scales import COLUMNS
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, text_of
+from homo_dp.federation.mechanisms.round_sums import (
+    SUM,
+    RoundSum,
+    RoundSums,
+    calibrated_noise,
+    text_of,
+)
 from homo_dp.federation.mechanisms.second_moment_round import (
     FIRST,
     MOMENT,
@@ -77,7 +83,9 @@ class DpFedSgd(Mechanism):
         shared = keys_of(config.privacy, SharedNoiseKeys)
         self._share = None
         if shared.secure_aggregation:
-            self._share = NoiseShare(len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders)
+            self._share = NoiseShare(
+                len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders
+            )
         self._clip_norm = keys_of(config.privacy, RecordKeys).max_grad_norm
         self._moment = None
         if config.train.solver == "second_moment":
@@ -92,9 +100,15 @@ class DpFedSgd(Mechanism):
         """One step a round at one rate: rows count the same wherever they are, as in one pooled table."""
         parties = facts.parties.values()
         rates = {party.sample_rate for party in parties}
-        expected, rows = sum(party.sample_rate * party.rows for party in parties), sum(party.rows for party in parties)
+        expected, rows = (
+            sum(party.sample_rate * party.rows for party in parties),
+            sum(party.rows for party in parties),
+        )
         rate = rates.pop() if len(rates) == 1 else min(1.0, expected / rows)
-        common = {name: replace(party, sample_rate=rate, steps_per_round=1) for name, party in facts.parties.items()}
+        common = {
+            name: replace(party, sample_rate=rate, steps_per_round=1)
+            for name, party in facts.parties.items()
+        }
         return replace(facts, parties=common)
 
     @classmethod
@@ -157,7 +171,9 @@ class DpFedSgd(Mechanism):
                 f"each of {parties} parties adds all of its noise itself: sqrt({parties}) = {math.sqrt(parties):.3g} "
                 "times the noise of one pooled table in the total"
             )
-            if parties == 2:  # each party has to be hidden from the other, so each must add all of the noise
+            if (
+                parties == 2
+            ):  # each party has to be hidden from the other, so each must add all of the noise
                 return alone
             shared = math.sqrt(parties / (parties - 1))
             return f"{alone}; privacy.secure_aggregation: true shares it, with {shared:.3g} times"
@@ -166,7 +182,12 @@ class DpFedSgd(Mechanism):
     def _sum(self, party: PartyFacts) -> PrivateSum:
         rows = sum(facts.rows for facts in self.facts.parties.values())
         return PrivateSum(
-            self.facts.parameters, self._clip_norm, self._noise_multiplier(party), rows, party.sample_rate, self._share
+            self.facts.parameters,
+            self._clip_norm,
+            self._noise_multiplier(party),
+            rows,
+            party.sample_rate,
+            self._share,
         )
 
     def _noise_multiplier(self, party: PartyFacts) -> float:
@@ -174,18 +195,29 @@ class DpFedSgd(Mechanism):
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         if privacy.target_epsilon is None:
-            raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+            raise ValueError(
+                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
+            )
         return calibrated_noise(
-            party.sample_rate, party.rounds, privacy.target_epsilon, privacy.delta, text_of(self.beside(party))
+            party.sample_rate,
+            party.rounds,
+            privacy.target_epsilon,
+            privacy.delta,
+            text_of(self.beside(party)),
         )
 
     def _noise_of_total(self, found: PrivateSum) -> float:
-        return found.total_sigma if self._share else found.sigma * math.sqrt(len(self.facts.parties))
+        return (
+            found.total_sigma if self._share else found.sigma * math.sqrt(len(self.facts.parties))
+        )
 
     @property
     def _noise_of_mean(self) -> float:
         """Standard deviation of the noise in a mean gradient, where all parties answer."""
-        return self._noise_of_total(self._sum(next(iter(self.facts.parties.values())))) / self._expected
+        return (
+            self._noise_of_total(self._sum(next(iter(self.facts.parties.values()))))
+            / self._expected
+        )
 
     # --- at the party ---
 
@@ -193,7 +225,9 @@ class DpFedSgd(Mechanism):
         if self._gradient is None:
             self._gradient = self._make_gradient(fit)
             fit.run_steps = self._gradient.run
-        self._gradient.load_weights({name: fit.start[name] for name, _ in fit.model.named_parameters()})
+        self._gradient.load_weights(
+            {name: fit.start[name] for name, _ in fit.model.named_parameters()}
+        )
         if self._moment is not None:
             self._gradient.turn(fit.start[TRANSFORM])
         elif self._centred:
@@ -201,12 +235,19 @@ class DpFedSgd(Mechanism):
 
     def _make_gradient(self, fit: LocalFit) -> PrivateGradient | LinearGradient:
         rows = fit.loss, fit.features, fit.labels
-        release: Any = {"private_sum": self._sum(fit.facts), "declared": fit.facts.rows, "noise": self.noise}
+        release: Any = {
+            "private_sum": self._sum(fit.facts),
+            "declared": fit.facts.rows,
+            "noise": self.noise,
+        }
         if self.config.train.solver not in ("auto", "sgd"):
             from homo_dp.privacy.training.linear_gradient import LinearGradient
 
             return LinearGradient(
-                fit.model, *rows, **release, row_norm=None if self._moment else self.config.train.row_norm
+                fit.model,
+                *rows,
+                **release,
+                row_norm=None if self._moment else self.config.train.row_norm,
             )
         from homo_dp.privacy.training.private_gradient import PrivateGradient  # imports Opacus
 
@@ -242,7 +283,9 @@ class DpFedSgd(Mechanism):
             tensors = {SUM: torch.cat([parts[name].reshape(-1) for name in sorted(parts)])}
         else:
             tensors = {name: part.to(fit.start[name].dtype) for name, part in parts.items()}
-        return Release(tensors, gradient.event(1), gradient.applied_sigma, gradient.private_sum.relation)
+        return Release(
+            tensors, gradient.event(1), gradient.applied_sigma, gradient.private_sum.relation
+        )
 
     # --- at the aggregator ---
 
@@ -251,10 +294,14 @@ class DpFedSgd(Mechanism):
         """The expected rows in the samples of all parties: public, and the same whoever is missing."""
         return sum(party.rows * party.sample_rate for party in self.facts.parties.values())
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
         weights = self._party_weights([update.party for update in updates])
         total = {
-            name: sum((u.tensors[name].double() * weights[u.party] for u in updates), torch.zeros(()))
+            name: sum(
+                (u.tensors[name].double() * weights[u.party] for u in updates), torch.zeros(())
+            )
             for name in current
         }
         return self._moved(total, list(weights), current, round_number)
@@ -270,22 +317,35 @@ class DpFedSgd(Mechanism):
         mean = sum(count**2 for count in rows.values()) / sum(rows.values())
         return {name: count / mean for name, count in rows.items()}
 
-    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+    def on_total(
+        self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
+    ) -> Combined:
         names = sorted(current)
         pieces = torch.split(total, [current[name].numel() for name in names])
-        parts = {name: piece.reshape(current[name].shape) for name, piece in zip(names, pieces, strict=True)}
+        parts = {
+            name: piece.reshape(current[name].shape)
+            for name, piece in zip(names, pieces, strict=True)
+        }
         return self._moved(parts, replied, current, round_number)
 
-    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def on_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         if self._moment is None or asked.name not in (COLUMNS, MOMENT):
             return super().on_sum(asked, parts, current, round_number)
         return self._moment.take(asked, parts, current, round_number)
 
-    def _moved(self, total: Weights, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+    def _moved(
+        self, total: Weights, replied: Sequence[str], current: Weights, round_number: int
+    ) -> Combined:
         """A step on the total over the expected rows of who replied; decay is added here, where no row has a part."""
         train = self.config.train
-        rate = train.schedule.rate(train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay)
-        expected = sum(self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied)
+        rate = train.schedule.rate(
+            train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay
+        )
+        expected = sum(
+            self.facts.parties[name].rows * self.facts.parties[name].sample_rate for name in replied
+        )
         if self._calibrates(round_number):
             return self._calibrated(as_table(total)[0] / expected, current)
         if self._moment is not None or self._centred:
@@ -332,7 +392,9 @@ class DpFedSgd(Mechanism):
         server = train.server_optimizer
         reach = train.learning_rate / (1 - (server.momentum if server.name == "fedavgm" else 0.0))
         kappa = self._clip_norm * rounds / noise
-        return CentredRows.of(centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds)
+        return CentredRows.of(
+            centres, train.row_norm or self._clip_norm, kappa, reach * noise * rounds
+        )
 
     def starts_from_mean(self, round_number: int) -> bool:
         return self._calibrates_in(round_number) or super().starts_from_mean(round_number)
@@ -342,8 +404,16 @@ class DpFedSgd(Mechanism):
             return {CENTRES: self._axes.tensor}
         if self._moment is None or round_number <= FIRST:
             return {}
-        found = self._moment.calibration(weights, self._clip_norm) if self._calibrates_in(round_number) else None
-        return self._moment.tensors(round_number) if found is None else {TRANSFORM: found.transform.float()}
+        found = (
+            self._moment.calibration(weights, self._clip_norm)
+            if self._calibrates_in(round_number)
+            else None
+        )
+        return (
+            self._moment.tensors(round_number)
+            if found is None
+            else {TRANSFORM: found.transform.float()}
+        )
 
     def state(self) -> Weights:
         return {} if self._moment is None else self._moment.state()

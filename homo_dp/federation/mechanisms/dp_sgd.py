@@ -68,15 +68,23 @@ class DpSgd(Mechanism):
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
         if privacy.target_epsilon is None:
-            raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+            raise ValueError(
+                "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
+            )
         steps = party.rounds * party.steps_per_round
         return calibrated_noise(
-            party.sample_rate, steps, privacy.target_epsilon, privacy.delta, text_of(self.beside(party))
+            party.sample_rate,
+            steps,
+            privacy.target_epsilon,
+            privacy.delta,
+            text_of(self.beside(party)),
         )
 
     def before_fit(self, fit: LocalFit) -> None:
         if self._training is None:
-            from homo_dp.privacy.training.private_training import PrivateTraining  # an aggregator does not need it
+            from homo_dp.privacy.training.private_training import (
+                PrivateTraining,
+            )  # an aggregator does not need it
 
             privacy = keys_of(self.config.privacy, RecordKeys)
             self._training = PrivateTraining(
@@ -85,7 +93,9 @@ class DpSgd(Mechanism):
                 fit.loss,
                 fit.features,
                 fit.labels,
-                sampler=PoissonSampler(len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows),
+                sampler=PoissonSampler(
+                    len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows
+                ),
                 noise_multiplier=self.plan(fit.facts).noise_multiplier,
                 max_grad_norm=privacy.max_grad_norm,
                 noise=self.noise,
@@ -116,4 +126,6 @@ class DpSgd(Mechanism):
 @functools.cache
 def _say_slow(mode: str, reason: str) -> None:
     """Once, not for each of three hundred parties with the same model."""
-    log.warning("grad_sample_mode=%s, which is many times slower than the fast path: %s", mode, reason)
+    log.warning(
+        "grad_sample_mode=%s, which is many times slower than the fast path: %s", mode, reason
+    )

@@ -22,10 +22,22 @@ from torch import Tensor
 
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
-from homo_dp.federation.mechanisms.base import Combined, FederationFacts, Update, Weights, weighted_mean
+from homo_dp.federation.mechanisms.base import (
+    Combined,
+    FederationFacts,
+    Update,
+    Weights,
+    weighted_mean,
+)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, ExactSum, RoundSum, RoundSums
-from homo_dp.federation.mechanisms.second_moment_round import FIRST, MOMENT, MOST_WIDTH, as_table, as_weights
+from homo_dp.federation.mechanisms.second_moment_round import (
+    FIRST,
+    MOMENT,
+    MOST_WIDTH,
+    as_table,
+    as_weights,
+)
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.gradients.losses import output_gradient
 from homo_dp.privacy.moments import as_vector, second_moment, triangle_size
@@ -33,7 +45,9 @@ from homo_dp.privacy.moments import as_vector, second_moment, triangle_size
 _log = logging.getLogger(__name__)
 _MOST_VALUE = 1e3  # of a row: columns and pixels are within [-1, 1], what a model makes of an image is not far from it
 _MOST_WEIGHT = 1e12  # its square fits float32; a column that is not rounding (LEAST_SPREAD) has a far smaller one
-LEAST_SPREAD = 1e-12  # of a column, squared, or of the longest direction's: what is below is rounding
+LEAST_SPREAD = (
+    1e-12  # of a column, squared, or of the longest direction's: what is below is rounding
+)
 _INVERSE: Final = "solver.inverse"
 _PENALTY: Final = "solver.penalty"
 _PIECE = 16_384  # rows in hand at a time
@@ -42,7 +56,9 @@ _PIECE = 16_384  # rows in hand at a time
 class ExactMoment:
     """Asks parties for their mean second moment, then for mean gradients; takes the steps. NOT PRIVATE."""
 
-    def __init__(self, config: Config, facts: FederationFacts, party_weights: Mapping[str, float]) -> None:
+    def __init__(
+        self, config: Config, facts: FederationFacts, party_weights: Mapping[str, float]
+    ) -> None:
         self._config, self._facts, self._weights = config, facts, party_weights
         self._width = facts.parameters // facts.outputs
         self._held: tuple[LocalFit, Tensor] | None = None
@@ -89,8 +105,13 @@ class ExactMoment:
         rows, labels, weights = self._rows(fit), fit.labels.cpu(), fit.weights()
         table = as_table(weights)
         total = torch.zeros_like(table)
-        for piece, truth in zip(torch.split(rows, _PIECE), torch.split(labels, _PIECE), strict=True):
-            total.addmm_(output_gradient(fit.loss, piece @ table.t(), truth).reshape(len(piece), -1).t(), piece)
+        for piece, truth in zip(
+            torch.split(rows, _PIECE), torch.split(labels, _PIECE), strict=True
+        ):
+            total.addmm_(
+                output_gradient(fit.loss, piece @ table.t(), truth).reshape(len(piece), -1).t(),
+                piece,
+            )
         like = {name: weight.double() for name, weight in weights.items()}
         return as_weights(total / max(1, len(rows)), like)
 
@@ -110,16 +131,23 @@ class ExactMoment:
         need not be of rows), steps are those of a run in which nobody answered.
         """
         heard = sum(self._weights[name] for name in parts)
-        vector = sum((part.double() * (self._weights[name] / heard) for name, part in parts.items()), torch.zeros(()))
+        vector = sum(
+            (part.double() * (self._weights[name] / heard) for name, part in parts.items()),
+            torch.zeros(()),
+        )
         unheard = 1 - heard / sum(self._weights.values())
         longest = torch.eye(self._width, dtype=torch.float64) * self._width
         moment = (1 - unheard) * second_moment(vector, self._width) + unheard * longest
         columns, lengths = self._columns(moment)
         penalty = self._config.train.weight_decay * lengths
-        scaled = columns.t() @ (moment + self._config.train.learning_rate * penalty.diag()) @ columns
+        scaled = (
+            columns.t() @ (moment + self._config.train.learning_rate * penalty.diag()) @ columns
+        )
         inverse = _inverse(scaled, columns)
         if inverse is None:
-            _log.warning("the second moment of the parties has no inverse and is left out: steps are short ones")
+            _log.warning(
+                "the second moment of the parties has no inverse and is left out: steps are short ones"
+            )
             return Combined(current, metrics={"discarded": 1.0}, discarded=True)
         self._inverse, self._penalty = inverse, penalty
         return Combined(current)
@@ -130,7 +158,10 @@ class ExactMoment:
         A weight w of a column that is divided by s is s w there, so its penalty counts s^2; the bias has none.
         """
         bias, width = self._config.model.bias, self._width
-        found, lengths = torch.eye(width, dtype=torch.float64), torch.ones(width, dtype=torch.float64)
+        found, lengths = (
+            torch.eye(width, dtype=torch.float64),
+            torch.ones(width, dtype=torch.float64),
+        )
         last = width - bias
         if self._config.train.column_share:
             numbers = torch.ones(last, dtype=torch.bool)
@@ -138,7 +169,9 @@ class ExactMoment:
             means = moment[-1, :last] if bias else torch.zeros(last, dtype=torch.float64)
             variances = (moment.diagonal()[:last] - means**2).clamp(min=0.0)
             lengths[:last] = torch.where(numbers, variances, 1.0)
-            scales = torch.where(variances > LEAST_SPREAD, lengths[:last].clamp(min=LEAST_SPREAD).rsqrt(), 0.0)
+            scales = torch.where(
+                variances > LEAST_SPREAD, lengths[:last].clamp(min=LEAST_SPREAD).rsqrt(), 0.0
+            )
             found[range(last), range(last)] = scales
             if bias:
                 found[-1, :last] = -means * scales
@@ -148,12 +181,16 @@ class ExactMoment:
     def moved(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
         """A step on the mean gradient; the penalty is part of gradient and curvature."""
         train = self._config.train
-        rate = train.schedule.rate(train.learning_rate, round_number - 1, self._facts.rounds, train.weight_decay)
+        rate = train.schedule.rate(
+            train.learning_rate, round_number - 1, self._facts.rounds, train.weight_decay
+        )
         table = as_table(current)
         gradient = as_table(weighted_mean(updates)) + self._penalty * table
         moved = table - rate * gradient @ self._steps()
         if not float(moved.abs().max()) <= _MOST_WEIGHT:
-            _log.warning("round %d: a weight passed %g and is cut to it", round_number, _MOST_WEIGHT)
+            _log.warning(
+                "round %d: a weight passed %g and is cut to it", round_number, _MOST_WEIGHT
+            )
         return Combined(as_weights(moved.clamp(-_MOST_WEIGHT, _MOST_WEIGHT), current))
 
     def _steps(self) -> Tensor:
@@ -176,7 +213,9 @@ def _inverse(scaled: Tensor, columns: Tensor) -> Tensor | None:
     """The inverse of a moment that was asked of ``columns``, in the rows' own; None where numbers do not allow one."""
     try:
         values, directions = torch.linalg.eigh(scaled)
-    except RuntimeError:  # LinAlgError, which torch does not export to type checkers: no eigenvalues were found
+    except (
+        RuntimeError
+    ):  # LinAlgError, which torch does not export to type checkers: no eigenvalues were found
         return None
     inverses = torch.where(values > LEAST_SPREAD * values[-1], 1 / values, 0.0)
     turned = columns @ directions

@@ -31,7 +31,8 @@ class Layout:
         check_public(weights, public)
         kept = {name: tensor for name, tensor in weights.items() if name not in public}
         return cls(
-            {name: tensor.shape for name, tensor in kept.items()}, {name: tensor.dtype for name, tensor in kept.items()}
+            {name: tensor.shape for name, tensor in kept.items()},
+            {name: tensor.dtype for name, tensor in kept.items()},
         )
 
     @property
@@ -80,7 +81,9 @@ declare it in privacy.public_tensors if it holds no data, or remove it
     """
     for name in public:
         if name not in weights:
-            raise PrivacyError(f"privacy.public_tensors={name}: the model has no such tensor; take it off the list")
+            raise PrivacyError(
+                f"privacy.public_tensors={name}: the model has no such tensor; take it off the list"
+            )
     for name, tensor in weights.items():
         if name not in public and tensor.dtype not in (torch.float32, torch.float64):
             raise PrivacyError(
@@ -107,6 +110,10 @@ def check_module(module: nn.Module, public: Collection[str]) -> None:
                 "(it then keeps its first value), or remove it"
             )
         if trained and name in public:
-            raise PrivacyError(f"privacy.public_tensors={name}: is trained on data; freeze it or take it off the list")
+            raise PrivacyError(
+                f"privacy.public_tensors={name}: is trained on data; freeze it or take it off the list"
+            )
     if len(public) == len(state):
-        raise PrivacyError("the model has 0 trained weights; leave at least one off privacy.public_tensors")
+        raise PrivacyError(
+            "the model has 0 trained weights; leave at least one off privacy.public_tensors"
+        )

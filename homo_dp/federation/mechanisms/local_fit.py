@@ -14,7 +14,12 @@ from homo_dp.config.schema import TrainConfig
 from homo_dp.core.errors import ConfigError
 from homo_dp.core.heavy_imports import keep_compiler_out
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Release, Weights
-from homo_dp.federation.mechanisms.train_hooks import BOUNDS_THE_RESULT, HookContext, HookedSteps, active_hooks
+from homo_dp.federation.mechanisms.train_hooks import (
+    BOUNDS_THE_RESULT,
+    HookContext,
+    HookedSteps,
+    active_hooks,
+)
 from homo_dp.models.scoring import outputs_row_by_row
 from homo_dp.models.task import Task
 from homo_dp.privacy.gradients.losses import per_sample
@@ -57,11 +62,15 @@ class LocalFit:
         self.round_number = 0
         self.broadcast: dict[str, float] = {}
         self.steps_done = 0
-        self.test: tuple[Task, Tensor, Tensor] | None = None  # its test rows, where metrics of them are asked
+        self.test: tuple[Task, Tensor, Tensor] | None = (
+            None  # its test rows, where metrics of them are asked
+        )
         self._hooks = active_hooks()
         self._hooked: HookedSteps | None = None
 
-    def fit(self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]) -> Release:
+    def fit(
+        self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]
+    ) -> Release:
         """One round of local training from the given global weights."""
         self.round_number, self.broadcast = round_number, broadcast
         self.begin(weights)
@@ -109,7 +118,9 @@ class LocalFit:
         ours = type(mechanism).__module__.startswith("homo_dp.")
         frozen = not ours or mechanism.name not in BOUNDS_THE_RESULT
         steps = self.facts.steps_per_round
-        context = HookContext("train", self.facts.name, self.round_number, frozen, self.model, num_train_batch=steps)
+        context = HookContext(
+            "train", self.facts.name, self.round_number, frozen, self.model, num_train_batch=steps
+        )
         return HookedSteps(self._hooks, context, epoch=round(1 / self.facts.sample_rate))
 
     def begin(self, weights: Weights) -> None:
@@ -125,7 +136,9 @@ class LocalFit:
 
     def weights(self) -> Weights:
         """A copy of the model's weights, detached and on the CPU."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()}
+        return {
+            name: tensor.detach().cpu().clone() for name, tensor in self.model.state_dict().items()
+        }
 
     @property
     def after_gradient(self) -> Callable[[], None] | None:
@@ -146,7 +159,9 @@ class LocalFit:
                     if decay:
                         parameter.grad.add_(parameter, alpha=decay)
                     if pull:
-                        parameter.grad.add_(parameter - self.start[name].to(parameter.device), alpha=pull)
+                        parameter.grad.add_(
+                            parameter - self.start[name].to(parameter.device), alpha=pull
+                        )
 
         return add
 
@@ -164,7 +179,9 @@ class LocalFit:
             self._add_gradient(next(batches).to(self.features.device))
             if self._hooked is not None:
                 self._hooked.gradient_is_there()
-            if self.train.grad_clip is not None:  # of the batch: bounds no record's part, so it gives no privacy
+            if (
+                self.train.grad_clip is not None
+            ):  # of the batch: bounds no record's part, so it gives no privacy
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.train.grad_clip)
             if add_terms:
                 add_terms()
@@ -173,12 +190,21 @@ class LocalFit:
 
     def _add_gradient(self, batch: Tensor) -> None:
         """The gradient of the batch's mean loss, over at most ``physical_batch_size`` rows at a time; none, of none."""
-        for rows in torch.split(batch, self.train.physical_batch_size or len(batch)) if len(batch) else ():
-            losses = per_sample(self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows))
+        for rows in (
+            torch.split(batch, self.train.physical_batch_size or len(batch)) if len(batch) else ()
+        ):
+            losses = per_sample(
+                self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows)
+            )
             (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
 
     def _step(self) -> None:
-        moved = [(p, p.grad) for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        moved = [
+            (p, p.grad)
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         if moved:
             step_optimizer(self.optimizer, *(list(part) for part in zip(*moved, strict=True)))
 

@@ -63,11 +63,17 @@ class MaskedCohorts:
     def released_by_all(self, total: CohortSum, noise: NoiseSource) -> CohortSum:
         """The whole sum with the shares of all holders, drawn as one, where one process stands for all of them."""
         sigma = self.private_sum.party_sigma * math.sqrt(self.share.parties)
-        return self.opened(noised(self._vector(total), sigma, noise), total.clip_norm, self.share.parties)
+        return self.opened(
+            noised(self._vector(total), sigma, noise), total.clip_norm, self.share.parties
+        )
 
     def opened(self, vector: Tensor, clip_norm: float, replies: int) -> CohortSum:
         """The noisy sum of a round behind the values of the unmasked vector."""
-        bits = float(vector[self.weights]) * self._bit_unit if self.numbers.bit_noise is not None else 0.0
+        bits = (
+            float(vector[self.weights]) * self._bit_unit
+            if self.numbers.bit_noise is not None
+            else 0.0
+        )
         return CohortSum(clip_norm, vector[: self.weights] * clip_norm, bits, replies)
 
     def _vector(self, total: CohortSum) -> Tensor:

@@ -91,7 +91,13 @@ class Formula:
         left = self.rounds**2 - self.exposures**2 * self.parties
         if left <= 0:
             return 0.0
-        return 2 * self.constant * self.clip_norm * math.sqrt(left) / (self.rows * self.parties * self.epsilon)
+        return (
+            2
+            * self.constant
+            * self.clip_norm
+            * math.sqrt(left)
+            / (self.rows * self.parties * self.epsilon)
+        )
 
 
 class Nbafl(Mechanism):
@@ -118,7 +124,9 @@ class Nbafl(Mechanism):
         self.per_round = settings.parties_per_round
         self._rounds = _rounds_of(config, facts)
         self.exposures = max(map(len, self._rounds.values()))
-        self.constant = settings.constant or noise_constant(settings.delta or math.nan)  # the config has one of them
+        self.constant = settings.constant or noise_constant(
+            settings.delta or math.nan
+        )  # the config has one of them
         self.formula = Formula(
             settings.epsilon,
             self.constant,
@@ -143,7 +151,10 @@ class Nbafl(Mechanism):
 
     @classmethod
     def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        return not (config.nbafl.noise_at_upload or keys_of(config.privacy, SharedNoiseKeys).secure_aggregation)
+        return not (
+            config.nbafl.noise_at_upload
+            or keys_of(config.privacy, SharedNoiseKeys).secure_aggregation
+        )
 
     @classmethod
     def needs_rows(cls, config: Config) -> str | None:
@@ -160,7 +171,9 @@ class Nbafl(Mechanism):
             return None
         most = self.clip_norm * max(max(self._shares(number).values()) for number in self._cohorts)
         parties = len(self.facts.parties)
-        return PrivateSum(self.facts.parameters, most, self.download_sigma / most, parties, share=self._share)
+        return PrivateSum(
+            self.facts.parameters, most, self.download_sigma / most, parties, share=self._share
+        )
 
     @property
     def noise_label(self) -> str:
@@ -184,7 +197,9 @@ class Nbafl(Mechanism):
         upload = f"weights clipped to norm {self.clip_norm:g}"
         how = "its part, under masks, of the parties' noisy mean of" if self._share else ""
         events: dict[Observer, DpEvent] = {"model_reader": reader}
-        if at_party or self._share:  # under masks the aggregator sees only the total, as a reader of the model does
+        if (
+            at_party or self._share
+        ):  # under masks the aggregator sees only the total, as a reader of the model does
             events["aggregator"] = self.upload_event if at_party else reader
         return PartyPlan(
             noise_multiplier=sigma / self.clip_norm,
@@ -225,12 +240,17 @@ class Nbafl(Mechanism):
         """
         cohorts = {tuple(cohort): number for number, cohort in self._cohorts.items()}
         rounds = map(self._shares, cohorts.values())
-        return min(self._multiplier(self._noise_of_mean(shares, self.download_sigma), shares) for shares in rounds)
+        return min(
+            self._multiplier(self._noise_of_mean(shares, self.download_sigma), shares)
+            for shares in rounds
+        )
 
     def _multiplier(self, sigma: float, shares: Mapping[str, float]) -> float:
         return sigma / (2 * self.clip_norm * max(shares.values()))
 
-    def figures(self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]) -> Mapping[str, float | str | None]:
+    def figures(
+        self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
+    ) -> Mapping[str, float | str | None]:
         settings = self.config.nbafl
         quoted: Observer = "aggregator" if "aggregator" in plan.events else "model_reader"
         return {
@@ -247,7 +267,9 @@ class Nbafl(Mechanism):
 
     def _notes(self) -> tuple[str, ...]:
         if self.per_round is None:
-            notes = [f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"]
+            notes = [
+                f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"
+            ]
         else:
             notes = [f"NbAFL: there is no nominal epsilon: {NOT_NOMINAL}; see docs/nbafl.md"]
         if self.download_sigma == 0:
@@ -289,7 +311,12 @@ class Nbafl(Mechanism):
             return self._masked(vector * part, GaussianDpEvent(self.reader_multiplier))
         if self.ledger_keeper == "aggregator":
             return Release(clipped, event=None, sigma=0.0, relation=REPLACE_ONE)
-        return Release(self._noised(clipped, self.upload_sigma), self.upload_event, self.upload_sigma, REPLACE_ONE)
+        return Release(
+            self._noised(clipped, self.upload_sigma),
+            self.upload_event,
+            self.upload_sigma,
+            REPLACE_ONE,
+        )
 
     def noise_alone(self) -> Release:
         return self._masked(torch.zeros(self.facts.parameters, dtype=torch.float64), NoOpDpEvent())
@@ -298,8 +325,12 @@ class Nbafl(Mechanism):
         """A party's part of the masked mean with its share of the noise."""
         found = self.masked_sum
         if found is None:
-            raise PrivacyError("privacy.secure_aggregation=false: no noise is shared; set it to true")
-        return Release({SUM: found.release(vector, self.noise)}, event, found.party_sigma, REPLACE_ONE)
+            raise PrivacyError(
+                "privacy.secure_aggregation=false: no noise is shared; set it to true"
+            )
+        return Release(
+            {SUM: found.release(vector, self.noise)}, event, found.party_sigma, REPLACE_ONE
+        )
 
     def check_model(self, module: nn.Module) -> None:
         size = sum(tensor.numel() for tensor in module.state_dict().values())
@@ -311,21 +342,31 @@ class Nbafl(Mechanism):
 
     def _noised(self, tensors: Weights, sigma: float) -> Weights:
         """With noise that adds up over parties, on its grid."""
-        return {name: noised_share(tensor, sigma, self.noise).to(tensor.dtype) for name, tensor in tensors.items()}
+        return {
+            name: noised_share(tensor, sigma, self.noise).to(tensor.dtype)
+            for name, tensor in tensors.items()
+        }
 
     # --- at the aggregator ------------------------------------------------------------------------------------------
 
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         return tuple(parties) if self._share else tuple(self._cohorts[round_number])
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
         """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
         what it saw, sees nothing without it."""
-        updates = [replace(u, tensors={name: t.double() for name, t in u.tensors.items()}) for u in updates]
+        updates = [
+            replace(u, tensors={name: t.double() for name, t in u.tensors.items()}) for u in updates
+        ]
         if (
             self.ledger_keeper == "aggregator"
         ):  # clipped here, where the noise is added, so that sensitivity and noise cannot differ
-            updates = [replace(update, tensors=clip_vector(update.tensors, self.clip_norm)[0]) for update in updates]
+            updates = [
+                replace(update, tensors=clip_vector(update.tensors, self.clip_norm)[0])
+                for update in updates
+            ]
         mean = weighted_mean(updates)
         sigma = self._sigma_for(updates, round_number)
         if sigma > 0:
@@ -339,12 +380,16 @@ class Nbafl(Mechanism):
             event = GaussianDpEvent(min(done, self.reader_multiplier))
         return Combined(mean, event, sigma, metrics={"download_sigma": sigma})
 
-    def on_total(self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int) -> Combined:
+    def on_total(
+        self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
+    ) -> Combined:
         """The mean of those of the round who replied; the noise came with it, and is scaled as it is."""
         shares, found = self._shares(round_number), self.masked_sum
         present = sum(share for party, share in shares.items() if party in replied)
         if found is None or not present:
-            log.warning("round %d: nobody whose turn it was replied; the round is discarded", round_number)
+            log.warning(
+                "round %d: nobody whose turn it was replied; the round is discarded", round_number
+            )
             return Combined(current, metrics={"discarded": 1.0}, discarded=True)
         names = sorted(current)
         pieces = torch.split(total / present, [current[name].numel() for name in names])
@@ -371,7 +416,10 @@ class Nbafl(Mechanism):
     def _shares(self, round_number: int) -> dict[str, float]:
         """The part that each party of a round has in its mean."""
         by_rows = self.config.train.weighting == "rows"
-        weights = {name: self.facts.parties[name].rows if by_rows else 1 for name in self._cohorts[round_number]}
+        weights = {
+            name: self.facts.parties[name].rows if by_rows else 1
+            for name in self._cohorts[round_number]
+        }
         total = sum(weights.values())
         return {name: weight / total for name, weight in weights.items()}
 

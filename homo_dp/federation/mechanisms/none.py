@@ -67,10 +67,18 @@ class PlainAveraging(Mechanism):
         return self._plain(fit.weights() if self._moment is None else self._moment.gradient(fit))
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
-        return super().answer(fit, asked) if self._moment is None else self._plain(self._moment.answer(fit))
+        return (
+            super().answer(fit, asked)
+            if self._moment is None
+            else self._plain(self._moment.answer(fit))
+        )
 
     def update_signature(self, weights: Weights) -> Signature:
-        return super().update_signature(weights) if self._moment is None else self._moment.signature(weights)
+        return (
+            super().update_signature(weights)
+            if self._moment is None
+            else self._moment.signature(weights)
+        )
 
     def longest_update(self, weights: Weights) -> float | None:
         return None if self._moment is None else self._moment.longest_gradient(weights)
@@ -81,12 +89,16 @@ class PlainAveraging(Mechanism):
 
     # --- at the aggregator ---
 
-    def on_receive(self, updates: Sequence[Update], current: Weights, round_number: int) -> Combined:
+    def on_receive(
+        self, updates: Sequence[Update], current: Weights, round_number: int
+    ) -> Combined:
         if self._moment is None:
             return super().on_receive(updates, current, round_number)
         return self._moment.moved(updates, current, round_number)
 
-    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def on_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         return Combined(current) if self._moment is None else self._moment.take(parts, current)
 
     def state(self) -> Weights:

@@ -99,7 +99,9 @@ class PartyPlan:
 
     def is_noise_alone(self, round_number: int) -> bool:
         """Whether the party answers a round without its rows, because others need its noise."""
-        return self.noise_between and self.schedule is not None and round_number not in self.schedule
+        return (
+            self.noise_between and self.schedule is not None and round_number not in self.schedule
+        )
 
     def events_of(self, round_number: int) -> Mapping[Observer, DpEvent]:
         """What every observer learns from one round."""
@@ -116,7 +118,11 @@ class PartyPlan:
 
     def beside(self, round_number: int) -> DpEvent | None:
         """All that was released beside training once this round is over; None if nothing."""
-        found = [event for event in (self.before, events_of(self.sums, round_number)) if event is not None]
+        found = [
+            event
+            for event in (self.before, events_of(self.sums, round_number))
+            if event is not None
+        ]
         return compose(*found) if found else None
 
     def round_of(self, releases: int) -> int:

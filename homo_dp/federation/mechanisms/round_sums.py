@@ -80,7 +80,9 @@ class RoundSum:
     def private_sum(self) -> PrivateSum:
         """The sum as one with noise; refused where it has none."""
         if isinstance(self.sum, ExactSum):
-            raise PrivacyError(f"sum={self.name}: has no noise; only a run marked NOT PRIVATE may ask it")
+            raise PrivacyError(
+                f"sum={self.name}: has no noise; only a run marked NOT PRIVATE may ask it"
+            )
         return self.sum
 
     @property
@@ -99,7 +101,9 @@ def events_of(sums: RoundSums, until: int | None = None) -> DpEvent | None:
     >>> events_of({}) is None
     True
     """
-    asked = [asked.event for number, asked in sorted(sums.items()) if until is None or number <= until]
+    asked = [
+        asked.event for number, asked in sorted(sums.items()) if until is None or number <= until
+    ]
     return compose(*asked) if asked else None
 
 
@@ -148,7 +152,9 @@ def calibrated_noise(
     True
     """
     sampler = PoissonSampler(1, sample_rate)
-    if sample_rate * steps <= delta:  # then no noise at all would do, and looking for the least takes minutes
+    if (
+        sample_rate * steps <= delta
+    ):  # then no noise at all would do, and looking for the least takes minutes
         raise PrivacyError(
             f"sample rate {sample_rate:g} in {steps} steps: a row is drawn with a probability below delta={delta:g}, "
             "which alone would let it be published; draw more rows or lower delta"
@@ -195,7 +201,9 @@ def share_noise(config: Config, rounds: int, share: float) -> float:
         left = 1 - train.moment_share - train.column_share
         return privacy.noise_multiplier * math.sqrt(left / (share * rounds))
     if privacy.target_epsilon is None:
-        raise ValueError("privacy.target_epsilon and privacy.noise_multiplier are both missing: give one")
+        raise ValueError(
+            "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
+        )
     return noise_of_share(share, privacy.target_epsilon, privacy.delta)
 
 

@@ -69,7 +69,9 @@ class MomentRound:
         """What rows are clipped to, the target included where it is one more column (its bounds are [-1, 1])."""
         asked = self._config.train.row_norm
         if asked is None:
-            raise ConfigError("train.row_norm: solver second_moment needs it; leave train.auto out, or give it")
+            raise ConfigError(
+                "train.row_norm: solver second_moment needs it; leave train.auto out, or give it"
+            )
         return math.hypot(asked, 1.0) if self._with_target else asked
 
     @functools.cached_property
@@ -80,7 +82,11 @@ class MomentRound:
         noise = share_noise(self._config, self._facts.rounds, self._config.train.moment_share)
         found = PrivateSum(triangle_size(width), self.row_norm**2, noise, rows, share=self._share)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
-        return RoundSum(MOMENT, found, f"second moment of rows clipped to {self.row_norm:.4g}, once, with {kind}")
+        return RoundSum(
+            MOMENT,
+            found,
+            f"second moment of rows clipped to {self.row_norm:.4g}, once, with {kind}",
+        )
 
     @property
     def sums(self) -> RoundSums:
@@ -100,11 +106,15 @@ class MomentRound:
         if self.columns is not None:
             rows = turned_rows(rows, fit.start[TRANSFORM])
         if self._with_target:
-            rows = torch.cat([rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1)
+            rows = torch.cat(
+                [rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1
+            )
         private_sum = self.asked.private_sum
         # What sums round is left below the norm, as for gradients.
         released = private_sum.release(moment_sum(rows, self.row_norm * math.sqrt(BELOW)), noise)
-        return Release({SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation)
+        return Release(
+            {SUM: released}, self.asked.event, private_sum.party_sigma, private_sum.relation
+        )
 
     @property
     def signature(self) -> Signature:
@@ -113,7 +123,9 @@ class MomentRound:
 
     # --- at the aggregator ---
 
-    def take(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def take(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         """Scales or coordinates from the released sums, and weights to start from."""
         if self.columns is not None and asked.name == COLUMNS:
             if round_number > FIRST:
@@ -121,9 +133,13 @@ class MomentRound:
                 return Combined(current)
             found = self.columns.take(parts)
             self._scaled = found.transform
-            return Combined(current if self._config.train.init_from else started(current, found.odds))
+            return Combined(
+                current if self._config.train.init_from else started(current, found.odds)
+            )
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
-        rows = rows or sum(party.rows for party in self._facts.parties.values())  # under masks: of all
+        rows = rows or sum(
+            party.rows for party in self._facts.parties.values()
+        )  # under masks: of all
         private_sum, width = self.asked.private_sum, self._width
         total = torch.stack(list(parts.values())).sum(0) / rows
         noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
@@ -144,7 +160,9 @@ class MomentRound:
         """Coordinates of the scores at these weights; None where no column or no moment was found."""
         if self._scaled is None or self.whitening is None:
             return None
-        return Calibration.of(as_table(weights)[0], self._scaled, self.whitening.transform, self.whitening.scale, clip)
+        return Calibration.of(
+            as_table(weights)[0], self._scaled, self.whitening.transform, self.whitening.scale, clip
+        )
 
     @property
     def _lying(self) -> Tensor:
@@ -182,7 +200,9 @@ def started(current: Weights, odds: Tensor) -> Weights:
 
 def as_table(tensors: Weights) -> Tensor:
     """Weight and bias of a linear model as one table with a row an output and the bias behind."""
-    parts = sorted(tensors.values(), key=lambda tensor: -tensor.dim())  # the weight has two dimensions
+    parts = sorted(
+        tensors.values(), key=lambda tensor: -tensor.dim()
+    )  # the weight has two dimensions
     return torch.cat([part.double().reshape(parts[0].shape[0], -1) for part in parts], dim=1)
 
 
@@ -192,5 +212,6 @@ def as_weights(table: Tensor, like: Weights) -> Weights:
     outputs = like[names[0]].shape[0]
     pieces = torch.split(table, [like[name].numel() // outputs for name in names], dim=1)
     return {
-        name: piece.reshape(like[name].shape).to(like[name].dtype) for name, piece in zip(names, pieces, strict=True)
+        name: piece.reshape(like[name].shape).to(like[name].dtype)
+        for name, piece in zip(names, pieces, strict=True)
     }

@@ -38,7 +38,9 @@ class ServerOptimizer:
         self._first[name] = config.beta1 * previous + (1 - config.beta1) * delta
         square = self._second.get(name, delta.new_full(delta.shape, config.tau**2))
         self._second[name] = config.beta2 * square + (1 - config.beta2) * delta**2
-        return current[name] + config.rate * self._first[name] / (self._second[name].sqrt() + config.tau)
+        return current[name] + config.rate * self._first[name] / (
+            self._second[name].sqrt() + config.tau
+        )
 
     def state(self) -> Weights:
         """The moments, named so that they fit one flat tensor file."""
@@ -47,5 +49,9 @@ class ServerOptimizer:
 
     def restore(self, state: Weights) -> None:
         """Continue from ``state()``."""
-        self._first = {name[6:]: tensor for name, tensor in state.items() if name.startswith("first.")}
-        self._second = {name[7:]: tensor for name, tensor in state.items() if name.startswith("second.")}
+        self._first = {
+            name[6:]: tensor for name, tensor in state.items() if name.startswith("first.")
+        }
+        self._second = {
+            name[7:]: tensor for name, tensor in state.items() if name.startswith("second.")
+        }

@@ -85,7 +85,9 @@ class Statistics(Mechanism):
         shared = keys_of(config.privacy, SharedNoiseKeys)
         self._share = None
         if shared.secure_aggregation:
-            self._share = NoiseShare(len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders)
+            self._share = NoiseShare(
+                len(facts.parties), shared.tolerated_dropouts, shared.tolerated_colluders
+            )
             if LEVEL_NAMES in config.statistics.ask:
                 raise ConfigError(
                     f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be masked; ask it without "
@@ -107,7 +109,8 @@ class Statistics(Mechanism):
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
         """Nothing is trained."""
         parties = {
-            name: replace(party, rounds=0, steps_per_round=0, sample_rate=1.0) for name, party in facts.parties.items()
+            name: replace(party, rounds=0, steps_per_round=0, sample_rate=1.0)
+            for name, party in facts.parties.items()
         }
         return replace(facts, parties=parties, rounds=0)
 
@@ -138,17 +141,24 @@ class Statistics(Mechanism):
         """The dimension and share of the budget of each sum, in the order of the rounds."""
         found = {q.name: (q.dimension, SHARES[q.name] / self._whole) for q in self.questions}
         if LEVEL_NAMES in self.config.statistics.ask:
-            found[LEVEL_NAMES] = (math.prod(self.level_names.shape), LEARNING[LEVEL_NAMES] / self._whole)
+            found[LEVEL_NAMES] = (
+                math.prod(self.level_names.shape),
+                LEARNING[LEVEL_NAMES] / self._whole,
+            )
         if "bounds" in self.config.statistics.ask:
             share, columns = LEARNING["bounds"] / self._whole, len(self.outer.columns)
-            for name, part in phases_of(self._noise(share), columns, self._summands, self._rows).items():
+            for name, part in phases_of(
+                self._noise(share), columns, self._summands, self._rows
+            ).items():
                 found[name] = (self._learning(name, None).dimension, share * part)
         return found
 
     @property
     def _whole(self) -> float:
         """All shares together."""
-        learnt = sum(share for name, share in LEARNING.items() if name in self.config.statistics.ask)
+        learnt = sum(
+            share for name, share in LEARNING.items() if name in self.config.statistics.ask
+        )
         return learnt + sum(SHARES[question.name] for question in self.questions)
 
     @functools.cached_property
@@ -174,19 +184,27 @@ class Statistics(Mechanism):
         columns = public_encoding(self.config).columns
         wanted = [(at, column) for at, column in enumerate(columns) if isinstance(column, Numeric)]
         if not wanted:
-            raise ConfigError("data.scaling=private: no column has bounds; there is nothing to learn")
+            raise ConfigError(
+                "data.scaling=private: no column has bounds; there is nothing to learn"
+            )
         bounds = [(column.low, column.high) for _, column in wanted]
         return outer_of([column.name for _, column in wanted], [at for at, _ in wanted], bounds)
 
     def _learning(self, name: str, numbers: Tensor | None) -> Question:
         """A phase of learning bounds, by the numbers that the phase before it gave; None: its shape alone."""
         outer, width = self.outer, len(self.outer.columns)
-        numbers = torch.zeros(width + 2, 2, dtype=torch.float64) if numbers is None else numbers.detach().cpu()
+        numbers = (
+            torch.zeros(width + 2, 2, dtype=torch.float64)
+            if numbers is None
+            else numbers.detach().cpu()
+        )
         if name == "octaves":
             return Octaves(outer, self._rows)
         if name == "magnitudes":
             anchor = int(min(max(float(numbers[0, 0]), 0.0), len(ANCHORS) - 1))
-            return Magnitudes(outer, Window(anchor, float(numbers[0, 1]), float(numbers[1, 0]), self._rows))
+            return Magnitudes(
+                outer, Window(anchor, float(numbers[0, 1]), float(numbers[1, 0]), self._rows)
+            )
         low, high = outer.within(numbers[2 : 2 + width])
         return Spreads(outer, low, high, self._rows)
 
@@ -198,13 +216,17 @@ class Statistics(Mechanism):
             found[0] = torch.tensor([float(window.anchor), window.octave], dtype=torch.float64)
             found[1, 0] = window.width
         elif isinstance(question, Magnitudes | Spreads):
-            found[2 : 2 + len(self.outer.columns)] = self.outer.shares(*question.bounds(total, sigma))
+            found[2 : 2 + len(self.outer.columns)] = self.outer.shares(
+                *question.bounds(total, sigma)
+            )
         return found
 
     def working_bounds(self, weights: Weights) -> dict[str, tuple[float, float]]:
         """The bounds that were learnt, by column."""
         low, high = self.outer.within(weights["numbers"][2 : 2 + len(self.outer.columns)].double())
-        return dict(zip(self.outer.columns, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+        return dict(
+            zip(self.outer.columns, zip(low.tolist(), high.tolist(), strict=True), strict=True)
+        )
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = self.config.privacy
@@ -226,7 +248,11 @@ class Statistics(Mechanism):
 
     def _figures(self, first: PrivateSum) -> dict[str, float | str | None]:
         """Who shares the noise; how much of it there is differs from question to question."""
-        return {name: value for name, value in shared_figures(first).items() if not name.endswith("_sigma")}
+        return {
+            name: value
+            for name, value in shared_figures(first).items()
+            if not name.endswith("_sigma")
+        }
 
     @property
     def noise_label(self) -> str:
@@ -234,16 +260,22 @@ class Statistics(Mechanism):
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterator[Tensor]:
         known = {question.name: question for question in self.questions}
-        question = known.get(asked.name) or self._learning(asked.name, fit.model.state_dict()["numbers"])
+        question = known.get(asked.name) or self._learning(
+            asked.name, fit.model.state_dict()["numbers"]
+        )
         size = max(1, CHUNK // max(asked.dimension, fit.features.shape[1]))
-        for rows, labels in zip(torch.split(fit.features, size), torch.split(fit.labels, size), strict=True):
+        for rows, labels in zip(
+            torch.split(fit.features, size), torch.split(fit.labels, size), strict=True
+        ):
             yield question.parts(rows, labels)
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
         if asked.name != LEVEL_NAMES:
             return super().answer(fit, asked)
         names = self.level_names.answer(fit.features, self.noise)
-        return Release({SUM: names}, asked.event, asked.private_sum.party_sigma, asked.private_sum.relation)
+        return Release(
+            {SUM: names}, asked.event, asked.private_sum.party_sigma, asked.private_sum.relation
+        )
 
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
         if asked is None or asked.name != LEVEL_NAMES:
@@ -253,9 +285,13 @@ class Statistics(Mechanism):
     def after_fit(self, fit: LocalFit) -> Release:
         raise PrivacyError("mechanism=statistics: trains nothing; ask the rounds of its plan")
 
-    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def on_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         named = asked.name == LEVEL_NAMES
-        self.answers[round_number] = {name: part if named else part.double() for name, part in parts.items()}
+        self.answers[round_number] = {
+            name: part if named else part.double() for name, part in parts.items()
+        }
         if asked.name not in WITH_SPREADS:
             return Combined(current)
         total, sigma, _ = self.total_of(round_number)
@@ -270,7 +306,11 @@ class Statistics(Mechanism):
         return torch.stack(list(found.values())).sum(0), asked.sigma * math.sqrt(len(found)), found
 
     def state(self) -> Weights:
-        return {f"{number}.{name}": part for number, parts in self.answers.items() for name, part in parts.items()}
+        return {
+            f"{number}.{name}": part
+            for number, parts in self.answers.items()
+            for name, part in parts.items()
+        }
 
     def restore(self, state: Weights) -> None:
         self.answers = {}

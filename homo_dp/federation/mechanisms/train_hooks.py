@@ -77,7 +77,9 @@ class Hooks:
         self.in_eval: dict[str, list[Hook]] = {trigger: [] for trigger in TRIGGERS}
         self.injectors: list[NoiseInjector] = []
 
-    def register(self, mode: Literal["train", "test"], hook: Hook, trigger: str, insert_pos: int | None) -> None:
+    def register(
+        self, mode: Literal["train", "test"], hook: Hook, trigger: str, insert_pos: int | None
+    ) -> None:
         """Add a hook at a trigger; ``insert_pos`` counts from 0, None and -1 are the end."""
         if trigger not in TRIGGERS:
             raise ConfigError(f"trigger={trigger}: must be one of {', '.join(TRIGGERS)}")
@@ -85,7 +87,9 @@ class Hooks:
             raise ConfigError(f"hook={hook!r}: is not a function; give one that takes the context")
         there = (self.in_train if mode == "train" else self.in_eval)[trigger]
         if insert_pos is not None and not -1 <= insert_pos <= len(there):
-            raise ConfigError(f"insert_pos={insert_pos}: must be -1 (the end) or from 0 to {len(there)}")
+            raise ConfigError(
+                f"insert_pos={insert_pos}: must be -1 (the end) or from 0 to {len(there)}"
+            )
         there.insert(len(there) if insert_pos in (None, -1) else int(insert_pos or 0), hook)
 
     def call(self, trigger: str, context: HookContext) -> None:
@@ -107,10 +111,18 @@ class Hooks:
             found = found if returned is None else dict(returned)
         for name, tensor in weights.items():
             given = found.get(name)
-            if not isinstance(given, Tensor) or given.shape != tensor.shape or len(found) != len(weights):
-                raise PrivacyError(f"register_noise_injector: {name} has another shape than before, or is gone")
+            if (
+                not isinstance(given, Tensor)
+                or given.shape != tensor.shape
+                or len(found) != len(weights)
+            ):
+                raise PrivacyError(
+                    f"register_noise_injector: {name} has another shape than before, or is gone"
+                )
             if not torch.isfinite(given).all():
-                raise PrivacyError(f"register_noise_injector: {name} is not finite; add finite noise")
+                raise PrivacyError(
+                    f"register_noise_injector: {name} is not finite; add finite noise"
+                )
         return {name: found[name].to(tensor.dtype) for name, tensor in weights.items()}
 
 

@@ -20,9 +20,18 @@ from homo_dp.federation.mechanisms.base import Observer
 from homo_dp.privacy.accounting.accountants import calibrate, check_delta
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.adaptive_clipping import BITS_PER_NOISE, smallest_cohort, update_multiplier
+from homo_dp.privacy.gradients.adaptive_clipping import (
+    BITS_PER_NOISE,
+    smallest_cohort,
+    update_multiplier,
+)
 from homo_dp.privacy.private_sum import NoiseShare
-from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.privacy.sampling.samplers import (
+    EveryoneSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    Sampler,
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,12 @@ class UserNoise:
     sampler: Sampler
     noise_multiplier: float  # z
     bit_noise: float | None  # sigma_b on the sum of the bits; None: there are no bits
-    shares: int | None  # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
-    masked: NoiseShare | None = None  # who shares the noise under masks; None: updates are seen one by one
+    shares: (
+        int | None
+    )  # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
+    masked: NoiseShare | None = (
+        None  # who shares the noise under masks; None: updates are seen one by one
+    )
 
     @property
     def cohort_size(self) -> float:
@@ -65,7 +78,9 @@ class UserNoise:
     def share_of_bit_noise(self) -> float:
         """Standard deviation of one party's part of the noise on the bits."""
         if self.bit_noise is None:
-            raise PrivacyError("privacy.clipping=fixed: has no clip bits; set privacy.clipping: adaptive")
+            raise PrivacyError(
+                "privacy.clipping=fixed: has no clip bits; set privacy.clipping: adaptive"
+            )
         return self.bit_noise / math.sqrt(self._shares)
 
     @property
@@ -98,7 +113,9 @@ class UserNoise:
 def user_noise(privacy: UserKeys, rounds: int, holders: int) -> UserNoise:
     """The numbers that a config asks for, with users at so many holders; refuses what cannot hold."""
     if privacy.population is None:
-        raise ConfigError("privacy.population: is not declared; give the number of users that cohorts are drawn from")
+        raise ConfigError(
+            "privacy.population: is not declared; give the number of users that cohorts are drawn from"
+        )
     check_delta(privacy.delta, privacy.population)
     try:
         privacy.check_users()  # not checked before if the population was counted or the mechanism is the user's own
@@ -145,8 +162,12 @@ def _noise_multiplier(privacy: UserKeys, sampler: Sampler, rounds: int) -> float
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     if privacy.target_epsilon is None:
-        raise ConfigError("privacy.target_epsilon, privacy.noise_multiplier: both are missing; give one of them")
-    if privacy.trust_aggregator or privacy.secure_aggregation:  # who sees sums alone is a reader of the model
+        raise ConfigError(
+            "privacy.target_epsilon, privacy.noise_multiplier: both are missing; give one of them"
+        )
+    if (
+        privacy.trust_aggregator or privacy.secure_aggregation
+    ):  # who sees sums alone is a reader of the model
         return _solved(sampler, rounds, privacy.target_epsilon, privacy.delta)
     # What the aggregator sees of a party: its own share of the noise, in every round in the worst case.
     alone = EveryoneSampler(sampler.population, sampler.relation)
@@ -160,7 +181,9 @@ def _solved(sampler: Sampler, rounds: int, target_epsilon: float, delta: float) 
     return calibrate(lambda z: sampler.event(z, rounds), target_epsilon, delta)
 
 
-def _too_small(privacy: UserKeys, population: int, sampler: Sampler, multiplier: float, rounds: int) -> str:
+def _too_small(
+    privacy: UserKeys, population: int, sampler: Sampler, multiplier: float, rounds: int
+) -> str:
     """The refusal of z >= 2 sigma_b, with the smallest cohort that works."""
     everyone = privacy.sampling == "everyone"
 

@@ -51,7 +51,9 @@ class Whitening:
     @classmethod
     def none(cls, width: int, row_norm: float, scaled: Tensor | None = None) -> Whitening:
         """The columns' own coordinates (or ``scaled``), for rows of this norm: where no second moment could be had."""
-        return cls((torch.eye(width, dtype=torch.float64) if scaled is None else scaled) / row_norm, 1.0)
+        return cls(
+            (torch.eye(width, dtype=torch.float64) if scaled is None else scaled) / row_norm, 1.0
+        )
 
     def back(self, gradient: Tensor) -> Tensor:
         """A gradient (outputs x width) in these coordinates as a step of unit rate on the weights."""

@@ -19,7 +19,12 @@ def check_id(name: str, value: object) -> str:
     ...
     homo_dp.core.errors.MessageError: run='../a' cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or ...
     """
-    if not isinstance(value, str) or not _ID.fullmatch(value) or ".." in value or value.endswith("."):
+    if (
+        not isinstance(value, str)
+        or not _ID.fullmatch(value)
+        or ".." in value
+        or value.endswith(".")
+    ):
         shown = repr(value)[:80]
         raise MessageError(
             f"{name}={shown} cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or digit first, no '..'"

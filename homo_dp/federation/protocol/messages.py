@@ -31,7 +31,9 @@ _RELEASE: Final = re.compile(r"[a-z][a-z_./-]{0,62}")
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_ROUND: Final = 10**9
 _MOST_PARTIES: Final = 10_000
-_HEADER_KEYS: Final = frozenset({"schema", "run", "round", "sender", "recipient", "kind", "digest", "info"})
+_HEADER_KEYS: Final = frozenset(
+    {"schema", "run", "round", "sender", "recipient", "kind", "digest", "info"}
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ def _head(value: Any) -> bool:
         and set(value) == {"count", "hash"}
         and _count(value["count"])
         and isinstance(value["hash"], str)
-        and (_HEX.fullmatch(value["hash"]) is not None or (value["count"] == 0 and value["hash"] == ""))
+        and (
+            _HEX.fullmatch(value["hash"]) is not None
+            or (value["count"] == 0 and value["hash"] == "")
+        )
     )
 
 
@@ -80,8 +85,13 @@ def _parties(value: Any) -> bool:
 COUNT: Final = Field("a count", _count)
 COUNT_OR_NULL: Final = Field("a count or null", lambda value: value is None or _count(value))
 NUMBER: Final = Field("a finite number", _number)
-CODE: Final = Field("a word of a-z and _", lambda value: isinstance(value, str) and _CODE.fullmatch(value) is not None)
-HEAD: Final = Field("{count, hash} of a ledger, or null", lambda value: value is None or _head(value))
+CODE: Final = Field(
+    "a word of a-z and _",
+    lambda value: isinstance(value, str) and _CODE.fullmatch(value) is not None,
+)
+HEAD: Final = Field(
+    "{count, hash} of a ledger, or null", lambda value: value is None or _head(value)
+)
 RELEASES: Final = Field("names of releases", _releases)
 PARTIES: Final = Field("names of parties, each once", _parties)
 OBJECT: Final = Field("an object", lambda value: isinstance(value, dict))
@@ -94,7 +104,9 @@ class Kind:
     from_party: bool
     tensors: bool
     info: Mapping[str, Field]
-    repeatable: bool = False  # may come again with other content, so a queue must not drop it as a duplicate
+    repeatable: bool = (
+        False  # may come again with other content, so a queue must not drop it as a duplicate
+    )
 
 
 Kinds = Mapping[str, Kind]
@@ -105,7 +117,9 @@ KINDS: Final[Kinds] = MappingProxyType(
         "plan": Kind(False, False, {"plan": OBJECT}, repeatable=True),
         "weights": Kind(False, True, {"rounds": COUNT, "clip_norm": NUMBER}),
         "finished": Kind(False, True, {"rounds": COUNT, "reason": CODE}),
-        "status": Kind(False, False, {"rounds": COUNT, "state": CODE, "reason": CODE}, repeatable=True),
+        "status": Kind(
+            False, False, {"rounds": COUNT, "state": CODE, "reason": CODE}, repeatable=True
+        ),
         # secure sums (sessions/secure_rounds.py): keys once a run, then for each sum who is in it, signed
         "sum_start": Kind(False, False, {}, repeatable=True),
         "sum_peers": Kind(False, True, {}, repeatable=True),
@@ -186,21 +200,33 @@ class Packed:
 
 def check(message: Message, kinds: Kinds = KINDS) -> None:
     """Refuse a message whose ids, kind, direction or information are not in the table."""
-    for name, value in (("run", message.run), ("sender", message.sender), ("recipient", message.recipient)):
+    for name, value in (
+        ("run", message.run),
+        ("sender", message.sender),
+        ("recipient", message.recipient),
+    ):
         check_id(name, value)
     if type(message.round) is not int or not 0 <= message.round <= _MAX_ROUND:
         raise MessageError(f"round={str(message.round)[:40]}, allowed 0 to {_MAX_ROUND}")
     kind = kinds.get(message.kind) if isinstance(message.kind, str) else None
     if kind is None:
         raise MessageError(f"kind={str(message.kind)[:40]!r}, allowed {', '.join(kinds)}")
-    other, aggregator = (message.sender, message.recipient) if kind.from_party else (message.recipient, message.sender)
-    if aggregator != AGGREGATOR or other.lower() == AGGREGATOR:  # some shared folders do not tell A from a
+    other, aggregator = (
+        (message.sender, message.recipient)
+        if kind.from_party
+        else (message.recipient, message.sender)
+    )
+    if (
+        aggregator != AGGREGATOR or other.lower() == AGGREGATOR
+    ):  # some shared folders do not tell A from a
         way = "a party to the aggregator" if kind.from_party else "the aggregator to a party"
         raise MessageError(
             f"kind={message.kind!r} goes from {way}, not from {message.sender!r} to {message.recipient!r}"
         )
     if message.tensors and not kind.tensors:
-        raise MessageError(f"kind={message.kind!r} carries no tensors: found {len(message.tensors)}")
+        raise MessageError(
+            f"kind={message.kind!r} carries no tensors: found {len(message.tensors)}"
+        )
     for key, content in message.info.items():
         allowed = kind.info.get(key)
         if allowed is None:
@@ -208,7 +234,9 @@ def check(message: Message, kinds: Kinds = KINDS) -> None:
                 f"kind={message.kind!r} may not carry info {str(key)[:40]!r}: allowed {', '.join(kind.info)}"
             )
         if not allowed.accepts(content):
-            raise MessageError(f"kind={message.kind!r}: info {key}={str(content)[:40]!r} is not {allowed.wants}")
+            raise MessageError(
+                f"kind={message.kind!r}: info {key}={str(content)[:40]!r} is not {allowed.wants}"
+            )
 
 
 def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -> Packed:
@@ -232,10 +260,16 @@ def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -
     try:
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MessageError(f"kind={message.kind!r}: info cannot be written as JSON: {str(error)[:80]}") from None
+        raise MessageError(
+            f"kind={message.kind!r}: info cannot be written as JSON: {str(error)[:80]}"
+        ) from None
     text += b" " * (-len(text) % 8)
     size = 8 + len(text) + sum(len(part) for part in body)
-    if len(text) > limits.header_bytes or size > limits.bytes or len(message.tensors) > limits.tensors:
+    if (
+        len(text) > limits.header_bytes
+        or size > limits.bytes
+        or len(message.tensors) > limits.tensors
+    ):
         raise MessageError(
             f"message of {size} bytes (header {len(text)}, {len(message.tensors)} tensors) is too large: allowed "
             f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors): raise "
@@ -250,7 +284,9 @@ def encode(message: Message, kinds: Kinds = KINDS) -> bytes:
     return b"".join(pack(message, kinds).parts)
 
 
-def decode(data: bytes | bytearray | memoryview, limits: Limits | None = None, kinds: Kinds = KINDS) -> Message:
+def decode(
+    data: bytes | bytearray | memoryview, limits: Limits | None = None, kinds: Kinds = KINDS
+) -> Message:
     """The message in `data`, all of it checked but for what only the model knows (`check_tensors`); or MessageError.
 
     Tensors share the memory of a writable `data`; they are copies of a read-only one.
@@ -258,14 +294,18 @@ def decode(data: bytes | bytearray | memoryview, limits: Limits | None = None, k
     limits = limits or Limits()
     view = memoryview(data).cast("B")
     if len(view) > limits.bytes:
-        raise MessageError(f"message of {len(view)} bytes, allowed {limits.bytes}: raise transport.max_message_bytes")
+        raise MessageError(
+            f"message of {len(view)} bytes, allowed {limits.bytes}: raise transport.max_message_bytes"
+        )
     if len(view) < 8 or bytes(view[:3]) != _MAGIC:
         raise MessageError("this is not a homo_dp message")
     if view[3] != _FRAMING:
         raise _other_schema(view[3])
     length = int.from_bytes(view[4:8], "little")
     if length > limits.header_bytes or length > len(view) - 8:
-        raise MessageError(f"header length={length} is outside of the message: the message is damaged")
+        raise MessageError(
+            f"header length={length} is outside of the message: the message is damaged"
+        )
     header = parse_json(view[8 : 8 + length])
     if header.get("schema") != SCHEMA or type(header["schema"]) is not int:
         raise _other_schema(header.get("schema"))
@@ -273,11 +313,18 @@ def decode(data: bytes | bytearray | memoryview, limits: Limits | None = None, k
         raise MessageError(f"header wants exactly {', '.join(sorted(_HEADER_KEYS))}")
     body = view[8 + length :]
     message = Message(
-        header["run"], header["round"], header["sender"], header["recipient"], header["kind"], info=header["info"]
+        header["run"],
+        header["round"],
+        header["sender"],
+        header["recipient"],
+        header["kind"],
+        info=header["info"],
     )
     check(message, kinds)
     if header["digest"] != hashlib.sha256(body).hexdigest():
-        raise MessageError(f"digest of the body from {message.sender!r} does not match: the message was altered")
+        raise MessageError(
+            f"digest of the body from {message.sender!r} does not match: the message was altered"
+        )
     message = replace(message, tensors=read_body(body, limits.tensors))
     check(message, kinds)
     return message
@@ -310,7 +357,10 @@ def largest_number(tensor: Tensor) -> float:
 
 
 def check_tensors(
-    tensors: Mapping[str, Tensor], expected: Signature, max_norm: float | None = None, limit: str = "max_update_norm"
+    tensors: Mapping[str, Tensor],
+    expected: Signature,
+    max_norm: float | None = None,
+    limit: str = "max_update_norm",
 ) -> None:
     """Refuse tensors that are not the expected ones, not finite, or longer than `max_norm` (L2), which `limit` names.
 
@@ -320,19 +370,36 @@ def check_tensors(
     homo_dp.core.errors.MessageError: tensor w: holds NaN or infinity; if training diverged, lower train.learning_rate
     """
     if set(tensors) != set(expected):
-        missing, surplus = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
-        raise MessageError(f"tensors are not the model's: missing {missing[:5]}, unknown {surplus[:5]}")
+        missing, surplus = (
+            sorted(set(expected) - set(tensors)),
+            sorted(set(tensors) - set(expected)),
+        )
+        raise MessageError(
+            f"tensors are not the model's: missing {missing[:5]}, unknown {surplus[:5]}"
+        )
     for name, (shape, dtype) in expected.items():
         tensor = tensors[name]
         if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
             raise MessageError(
                 f"tensor {name}: shape={tuple(tensor.shape)} dtype={tensor.dtype}, expected {tuple(shape)} {dtype}"
             )
-        if dtype.is_floating_point and tensor.numel() and not all(end.isfinite() for end in tensor.aminmax()):
-            raise MessageError(f"tensor {name}: holds NaN or infinity; if training diverged, lower train.learning_rate")
+        if (
+            dtype.is_floating_point
+            and tensor.numel()
+            and not all(end.isfinite() for end in tensor.aminmax())
+        ):
+            raise MessageError(
+                f"tensor {name}: holds NaN or infinity; if training diverged, lower train.learning_rate"
+            )
     if max_norm is not None:
         # Pieces, so that float64 does not cost a copy of the model.
-        pieces = (piece for tensor in tensors.values() for piece in torch.split(tensor.reshape(-1), 1 << 20))
+        pieces = (
+            piece
+            for tensor in tensors.values()
+            for piece in torch.split(tensor.reshape(-1), 1 << 20)
+        )
         norm = math.sqrt(sum(float(piece.double().square().sum()) for piece in pieces))
         if not norm <= max_norm:
-            raise MessageError(f"norm={norm:.6g} of the tensors, allowed up to {limit}={max_norm:g}")
+            raise MessageError(
+                f"norm={norm:.6g} of the tensors, allowed up to {limit}={max_norm:g}"
+            )

@@ -33,7 +33,12 @@ class Refusals:
         self.counts[key] = now = before + count
         if before < _EACH:
             log.warning(
-                "refused %s%s: %s", one_line(what), f" and {count - 1} more" if count > 1 else "", one_line(why)
+                "refused %s%s: %s",
+                one_line(what),
+                f" and {count - 1} more" if count > 1 else "",
+                one_line(why),
             )
         elif len(str(now)) > len(str(before)):  # another power of ten
-            log.warning("refused %d messages of %s so far, the last: %s", now, one_line(key), one_line(why))
+            log.warning(
+                "refused %d messages of %s so far, the last: %s", now, one_line(key), one_line(why)
+            )

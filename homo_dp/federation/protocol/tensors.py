@@ -44,7 +44,9 @@ def write_body(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     for name in sorted(tensors, key=lambda name: (-tensors[name].element_size(), name)):
         tensor = tensors[name]
         if not TENSOR_NAME.fullmatch(name):
-            raise MessageError(f"tensor name={name[:80]!r} is not allowed: use letters, digits and _ . : / -")
+            raise MessageError(
+                f"tensor name={name[:80]!r} is not allowed: use letters, digits and _ . : / -"
+            )
         if tensor.dtype not in _NAME_OF or tensor.dim() > MAX_DIMENSIONS:
             raise MessageError(
                 f"tensor {name}: dtype={tensor.dtype}, dimensions={tensor.dim()} cannot travel: "
@@ -63,7 +65,9 @@ def write_body(tensors: Mapping[str, Tensor]) -> list[memoryview]:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     if len(text) > MAX_HEADER_BYTES:
-        raise MessageError(f"tensor names take {len(text)} bytes, allowed {MAX_HEADER_BYTES}: send fewer tensors")
+        raise MessageError(
+            f"tensor names take {len(text)} bytes, allowed {MAX_HEADER_BYTES}: send fewer tensors"
+        )
     return [memoryview(len(text).to_bytes(8, "little") + text), *pieces]
 
 
@@ -73,29 +77,45 @@ def read_body(body: memoryview, max_tensors: int) -> dict[str, Tensor]:
         raise MessageError("body is cut short: ask the sender to send it again")
     length = int.from_bytes(body[:8], "little")
     if length > MAX_HEADER_BYTES or length > len(body) - 8:
-        raise MessageError(f"body header length={length} is outside of the message: the message is damaged")
+        raise MessageError(
+            f"body header length={length} is outside of the message: the message is damaged"
+        )
     header = parse_json(body[8 : 8 + length])
     if len(header) > max_tensors:
-        raise MessageError(f"tensors={len(header)}, allowed {max_tensors}: raise the limit or send fewer")
+        raise MessageError(
+            f"tensors={len(header)}, allowed {max_tensors}: raise the limit or send fewer"
+        )
     data = body[8 + length :]
-    spans = sorted((_span(name, entry) for name, entry in header.items()), key=lambda span: (span[3], span[4]))
+    spans = sorted(
+        (_span(name, entry) for name, entry in header.items()), key=lambda span: (span[3], span[4])
+    )
     end = 0
     for name, _, _, begin, stop in spans:
         if begin != end:
-            raise MessageError(f"tensor {name}: data_offsets leave a gap or overlap: the message is damaged")
+            raise MessageError(
+                f"tensor {name}: data_offsets leave a gap or overlap: the message is damaged"
+            )
         end = stop
     if end != len(data):
-        raise MessageError(f"tensors take {end} bytes of a body of {len(data)}: the message is damaged")
-    return {name: _tensor(data[begin:stop], dtype, shape) for name, dtype, shape, begin, stop in spans}
+        raise MessageError(
+            f"tensors take {end} bytes of a body of {len(data)}: the message is damaged"
+        )
+    return {
+        name: _tensor(data[begin:stop], dtype, shape) for name, dtype, shape, begin, stop in spans
+    }
 
 
 def parse_json(data: memoryview) -> dict[str, Any]:
     """A JSON object without repeated keys, NaN or infinities, and text that is valid UTF-8; else MessageError."""
     try:
         parsed = strict_json(bytes(data).decode("utf-8"))
-        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode("utf-8")  # lone surrogates and 1e999 fail here
+        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode(
+            "utf-8"
+        )  # lone surrogates and 1e999 fail here
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"header is not plain JSON ({str(error)[:80]}): the message is damaged") from None
+        raise MessageError(
+            f"header is not plain JSON ({str(error)[:80]}): the message is damaged"
+        ) from None
     if not isinstance(parsed, dict):
         raise MessageError("header is not a JSON object: the message is damaged")
     return parsed
@@ -103,7 +123,9 @@ def parse_json(data: memoryview) -> dict[str, Any]:
 
 def _span(name: str, entry: object) -> tuple[str, torch.dtype, tuple[int, ...], int, int]:
     if not TENSOR_NAME.fullmatch(name):
-        raise MessageError(f"tensor name={name[:80]!r} is not allowed: use letters, digits and _ . : / -")
+        raise MessageError(
+            f"tensor name={name[:80]!r} is not allowed: use letters, digits and _ . : / -"
+        )
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise MessageError(f"tensor {name}: wants exactly dtype, shape and data_offsets")
     label, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -114,15 +136,21 @@ def _span(name: str, entry: object) -> tuple[str, torch.dtype, tuple[int, ...], 
     if not _counts(offsets) or len(offsets) != 2:
         raise MessageError(f"tensor {name}: data_offsets wants two counts")
     if math.prod(max(1, count) for count in shape) > _MAX_EXTENT:
-        raise MessageError(f"tensor {name}: shape={shape} is larger than any tensor that can travel")
+        raise MessageError(
+            f"tensor {name}: shape={shape} is larger than any tensor that can travel"
+        )
     begin, stop = offsets
     if stop - begin != math.prod(shape) * DTYPES[label].itemsize:
-        raise MessageError(f"tensor {name}: shape={shape} and dtype={label} do not fill {stop - begin} bytes")
+        raise MessageError(
+            f"tensor {name}: shape={shape} and dtype={label} do not fill {stop - begin} bytes"
+        )
     return name, DTYPES[label], tuple(shape), begin, stop
 
 
 def _counts(values: object) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 1 << 48 for value in values)
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 1 << 48 for value in values
+    )
 
 
 def _tensor(data: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:

@@ -36,14 +36,18 @@ class SecureSum:
     survivors: tuple[str, ...] = ()
     signatures: dict[str, bytes] = field(default_factory=dict)
     openings: dict[str, Opening] = field(default_factory=dict)
-    lists: Mapping[str, bytes] = field(default_factory=dict)  # of parties that may be missing: their pair seeds, locked
+    lists: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # of parties that may be missing: their pair seeds, locked
 
     def receive(self, sender: str, vector: MaskedVector) -> None:
         """Take one party's masked vector in."""
         if sender not in self.roster.identities:
             raise MessageError(f"sender={sender}: is not a party of this run")
         if self.survivors:
-            raise MessageError(f"sender={sender}: sum {self.sum_id} is closed; its vector stays masked")
+            raise MessageError(
+                f"sender={sender}: sum {self.sum_id} is closed; its vector stays masked"
+            )
         if vector.values.shape != (self.length,) or vector.values.dtype != self.word:
             raise MessageError(
                 f"sender={sender}: {vector.values.shape} numbers of {vector.values.dtype}; the plan says "
@@ -95,8 +99,13 @@ class SecureSum:
     @property
     def can_open(self) -> bool:
         """Whether enough holders of every seed and key have opened their shares."""
-        wanted = [*(("own", name) for name in self.survivors), *(("keys", name) for name in self._missed)]
-        return all(len(self._shares(what, name)) >= self.roster.share_threshold for what, name in wanted)
+        wanted = [
+            *(("own", name) for name in self.survivors),
+            *(("keys", name) for name in self._missed),
+        ]
+        return all(
+            len(self._shares(what, name)) >= self.roster.share_threshold for what, name in wanted
+        )
 
     def total(self) -> Vector:
         """The sum of the survivors' integers, modulo 2^64 or 2^32."""
@@ -109,7 +118,9 @@ class SecureSum:
         for name in self._missed:
             neighbours = self.roster.neighbours(name)
             key = self._opened_secret("keys", name)
-            for peer, seed in zip(neighbours, listed_seeds(key, self.lists[name], len(neighbours)), strict=True):
+            for peer, seed in zip(
+                neighbours, listed_seeds(key, self.lists[name], len(neighbours)), strict=True
+            ):
                 if peer in self.vectors:
                     self._check(peer, name, seed)
                     # a pair mask was added by the earlier name and taken off by the later one
@@ -120,7 +131,11 @@ class SecureSum:
     def _missed(self) -> list[str]:
         """Parties that are missing and have a neighbour whose mask with them is still on."""
         missing = (name for name in self.roster.names if name not in self.survivors)
-        return [name for name in missing if any(peer in self.survivors for peer in self.roster.neighbours(name))]
+        return [
+            name
+            for name in missing
+            if any(peer in self.survivors for peer in self.roster.neighbours(name))
+        ]
 
     def _shares(self, what: str, name: str) -> dict[int, bytes]:
         """Opened shares of a party's own seed or round key, under the numbers of their holders."""

@@ -21,7 +21,10 @@ from homo_dp.core.errors import MessageError
 from homo_dp.federation.secure_sums.roster import Roster
 
 try:
-    from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+    from cryptography.hazmat.primitives.asymmetric.mlkem import (
+        MLKEM768PrivateKey,
+        MLKEM768PublicKey,
+    )
 
     MLKEM768PrivateKey.generate()
     HAS_MLKEM = True
@@ -39,13 +42,17 @@ _MLKEM_SEALED_BYTES = 1088
 class RunKeys:
     """The private keys of one party for one run; ``raw`` is what must be on disk before the public half is sent."""
 
-    raw: bytes = field(repr=False)  # 32 bytes for one's own seeds, 32 bytes X25519, 64 bytes ML-KEM-768 or none
+    raw: bytes = field(
+        repr=False
+    )  # 32 bytes for one's own seeds, 32 bytes X25519, 64 bytes ML-KEM-768 or none
 
     @classmethod
     def new(cls) -> RunKeys:
         """Fresh keys."""
         mlkem = MLKEM768PrivateKey.generate().private_bytes_raw() if HAS_MLKEM else b""
-        return cls(secrets.token_bytes(32) + X25519PrivateKey.generate().private_bytes_raw() + mlkem)
+        return cls(
+            secrets.token_bytes(32) + X25519PrivateKey.generate().private_bytes_raw() + mlkem
+        )
 
     @property
     def agreement(self) -> X25519PrivateKey:
@@ -62,7 +69,10 @@ class RunKeys:
         public = self.agreement.public_key().public_bytes_raw()
         if len(self.raw) == 64:
             return public
-        return public + MLKEM768PrivateKey.from_seed_bytes(self.raw[64:]).public_key().public_bytes_raw()
+        return (
+            public
+            + MLKEM768PrivateKey.from_seed_bytes(self.raw[64:]).public_key().public_bytes_raw()
+        )
 
 
 def signed(sign: Sign, roster: Roster, sender: str, kind: str, content: bytes) -> bytes:
@@ -77,13 +87,19 @@ def opened(roster: Roster, sender: str, kind: str, message: bytes) -> bytes:
     return content
 
 
-def check_signature(roster: Roster, sender: str, kind: str, content: bytes, signature: bytes) -> None:
+def check_signature(
+    roster: Roster, sender: str, kind: str, content: bytes, signature: bytes
+) -> None:
     """Raise MessageError unless ``sender`` signed this content in this run."""
     identity = roster.identities.get(sender)
     if identity is None:
-        raise MessageError(f"sender={sender}: is not among federation.parties of this party's own config")
+        raise MessageError(
+            f"sender={sender}: is not among federation.parties of this party's own config"
+        )
     try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(roster, sender, kind, content))
+        Ed25519PublicKey.from_public_bytes(identity).verify(
+            signature, _statement(roster, sender, kind, content)
+        )
     except (InvalidSignature, ValueError):
         raise MessageError(
             f"sender={sender} kind={kind}: is not signed by the key that federation.parties lists for it in this run"
@@ -110,8 +126,12 @@ def decapsulate(keys: RunKeys, theirs: bytes, sealed: bytes, sender: str) -> byt
     """The ML-KEM secret that a peer chose; empty if a side has no ML-KEM."""
     expected = 0 if _X25519_BYTES in (len(keys.public), len(theirs)) else _MLKEM_SEALED_BYTES
     if len(sealed) != expected:
-        raise MessageError(f"sender={sender}: its encapsulated secret has {len(sealed)} bytes, not {expected}")
-    return MLKEM768PrivateKey.from_seed_bytes(keys.raw[64:]).decapsulate(sealed) if expected else b""
+        raise MessageError(
+            f"sender={sender}: its encapsulated secret has {len(sealed)} bytes, not {expected}"
+        )
+    return (
+        MLKEM768PrivateKey.from_seed_bytes(keys.raw[64:]).decapsulate(sealed) if expected else b""
+    )
 
 
 def pair_secret(
@@ -120,7 +140,9 @@ def pair_secret(
     """The secret of two neighbours: both halves, bound to the run, the roster, both names and both public keys."""
     peer = pair[1]
     try:
-        x25519 = keys.agreement.exchange(X25519PublicKey.from_public_bytes(public[peer][:_X25519_BYTES]))
+        x25519 = keys.agreement.exchange(
+            X25519PublicKey.from_public_bytes(public[peer][:_X25519_BYTES])
+        )
     except ValueError:
         raise MessageError(f"sender={peer}: its X25519 key of the run cannot be used") from None
     first, second = sorted(pair)

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from homo_dp.privacy.noise.keystream import SLACK_BYTES
 
-Vector = NDArray[Any]  # of uint64 or uint32: arithmetic wraps modulo 2^64 or 2^32, which is what makes masks cancel
+Vector = NDArray[
+    Any
+]  # of uint64 or uint32: arithmetic wraps modulo 2^64 or 2^32, which is what makes masks cancel
 _PIECE = 1 << 18  # bytes at a time: a keystream that stays in the cache
 _ZEROS = memoryview(bytes(_PIECE))
 _FIRST = 32  # bytes before those of GCM
@@ -31,7 +33,9 @@ def add_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
     [0, 1, 2]
     """
     if len(seed) != 32 or values.dtype not in (np.uint64, np.uint32):
-        raise ValueError(f"seed of {len(seed)} bytes, values of {values.dtype}: use 32 bytes and uint64 or uint32")
+        raise ValueError(
+            f"seed of {len(seed)} bytes, values of {values.dtype}: use 32 bytes and uint64 or uint32"
+        )
     # The counter starts at zero: a seed belongs to one pair (or party), one sum and this one use.
     first = Cipher(AES256(seed), CTR(bytes(16))).encryptor()
     rest = Cipher(AES256(seed), GCM(bytes(12))).encryptor()

@@ -19,7 +19,9 @@ from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.round_keys import RoundKeyShares, seed_list
 
 COMMITMENT_BYTES = 16
-_ALL_SUMS = "all"  # the name that is used instead of one sum's where shares of all sums are sealed together
+_ALL_SUMS = (
+    "all"  # the name that is used instead of one sum's where shares of all sums are sealed together
+)
 
 
 class Keep(Protocol):
@@ -51,7 +53,9 @@ class MaskedVector:
 
     values: Vector
     sealed_shares: Mapping[str, bytes]
-    commitments: Mapping[str, bytes]  # of its own seed (under its own name) and of the seeds that it shares with peers
+    commitments: Mapping[
+        str, bytes
+    ]  # of its own seed (under its own name) and of the seeds that it shares with peers
     signature: bytes = b""  # under the set of all parties, where that is the only one there can be
 
 
@@ -81,7 +85,9 @@ class SecureSumParty:
 
     def __init__(self, roster: Roster, name: str, sign: Sign, keep: Keep) -> None:
         if name not in roster.identities:
-            raise MessageError(f"party={name}: is not among federation.parties; list its own public key there, too")
+            raise MessageError(
+                f"party={name}: is not among federation.parties; list its own public key there, too"
+            )
         self.roster, self.name, self._sign, self._keep = roster, name, sign, keep
         self._neighbours = roster.neighbours(name)
         self._secrets: dict[str, bytes] = {}
@@ -104,26 +110,43 @@ class SecureSumParty:
         """
         missing = [name for name in self.roster.names if name not in keys]
         if missing or len(keys) != len(self.roster.names):
-            raise MessageError(f"keys of {', '.join(missing) or 'more parties than known'}: the roster needs each once")
-        public = {name: agreement.opened(self.roster, name, "keys", message) for name, message in keys.items()}
+            raise MessageError(
+                f"keys of {', '.join(missing) or 'more parties than known'}: the roster needs each once"
+            )
+        public = {
+            name: agreement.opened(self.roster, name, "keys", message)
+            for name, message in keys.items()
+        }
         for name, content in public.items():
             agreement.check_public(content, name)
         if public[self.name] != self._keys.public:
-            raise MessageError(f"party={self.name}: the aggregator shows others a key that is not this party's")
+            raise MessageError(
+                f"party={self.name}: the aggregator shows others a key that is not this party's"
+            )
         later = [peer for peer in self._neighbours if peer > self.name]
         kept = self._keep.get("peers")
         if kept is None:
-            chosen = {peer: agreement.encapsulate(self._keys.public, public[peer], peer) for peer in later}
+            chosen = {
+                peer: agreement.encapsulate(self._keys.public, public[peer], peer) for peer in later
+            }
             secret = {peer: made[0] for peer, made in chosen.items()}
             kept = _pack(
-                {"public": public, "secret": secret, "sealed": {peer: made[1] for peer, made in chosen.items()}}
+                {
+                    "public": public,
+                    "secret": secret,
+                    "sealed": {peer: made[1] for peer, made in chosen.items()},
+                }
             )
             self._keep.put("peers", kept)
         facts = _unpack(kept)
         if facts["public"] != public:
-            raise MessageError("keys of the run changed after they were taken: somebody swaps keys; start a new run")
+            raise MessageError(
+                "keys of the run changed after they were taken: somebody swaps keys; start a new run"
+            )
         return {
-            peer: agreement.signed(self._sign, self.roster, self.name, f"secret for {peer}", facts["sealed"][peer])
+            peer: agreement.signed(
+                self._sign, self.roster, self.name, f"secret for {peer}", facts["sealed"][peer]
+            )
             for peer in later
         }
 
@@ -137,14 +160,20 @@ class SecureSumParty:
             if peer in facts["secret"]:
                 chosen = facts["secret"][peer]
             elif peer in sealed:
-                content = agreement.opened(self.roster, peer, f"secret for {self.name}", sealed[peer])
+                content = agreement.opened(
+                    self.roster, peer, f"secret for {self.name}", sealed[peer]
+                )
                 chosen = agreement.decapsulate(self._keys, facts["public"][peer], content, peer)
             else:
                 raise MessageError(f"sender={peer}: its secret for {self.name} is missing")
             pair = (self.name, peer)
-            secrets[peer] = agreement.pair_secret(self.roster, self._keys, facts["public"], pair, chosen)
+            secrets[peer] = agreement.pair_secret(
+                self.roster, self._keys, facts["public"], pair, chosen
+            )
         if self._secrets and self._secrets != secrets:
-            raise MessageError("secrets of the run changed after they were taken: somebody swaps them; start a new run")
+            raise MessageError(
+                "secrets of the run changed after they were taken: somebody swaps them; start a new run"
+            )
         self._keep.put("secrets", _pack({"secrets": secrets}))
         self._secrets = secrets
 
@@ -154,7 +183,9 @@ class SecureSumParty:
         holders, lists = self.roster.holders(self.name), []
         for sum_id in sums:
             key = self._keys.own_seed("round key", sum_id)
-            seeds = [agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours]
+            seeds = [
+                agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours
+            ]
             lists.append(seed_list(key, seeds))
             polynomial = self._keys.own_seed("polynomial round key", sum_id)
             found = shares.split(key, self.roster.share_threshold, len(holders), polynomial)
@@ -171,13 +202,17 @@ class SecureSumParty:
         """Keep the shares of neighbours' keys, on disk before the first sum; others later are refused."""
         missing = [peer for peer in self._neighbours if peer not in sealed]
         if missing:
-            raise MessageError(f"sender={missing[0]}: its shares of round keys for {self.name} are missing")
+            raise MessageError(
+                f"sender={missing[0]}: its shares of round keys for {self.name} are missing"
+            )
         content = _pack({"sums": {"sums": json.dumps(list(sums)).encode()}, "sealed": dict(sealed)})
         kept = self._keep.get("round keys")
         if kept is None:
             self._keep.put("round keys", content)
         elif kept != content:
-            raise MessageError("shares of round keys changed after they were taken; start a new run")
+            raise MessageError(
+                "shares of round keys changed after they were taken; start a new run"
+            )
         self._read_round_keys(content)
 
     @property
@@ -195,7 +230,10 @@ class SecureSumParty:
         if not self.ready:
             raise MessageError(f"sum={sum_id}: this party has not met its peers yet")
         masked = values.copy()
-        seeds = {peer: agreement.derived(self._secrets[peer], "mask", sum_id) for peer in self._neighbours}
+        seeds = {
+            peer: agreement.derived(self._secrets[peer], "mask", sum_id)
+            for peer in self._neighbours
+        }
         own = self._keys.own_seed("mask", sum_id)
         add_mask(masked, own)
         for peer, seed in seeds.items():
@@ -203,13 +241,21 @@ class SecureSumParty:
         commitments = {self.name: commitment(own)}
         if self.roster.dropouts:  # where nobody may be missing, no pair seed is ever opened
             commitments.update({peer: commitment(seed) for peer, seed in seeds.items()})
-        return MaskedVector(masked, self._sealed_shares(sum_id), commitments, self._signed_ahead(sum_id))
+        return MaskedVector(
+            masked, self._sealed_shares(sum_id), commitments, self._signed_ahead(sum_id)
+        )
 
     def _signed_ahead(self, sum_id: str) -> bytes:
         """Where nobody may be missing there is one set to sign, so its signature goes with the vector."""
-        return b"" if self.roster.dropouts else self._sign_set(set_statement(sum_id, self.roster.names))
+        return (
+            b""
+            if self.roster.dropouts
+            else self._sign_set(set_statement(sum_id, self.roster.names))
+        )
 
-    def agree(self, sum_id: str, survivors: Sequence[str], sealed_shares: Mapping[str, bytes]) -> bytes:
+    def agree(
+        self, sum_id: str, survivors: Sequence[str], sealed_shares: Mapping[str, bytes]
+    ) -> bytes:
         """The signature under a set of survivors; the first set of a sum is the only one.
 
         ``sealed_shares`` are those that surviving neighbours addressed to this party.
@@ -217,10 +263,14 @@ class SecureSumParty:
         content = self.statement(sum_id, survivors)
         kept = self._keep.get(f"agreed {sum_id}")
         if kept is None:
-            shared = {peer: sealed_shares[peer] for peer in self._neighbours if peer in sealed_shares}
+            shared = {
+                peer: sealed_shares[peer] for peer in self._neighbours if peer in sealed_shares
+            }
             self._keep.put(f"agreed {sum_id}", _pack({"set": {"set": content}, "shares": shared}))
         elif _unpack(kept)["set"]["set"] != content:
-            raise MessageError(f"sum={sum_id}: a second set of survivors; this party has signed one already")
+            raise MessageError(
+                f"sum={sum_id}: a second set of survivors; this party has signed one already"
+            )
         return self._sign_set(content)
 
     def has_agreed(self, sum_id: str) -> bool:
@@ -245,10 +295,14 @@ class SecureSumParty:
         survivors = json.loads(content)["survivors"]
         return self._opening(sum_id, survivors, facts["shares"])
 
-    def open_all(self, sum_id: str, signatures: Mapping[str, bytes], sealed_shares: Mapping[str, bytes]) -> Opening:
+    def open_all(
+        self, sum_id: str, signatures: Mapping[str, bytes], sealed_shares: Mapping[str, bytes]
+    ) -> Opening:
         """The same where nobody may be missing: of the set of all parties, which is the only one ever signed."""
         if self.roster.dropouts:
-            raise MessageError(f"sum={sum_id}: parties may be missing, so the survivors have to be named first")
+            raise MessageError(
+                f"sum={sum_id}: parties may be missing, so the survivors have to be named first"
+            )
         self._check_quorum(sum_id, set_statement(sum_id, self.roster.names), signatures)
         return self._opening(sum_id, self.roster.names, sealed_shares)
 
@@ -263,7 +317,9 @@ class SecureSumParty:
                 f"sum={sum_id}: {len(signers)} parties signed this set of survivors, {self.roster.quorum} must have"
             )
 
-    def _opening(self, sum_id: str, survivors: Sequence[str], sealed: Mapping[str, bytes]) -> Opening:
+    def _opening(
+        self, sum_id: str, survivors: Sequence[str], sealed: Mapping[str, bytes]
+    ) -> Opening:
         own: dict[str, bytes] = {}
         for peer in survivors:
             if peer == self.name:
@@ -272,10 +328,16 @@ class SecureSumParty:
                 share = self._unsealed(sum_id, peer, sealed[peer])
             else:
                 continue
-            if len(share) == shares.SHARE_BYTES:  # else the peer harms only the sum that it takes part in
+            if (
+                len(share) == shares.SHARE_BYTES
+            ):  # else the peer harms only the sum that it takes part in
                 own[peer] = share
         missing = [peer for peer in self._neighbours if peer not in set(survivors)]
-        keys = {peer: self._held_keys[peer][sum_id] for peer in missing if sum_id in self._held_keys.get(peer, {})}
+        keys = {
+            peer: self._held_keys[peer][sum_id]
+            for peer in missing
+            if sum_id in self._held_keys.get(peer, {})
+        }
         return Opening(own, keys)
 
     def _sealed_shares(self, sum_id: str) -> dict[str, bytes]:
@@ -289,14 +351,22 @@ class SecureSumParty:
         """For each holder its share of this party's own seed of a sum."""
         holders, key = self.roster.holders(self.name), self._keys.own_seed("polynomial own", sum_id)
         own = self._keys.own_seed("mask", sum_id)
-        return dict(zip(holders, shares.split(own, self.roster.share_threshold, len(holders), key), strict=True))
+        return dict(
+            zip(
+                holders,
+                shares.split(own, self.roster.share_threshold, len(holders), key),
+                strict=True,
+            )
+        )
 
     def _read_round_keys(self, kept: bytes) -> None:
         facts, size = _unpack(kept), shares.SHARE_BYTES
         sums = json.loads(facts["sums"]["sums"])
         for peer, sealed in facts["sealed"].items():
             row = self._unsealed(_ALL_SUMS, peer, sealed)
-            if len(row) == size * len(sums):  # else the peer harms only the sums that it is missing from
+            if len(row) == size * len(
+                sums
+            ):  # else the peer harms only the sums that it is missing from
                 parts = [row[start : start + size] for start in range(0, len(row), size)]
                 self._held_keys[peer] = dict(zip(sums, parts, strict=True))
 
@@ -313,10 +383,14 @@ class SecureSumParty:
     def statement(self, sum_id: str, survivors: Sequence[str]) -> bytes:
         """What is signed for a set of survivors; MessageError if this party may not sign it."""
         names = sorted(set(survivors))
-        if len(names) != len(survivors) or any(name not in self.roster.identities for name in names):
+        if len(names) != len(survivors) or any(
+            name not in self.roster.identities for name in names
+        ):
             raise MessageError(f"sum={sum_id}: survivors must be parties of the run, each once")
         if self.name not in names:
-            raise MessageError(f"sum={sum_id}: this party is not among the survivors, so it signs nothing")
+            raise MessageError(
+                f"sum={sum_id}: this party is not among the survivors, so it signs nothing"
+            )
         if len(names) < self.roster.fewest_survivors:
             raise MessageError(
                 f"sum={sum_id}: {len(names)} survivors; privacy.tolerated_dropouts={self.roster.dropouts} allows no "
@@ -325,7 +399,9 @@ class SecureSumParty:
         return set_statement(sum_id, names)
 
     def _sign_set(self, content: bytes) -> bytes:
-        return agreement.signed(self._sign, self.roster, self.name, "survivors", content)[: agreement.SIGNATURE_BYTES]
+        return agreement.signed(self._sign, self.roster, self.name, "survivors", content)[
+            : agreement.SIGNATURE_BYTES
+        ]
 
     def _restore_secrets(self) -> None:
         kept = self._keep.get("secrets")
@@ -347,10 +423,16 @@ def commitment(seed: bytes) -> bytes:
 
 
 def _pack(content: Mapping[str, Mapping[str, bytes]]) -> bytes:
-    plain = {part: {name: item.hex() for name, item in values.items()} for part, values in content.items()}
+    plain = {
+        part: {name: item.hex() for name, item in values.items()}
+        for part, values in content.items()
+    }
     return json.dumps(plain, sort_keys=True).encode()
 
 
 def _unpack(kept: bytes) -> dict[str, dict[str, bytes]]:
     plain = json.loads(kept)
-    return {part: {name: bytes.fromhex(item) for name, item in values.items()} for part, values in plain.items()}
+    return {
+        part: {name: bytes.fromhex(item) for name, item in values.items()}
+        for part, values in plain.items()
+    }

@@ -87,7 +87,9 @@ class Roster:
     def _neighbours(self) -> Mapping[str, tuple[str, ...]]:
         count, reach = len(self.names), self._reach
         if 2 * reach >= count - 1:
-            return {name: tuple(other for other in self.names if other != name) for name in self.names}
+            return {
+                name: tuple(other for other in self.names if other != name) for name in self.names
+            }
         found = {}
         for place, name in enumerate(self.names):
             places = {(place + step) % count for step in range(-reach, reach + 1)} - {place}

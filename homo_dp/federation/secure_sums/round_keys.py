@@ -41,6 +41,8 @@ def seed_list(key: bytes, seeds: Sequence[bytes]) -> bytes:
 def listed_seeds(key: bytes, listed: bytes, count: int) -> list[bytes]:
     """The seeds of a list; raises MessageError where it has another size."""
     if len(listed) != SECRET_BYTES * count:
-        raise MessageError(f"a list of pair seeds has {len(listed)} bytes, not {SECRET_BYTES * count}")
+        raise MessageError(
+            f"a list of pair seeds has {len(listed)} bytes, not {SECRET_BYTES * count}"
+        )
     text = seed_list(key, [listed])  # the same keystream takes itself off
     return [text[start : start + SECRET_BYTES] for start in range(0, len(text), SECRET_BYTES)]

@@ -17,7 +17,9 @@ from homo_dp.core.errors import MessageError
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 _PRIME: Final = (1 << 256) + 297  # the smallest prime above every 32-byte secret
-_SPARE: Final = 48  # bytes per coefficient: 128 bits more than the prime, so that the reduction is uniform
+_SPARE: Final = (
+    48  # bytes per coefficient: 128 bits more than the prime, so that the reduction is uniform
+)
 
 
 def split(secret: bytes, threshold: int, holders: int, key: bytes) -> list[bytes]:
@@ -31,9 +33,14 @@ def split(secret: bytes, threshold: int, holders: int, key: bytes) -> list[bytes
     True
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= holders:
-        raise ValueError(f"threshold={threshold} holders={holders}: share 32 bytes with 1 <= threshold <= holders")
+        raise ValueError(
+            f"threshold={threshold} holders={holders}: share 32 bytes with 1 <= threshold <= holders"
+        )
     stream = _expand(key, _SPARE * (threshold - 1))
-    coefficients = [int.from_bytes(stream[start : start + _SPARE]) % _PRIME for start in range(0, len(stream), _SPARE)]
+    coefficients = [
+        int.from_bytes(stream[start : start + _SPARE]) % _PRIME
+        for start in range(0, len(stream), _SPARE)
+    ]
     coefficients.insert(0, int.from_bytes(secret))
     return [_value(coefficients, holder).to_bytes(SHARE_BYTES) for holder in range(1, holders + 1)]
 
@@ -59,11 +66,17 @@ def _lagrange(holders: Sequence[int]) -> list[int]:
 
 def _secret(weights: Sequence[int], shares: Sequence[bytes]) -> bytes:
     values = [int.from_bytes(share) for share in shares]
-    if any(len(share) != SHARE_BYTES for share in shares) or any(value >= _PRIME for value in values):
-        raise MessageError("a share of a seed has the wrong size; its sender is left out of this sum")
+    if any(len(share) != SHARE_BYTES for share in shares) or any(
+        value >= _PRIME for value in values
+    ):
+        raise MessageError(
+            "a share of a seed has the wrong size; its sender is left out of this sum"
+        )
     secret = sum(weight * value for weight, value in zip(weights, values, strict=True)) % _PRIME
     if secret.bit_length() > 8 * SECRET_BYTES:
-        raise MessageError("shares of a seed do not fit together: one of their senders altered its share")
+        raise MessageError(
+            "shares of a seed do not fit together: one of their senders altered its share"
+        )
     return secret.to_bytes(SECRET_BYTES)
 
 
@@ -77,7 +90,9 @@ def _value(coefficients: Sequence[int], point: int) -> int:
 def _expand(key: bytes, size: int) -> bytes:
     """HKDF gives at most 255 hashes a call, so long polynomials are made of several."""
     blocks = [
-        HKDFExpand(hashes.SHA256(), min(8160, size - start), b"homo_dp shares %d" % start).derive(key)
+        HKDFExpand(hashes.SHA256(), min(8160, size - start), b"homo_dp shares %d" % start).derive(
+            key
+        )
         for start in range(0, size, 8160)
     ]
     return b"".join(blocks)

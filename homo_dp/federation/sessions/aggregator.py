@@ -39,7 +39,9 @@ class RoundReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     asked: str = UPDATE  # the name of the sum that the round asked
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # the same, of each party alone
+    by_party: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # the same, of each party alone
 
     @property
     def released(self) -> dict[str, Any]:
@@ -93,7 +95,9 @@ class Aggregator:
         self.server_optimizer = server_optimizer
         self.average = average
         self.ledger = ledger
-        self.best: Weights | None = None  # of the round that is published, where that is not the last
+        self.best: Weights | None = (
+            None  # of the round that is published, where that is not the last
+        )
         self.applied_sigma: float | None = None
         # Where a process keeps (weights, event, sigma) before they are charged, so that a crash loses none of them.
         self.before_charge: Callable[[Weights, object, float], None] | None = None
@@ -107,7 +111,9 @@ class Aggregator:
         self.check_budget(1)
         self.round += 1
         parties = tuple(self.settings.party_weights)
-        self.cohort = parties if self.asked else self.mechanism.participants(parties, self.training_round)
+        self.cohort = (
+            parties if self.asked else self.mechanism.participants(parties, self.training_round)
+        )
         self._updates = {}
         self._started = time.perf_counter()
 
@@ -125,11 +131,17 @@ class Aggregator:
         """The current weights, one message for each party of the round."""
         weights = self._current
         tensors = {**weights, **self.mechanism.broadcast_tensors(self.round, weights)}
-        return [self._message(party, "weights", tensors, self.mechanism.broadcast_info()) for party in self.cohort]
+        return [
+            self._message(party, "weights", tensors, self.mechanism.broadcast_info())
+            for party in self.cohort
+        ]
 
     def finished(self) -> list[Message]:
         """The final weights, one message for each party of the run."""
-        return [self._message(party, "finished", self.final_weights, {}) for party in self.settings.party_weights]
+        return [
+            self._message(party, "finished", self.final_weights, {})
+            for party in self.settings.party_weights
+        ]
 
     @property
     def final_weights(self) -> Weights:
@@ -153,9 +165,13 @@ class Aggregator:
                 f"kind={message.kind} run={message.run} from {message.sender}: not an update of this run"
             )
         if message.sender not in self.cohort:
-            raise MessageError(f"sender={message.sender}: not a party of round {self.round} of this run")
+            raise MessageError(
+                f"sender={message.sender}: not a party of round {self.round} of this run"
+            )
         if message.round != self.round:
-            raise MessageError(f"round={message.round} from {message.sender}: the run is in round {self.round}")
+            raise MessageError(
+                f"round={message.round} from {message.sender}: the run is in round {self.round}"
+            )
         if message.sender in self._updates:
             return
         if self._masked:
@@ -167,7 +183,11 @@ class Aggregator:
                 self._check_size(message)
             else:
                 check_tensors(message.tensors, expected, asked.sum.longest, "the sum of any table")
-        info = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+        info = {
+            name: float(value)
+            for name, value in message.info.items()
+            if isinstance(value, (int, float))
+        }
         weight = self.settings.party_weights[message.sender]
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
 
@@ -180,7 +200,9 @@ class Aggregator:
             return
         for name, tensor in message.tensors.items():
             if largest_number(tensor) > most:
-                raise MessageError(f"tensor {name} from {message.sender}: holds a number above {most:g}")
+                raise MessageError(
+                    f"tensor {name} from {message.sender}: holds a number above {most:g}"
+                )
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -226,7 +248,9 @@ class Aggregator:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
         if self.asked is not None:
             return self.mechanism.take_sum(self.asked, {SUM: total}, self.weights, self.round)
-        return self.mechanism.on_total(total, self._sums.survivors, self._current, self.training_round)
+        return self.mechanism.on_total(
+            total, self._sums.survivors, self._current, self.training_round
+        )
 
     @property
     def _masked(self) -> bool:
@@ -234,23 +258,36 @@ class Aggregator:
         share = None if asked is None else asked.sum.share
         return self.mechanism.masked_sum is not None if asked is None else share is not None
 
-    def apply(self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()) -> RoundReport:
+    def apply(
+        self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()
+    ) -> RoundReport:
         """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
         self._check_noise(combined)
         moved, before = self.weights, self.server_optimizer.state()
-        moves = not (combined.discarded or (self.asked is not None and combined.weights is self.weights))
+        moves = not (
+            combined.discarded or (self.asked is not None and combined.weights is self.weights)
+        )
         if moves and self.asked is not None:
-            moved = combined.weights  # starting weights are not a step, so momentum does not see them
+            moved = (
+                combined.weights
+            )  # starting weights are not a step, so momentum does not see them
         elif moves:
             # Whole weights are no step either.
-            moved = combined.weights if combined.whole else self.server_optimizer.step(self.weights, combined.weights)
+            moved = (
+                combined.weights
+                if combined.whole
+                else self.server_optimizer.step(self.weights, combined.weights)
+            )
             moved = self.mechanism.before_broadcast(moved, self.training_round)
             if (
                 hooks := active_hooks()
             ) is not None:  # of a run made in Python: they see noised weights, and only those
                 moved = hooks.injected(self.round, moved)
         if moves and not all(math.isfinite(largest_number(tensor)) for tensor in moved.values()):
-            log.warning("round %d: weights would not be finite, which parties refuse; it moves nothing", self.round)
+            log.warning(
+                "round %d: weights would not be finite, which parties refuse; it moves nothing",
+                self.round,
+            )
             self.server_optimizer.restore(before)  # or its momentum would spoil all later rounds
             moves, moved = False, self.weights
             combined = replace(combined, metrics={**combined.metrics, "discarded": 1.0})
@@ -303,7 +340,9 @@ class Aggregator:
     def charge(self, event: object, sigma: float) -> None:
         """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
         if self.ledger is None:
-            raise PrivacyError("ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger")
+            raise PrivacyError(
+                "ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger"
+            )
         charge_kept(self.ledger, self._charges(self.round, event, sigma), self.settings.budget)
         self.applied_sigma = sigma
 
@@ -316,25 +355,48 @@ class Aggregator:
         if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
             return
         planned = [self.planned_charges(self.round + number) for number in range(1, rounds + 1)]
-        refusal = self.ledger.would_exceed([charge for charges in planned for charge in charges], self.settings.budget)
+        refusal = self.ledger.would_exceed(
+            [charge for charges in planned for charge in charges], self.settings.budget
+        )
         if refusal:
             raise BudgetExceeded(refusal)
 
-    def _charges(self, round_number: int, event: DpEvent | None = None, sigma: float | None = None) -> list[Charge]:
+    def _charges(
+        self, round_number: int, event: DpEvent | None = None, sigma: float | None = None
+    ) -> list[Charge]:
         """One for all where users are protected; for records one for each party of the round."""
         parties = self.mechanism.facts.parties
         if self.mechanism.unit == "user":
-            return [self._charge_of(round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma)]
+            return [
+                self._charge_of(
+                    round_number, self.mechanism.plan(next(iter(parties.values()))), event, sigma
+                )
+            ]
         plans = {name: self.mechanism.planned(facts) for name, facts in parties.items()}
-        due = {name: plan for name, plan in plans.items() if plan.schedule is None or round_number in plan.schedule}
-        return [self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()]
+        due = {
+            name: plan
+            for name, plan in plans.items()
+            if plan.schedule is None or round_number in plan.schedule
+        }
+        return [
+            self._charge_of(round_number, plan, event, sigma, name) for name, plan in due.items()
+        ]
 
     def _charge_of(
-        self, round_number: int, plan: PartyPlan, event: DpEvent | None, sigma: float | None, party: str | None = None
+        self,
+        round_number: int,
+        plan: PartyPlan,
+        event: DpEvent | None,
+        sigma: float | None,
+        party: str | None = None,
     ) -> Charge:
         if "model_reader" not in plan.events:
-            raise PrivacyError(f"mechanism={self.mechanism.name}: its plan names no event for readers of the model")
-        account = Account(self.settings.run, self.settings.dataset, self.settings.name if party is None else party)
+            raise PrivacyError(
+                f"mechanism={self.mechanism.name}: its plan names no event for readers of the model"
+            )
+        account = Account(
+            self.settings.run, self.settings.dataset, self.settings.name if party is None else party
+        )
         event = plan.events["model_reader"] if event is None else event
         sigma = plan.sigma if sigma is None else sigma
         return account.charge(self.mechanism, plan, "model_reader", round_number, event, sigma)
@@ -353,7 +415,9 @@ class Aggregator:
         for planned in self.planned_charges(self.round):
             check_within_plan(self.mechanism, combined.event, planned.event, planned.delta)
 
-    def _message(self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]) -> Message:
+    def _message(
+        self, party: str, kind: str, tensors: Weights, info: Mapping[str, float]
+    ) -> Message:
         return Message(
             run=self.settings.run,
             round=self.round,

@@ -120,7 +120,9 @@ class RunState:
     def save(self, aggregator: Aggregator, weights: Weights | None = None, **facts: Any) -> None:
         """Keep everything after a round (or, with ``weights`` that wait for their charge, just before its end)."""
         facts = {"round": aggregator.round, "applied_sigma": aggregator.applied_sigma, **facts}
-        write_state(self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state")
+        write_state(
+            self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state"
+        )
 
 
 class RunMemory:
@@ -199,12 +201,19 @@ class AggregatorSession:
         self._absent = set(self.rows[-1].get("missing", ())) if self.rows else set()
         waiting = facts.charge
         if waiting is not None:  # killed between keeping the weights and the end of the round
-            self.rows = [row for row in self.rows if row["round"] < self.aggregator.round]  # it is written once more
+            self.rows = [
+                row for row in self.rows if row["round"] < self.aggregator.round
+            ]  # it is written once more
             self.aggregator.charge(from_json(waiting.event), waiting.sigma)
-            weights, metrics = self.aggregator.weights, {"discarded": 1.0} if waiting.discarded else {}
+            weights, metrics = (
+                self.aggregator.weights,
+                {"discarded": 1.0} if waiting.discarded else {},
+            )
             if not waiting.discarded:
                 self.aggregator.publish(weights)
-            report = RoundReport(self.aggregator.round, waiting.replied, waiting.missing, weights, 0.0, metrics)
+            report = RoundReport(
+                self.aggregator.round, waiting.replied, waiting.missing, weights, 0.0, metrics
+            )
             self._close_round(report)
 
     def run(self) -> None:
@@ -226,13 +235,17 @@ class AggregatorSession:
             self._refused = dict(self.members.refusals)
             self._why = ""
             yield from self._phase(aggregator.broadcast(), self._complete)
-            if sums is not None and self._enough(len(aggregator.cohort) - len(aggregator.waiting_for)):
+            if sums is not None and self._enough(
+                len(aggregator.cohort) - len(aggregator.waiting_for)
+            ):
                 yield from sums.opening(aggregator.round, self._ask)
             self._finish_round()
         self._settle()
         crash_point("aggregator.before_finished")
         for party in set(self.members.parties).difference(*(row["replied"] for row in self.rows)):
-            self._send_plan(party)  # the party may have lost the plan, and cannot use the final weights without it
+            self._send_plan(
+                party
+            )  # the party may have lost the plan, and cannot use the final weights without it
         for message in aggregator.finished():
             self.members.deliver(message)
             crash_point("aggregator.mid_finished")
@@ -249,7 +262,9 @@ class AggregatorSession:
         before, since a killed aggregator begins its round again."""
         self._tell(questions)
         names = [question.recipient for question in questions]
-        yield from self._listen(lambda: all(name in heard or name in self._refused for name in names))
+        yield from self._listen(
+            lambda: all(name in heard or name in self._refused for name in names)
+        )
 
     def _tell(self, questions: Iterable[Message]) -> None:
         crash_point("aggregator.before_broadcast")
@@ -327,13 +342,13 @@ class AggregatorSession:
         try:
             self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
             aggregator.receive(message)
-        except (
-            Exception
-        ) as error:  # whatever reading an update raises, its sender misses the round and the process goes on
+        except Exception as error:  # whatever reading an update raises, its sender misses the round and the process goes on
             self._refused[party] = "bad_update"
             if isinstance(error, MessageError):
                 raise
-            raise MessageError(f"taking it in raised {type(error).__name__} ({one_line(error, 100)})") from error
+            raise MessageError(
+                f"taking it in raised {type(error).__name__} ({one_line(error, 100)})"
+            ) from error
         self._refused.pop(party, None)
         self.members.refusals.pop(party, None)
         log.info("replied", extra={"party": party})
@@ -350,7 +365,10 @@ class AggregatorSession:
         self._refused.pop(party, None)
         self._send_plan(party)
         self.members.send(
-            party, self.aggregator.round, "status", {"state": "running", "rounds": self.aggregator.settings.rounds}
+            party,
+            self.aggregator.round,
+            "status",
+            {"state": "running", "rounds": self.aggregator.settings.rounds},
         )
         if party in self.aggregator.waiting_for:
             for weights in self.aggregator.broadcast():
@@ -405,7 +423,8 @@ class AggregatorSession:
             "missing": list(report.missing),
             "refused": dict(self._refused),
             "counted": counted and not report.metrics.get("discarded"),
-            "seconds": time.perf_counter() - self._began,  # everything: sending, waiting, combining, keeping
+            "seconds": time.perf_counter()
+            - self._began,  # everything: sending, waiting, combining, keeping
             **({} if report.asked == UPDATE else {"asked": report.asked}),
             **report.metrics,
             **report.released,
@@ -423,7 +442,9 @@ class AggregatorSession:
         judge, row = self.best_round, self.rows[-1]
         if judge is None or not judge.keeps or judge.best(self.rows) is not row:
             return
-        self.aggregator.best = dict(self.aggregator.averaged if is_of_released(row) else self.aggregator.weights)
+        self.aggregator.best = dict(
+            self.aggregator.averaged if is_of_released(row) else self.aggregator.weights
+        )
 
     def _stops_early(self) -> bool:
         if self.best_round is None or not self.best_round.stops(self.rows):

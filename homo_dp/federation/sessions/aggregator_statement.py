@@ -17,7 +17,9 @@ KEPT = "kept by the parties"
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
 
 
-def promised_plans(config: Config, aggregator: Aggregator, plan: PlanJson) -> dict[str, PartyPlan] | None:
+def promised_plans(
+    config: Config, aggregator: Aggregator, plan: PlanJson
+) -> dict[str, PartyPlan] | None:
     """What each party planned, as far as the aggregator can know; None where it depends on rows that none declared."""
     mechanism = aggregator.mechanism
     if not (config.private and mechanism.private) or _hidden(mechanism, plan):
@@ -25,7 +27,9 @@ def promised_plans(config: Config, aggregator: Aggregator, plan: PlanJson) -> di
     return {name: mechanism.planned(facts) for name, facts in mechanism.facts.parties.items()}
 
 
-def promised_statement(config: Config, aggregator: Aggregator, plan: PlanJson, rounds_done: int) -> dict[str, Any]:
+def promised_statement(
+    config: Config, aggregator: Aggregator, plan: PlanJson, rounds_done: int
+) -> dict[str, Any]:
     """The ``privacy`` part of the aggregator's indicators, after ``rounds_done`` rounds."""
     mechanism, rows = aggregator.mechanism, plan["rows"]
     private = config.private and mechanism.private
@@ -54,13 +58,17 @@ def _hidden(mechanism: Mechanism, plan: PlanJson) -> bool:
     return counted and any(count is None for count in plan["rows"].values())
 
 
-def _without_rows(config: Config, aggregator: Aggregator, plan: PlanJson, private: bool) -> dict[str, Any]:
+def _without_rows(
+    config: Config, aggregator: Aggregator, plan: PlanJson, private: bool
+) -> dict[str, Any]:
     """Parties that keep their row counts to themselves promise the target and solve their own noise for it."""
     target, delta = config.privacy.target_epsilon, config.privacy.delta
     if not private:
         sentence = "NOT PRIVATE: this run gives no differential-privacy guarantee."
     elif target is None:
-        sentence = "Each party knows its own epsilon; it depends on row counts that were not declared."
+        sentence = (
+            "Each party knows its own epsilon; it depends on row counts that were not declared."
+        )
     else:
         sentence = (
             f"Each party promised that one {aggregator.mechanism.unit} changes what the aggregator and everybody who "
@@ -68,7 +76,9 @@ def _without_rows(config: Config, aggregator: Aggregator, plan: PlanJson, privat
         )
     bound = target if private else None
     relation = aggregator.mechanism.relation
-    nothing = dict.fromkeys(("epsilon_rdp", "noise_multiplier", "applied_sigma", "steps", "sample_rate"))
+    nothing = dict.fromkeys(
+        ("epsilon_rdp", "noise_multiplier", "applied_sigma", "steps", "sample_rate")
+    )
     return {
         "private": private,
         "statement": sentence,
@@ -81,7 +91,8 @@ def _without_rows(config: Config, aggregator: Aggregator, plan: PlanJson, privat
         "observers": {"aggregator": {"epsilon": bound}, "model_reader": {"epsilon": bound}},
         "quoted_observer": "aggregator",  # who keeps its row count adds its own noise
         "parties": {
-            name: {"epsilon_pld": bound, "delta": delta, "rows": rows, **nothing} for name, rows in plan["rows"].items()
+            name: {"epsilon_pld": bound, "delta": delta, "rows": rows, **nothing}
+            for name, rows in plan["rows"].items()
         },
         "rows": KEPT,
         "note": ONE_PARTY_NOTE,

@@ -12,7 +12,11 @@ from homo_dp.data.declared import label_of
 from homo_dp.federation.mechanisms.round_sums import METRICS
 
 LOWER_IS_BETTER = ("loss", "mse", "mae")
-FIRST = ("acc", "r2", "loss")  # what is looked at where no figure is named: the first of them that rounds have
+FIRST = (
+    "acc",
+    "r2",
+    "loss",
+)  # what is looked at where no figure is named: the first of them that rounds have
 OF_TASK = {
     "binary": ("acc", "auc", "ks", "precision", "recall", "loss"),
     "multiclass": ("acc", "loss"),
@@ -79,7 +83,11 @@ def best_round_of(config: Config) -> BestRound | None:
     metric = None if rule is None else rule.metric
     if metric is not None:
         kind = _task(config)
-        names = OF_TASK[kind] if noised else tuple(name for name in ("acc", "auc", "loss") if kind != "regression")
+        names = (
+            OF_TASK[kind]
+            if noised
+            else tuple(name for name in ("acc", "auc", "loss") if kind != "regression")
+        )
         known = names or ("loss",)
         if metric not in known:
             released = "released with noise" if noised else "of public rows"

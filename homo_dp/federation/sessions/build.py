@@ -19,7 +19,13 @@ from homo_dp.config.train import TrainConfig
 from homo_dp.core.errors import ConfigError, DataError
 from homo_dp.data.columns import Level
 from homo_dp.data.rows import Table
-from homo_dp.federation.mechanisms.base import FederationFacts, Levels, Mechanism, PartyFacts, Weights
+from homo_dp.federation.mechanisms.base import (
+    FederationFacts,
+    Levels,
+    Mechanism,
+    PartyFacts,
+    Weights,
+)
 from homo_dp.federation.mechanisms.dp_fedavg import DpFedAvg
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.dp_sgd import DpSgd
@@ -47,7 +53,8 @@ from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SeededNoise
 log = logging.getLogger(__name__)
 
 MECHANISMS: Mapping[str, type[Mechanism]] = {
-    mechanism.name: mechanism for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, PlainAveraging)
+    mechanism.name: mechanism
+    for mechanism in (DpSgd, DpFedSgd, DpFedAvg, Nbafl, Statistics, PlainAveraging)
 }
 
 
@@ -59,7 +66,9 @@ def party_facts(config: Config, name: str, rows: int) -> PartyFacts:
         rate = min(1.0, (train.batch_size or rows) / rows)
     steps = train.local_steps or _steps_of_epochs(train, rows)
     check_steps(steps * train.rounds, "train.rounds times the local steps of a round")
-    return PartyFacts(name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate)
+    return PartyFacts(
+        name=name, rows=rows, rounds=train.rounds, steps_per_round=steps, sample_rate=rate
+    )
 
 
 def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
@@ -69,19 +78,28 @@ def _steps_of_epochs(train: TrainConfig, rows: int) -> int:
 
 
 def federation_facts(
-    config: Config, rows: Mapping[str, int], parameters: int, outputs: int = 1, levels: Levels | None = None
+    config: Config,
+    rows: Mapping[str, int],
+    parameters: int,
+    outputs: int = 1,
+    levels: Levels | None = None,
 ) -> FederationFacts:
     """The public facts of a run, from declared row counts."""
     parties = {name: party_facts(config, name, count) for name, count in rows.items()}
     warn_of_full_batches(config, parties)
     return common_facts(
-        config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs, levels=levels or {})
+        config,
+        FederationFacts(
+            parties, config.train.rounds, parameters, outputs=outputs, levels=levels or {}
+        ),
     )
 
 
 def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:
     """The facts as the mechanism reads them: one that takes one step a round has one rate for all parties."""
-    return mechanism_class(config.privacy.mechanism).common_facts(replace(facts, before=released_before(config)))
+    return mechanism_class(config.privacy.mechanism).common_facts(
+        replace(facts, before=released_before(config))
+    )
 
 
 def released_before(config: Config) -> DpEvent | None:
@@ -96,7 +114,11 @@ def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> N
     """One line where some parties have no more rows than a batch: their steps gain nothing from sampling."""
     if mechanism_class(config.privacy.mechanism) is Statistics:
         return
-    full = [facts for facts in parties.values() if facts.sample_rate >= 1 and config.train.sample_rate is None]
+    full = [
+        facts
+        for facts in parties.values()
+        if facts.sample_rate >= 1 and config.train.sample_rate is None
+    ]
     if full:
         batch, others = config.train.batch_size or full[0].rows, len(full) - 1
         log.warning(
@@ -124,7 +146,12 @@ def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) 
             f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write privacy.not_private: true "
             "to run it all the same, marked NOT PRIVATE"
         )
-    if found.private and found.unit == "record" and config.privacy.unit == "user" and not config.privacy.not_private:
+    if (
+        found.private
+        and found.unit == "record"
+        and config.privacy.unit == "user"
+        and not config.privacy.not_private
+    ):
         raise ConfigError(
             f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; write privacy.unit: "
             "record, or set unit of the class if it hides a user"
@@ -145,26 +172,41 @@ def mechanism_class(name: str) -> type[Mechanism]:
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (Exception, SystemExit) as error:  # the module is the user's own code, and may fail in any way
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the module is the user's own code, and may fail in any way
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"privacy.mechanism={name}: cannot be loaded ({why}); give package.module:Class") from error
+        raise ConfigError(
+            f"privacy.mechanism={name}: cannot be loaded ({why}); give package.module:Class"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, Mechanism)):
         raise ConfigError(
             f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanisms.base.Mechanism"
         )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ConfigError(f"privacy.mechanism={name}: does not define {missing}; see docs/extend.md")
+        raise ConfigError(
+            f"privacy.mechanism={name}: does not define {missing}; see docs/extend.md"
+        )
     return found
 
 
-def trained_model(config: Config, input_shape: tuple[int, ...], classes: tuple[Level, ...] | None) -> BuiltModel:
+def trained_model(
+    config: Config, input_shape: tuple[int, ...], classes: tuple[Level, ...] | None
+) -> BuiltModel:
     """The model of a run; where nothing is trained, what stands for it."""
     train, data, public = config.train, config.data, config.privacy.public_tensors
     if mechanism_class(config.privacy.mechanism) is not Statistics:
-        return build_model(config.model, input_shape, classes, train.seed, data.target_bounds, public)
+        return build_model(
+            config.model, input_shape, classes, train.seed, data.target_bounds, public
+        )
     task = task_for(classes, target_bounds=data.target_bounds)
-    return BuiltModel(Learnt((input_shape[0] + 2, 2)), task, architecture_of(config.model, input_shape, task.outputs))
+    return BuiltModel(
+        Learnt((input_shape[0] + 2, 2)),
+        task,
+        architecture_of(config.model, input_shape, task.outputs),
+    )
 
 
 def build_fit(
@@ -173,7 +215,9 @@ def build_fit(
     """One party's local training; its shuffles come from the seed and its name, its noise never does."""
     if table.labels is None:
         raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{config.train.seed}/{facts.name}".encode()))
+    generator = torch.Generator().manual_seed(
+        zlib.crc32(f"{config.train.seed}/{facts.name}".encode())
+    )
     device = torch_device(config.train.device)
     module, labels = trained_part(model.module).to(device), table.labels.to(device)
     features = with_features(model.module, table).features.to(device)
@@ -186,7 +230,9 @@ def build_fit(
 def run_budget(config: Config) -> Budget:
     """What the ledger enforces: the target of this run and the lifetime of the data set."""
     privacy = config.privacy
-    lifetime_delta = None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    lifetime_delta = (
+        None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
+    )
     return Budget(privacy.target_epsilon, privacy.lifetime_epsilon, lifetime_delta)
 
 
@@ -217,7 +263,9 @@ def build_aggregator(
         dataset=config.data.dataset,
         budget=run_budget(config),
         # A sum over many users is longer than an update may be.
-        max_update_norm=None if mechanism.one_party_holds_all else config.federation.max_update_norm,
+        max_update_norm=None
+        if mechanism.one_party_holds_all
+        else config.federation.max_update_norm,
         not_private=config.privacy.not_private,
         limits=limits,
     )

@@ -20,7 +20,14 @@ from pydantic import Field, Strict
 
 from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import InputError, printable
-from homo_dp.core.files import make_folder, open_private, shared_with_writers, sweep, sync_directory, write_file
+from homo_dp.core.files import (
+    make_folder,
+    open_private,
+    shared_with_writers,
+    sweep,
+    sync_directory,
+    write_file,
+)
 from homo_dp.core.untrusted_text import Foreign, Schema
 from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.local_fit import LocalFit
@@ -52,7 +59,9 @@ class RunFolder:
             os.close(self._lock)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            raise InputError(f"state={self.path}: another process runs from it; stop that one first") from None
+            raise InputError(
+                f"state={self.path}: another process runs from it; stop that one first"
+            ) from None
         sweep(self.path)
 
     def close(self) -> None:
@@ -60,7 +69,9 @@ class RunFolder:
         os.close(self._lock)
 
 
-def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: str, sync: bool = True) -> None:
+def write_state(
+    path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: str, sync: bool = True
+) -> None:
     """Replace ``path`` in one step by tensors and facts; ``point`` names the crash points.
 
     With ``sync`` it is on disk when this returns; without, a killed process has kept it but a power cut may lose it.
@@ -72,7 +83,10 @@ def write_state(path: Path, tensors: Mapping[str, Any], facts: Facts, *, point: 
     ({'w': tensor([1., 1.])}, {'round': 3})
     """
     first, *pieces = write_body(tensors)
-    header = {"__metadata__": {"facts": json.dumps(facts, allow_nan=False)}, **json.loads(bytes(first[8:]))}
+    header = {
+        "__metadata__": {"facts": json.dumps(facts, allow_nan=False)},
+        **json.loads(bytes(first[8:])),
+    }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with explained(path):
@@ -90,7 +104,15 @@ def read_state(path: Path) -> tuple[Weights, Facts] | None:
         with safe_open(str(path), framework="pt") as file:
             text = (file.metadata() or {}).get("facts")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (OSError, ValueError, RuntimeError, TypeError, OverflowError, MemoryError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        SafetensorError,
+    ) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         foreign.refuse(f"cannot be read ({printable(reason)[:200]})")
     if text is None:
@@ -106,7 +128,9 @@ def state_file(path: Path) -> Foreign:
 def part(tensors: Weights, prefix: str) -> Weights:
     """The tensors below ``prefix.``, without it."""
     start = prefix + "."
-    return {name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)}
+    return {
+        name[len(start) :]: tensor for name, tensor in tensors.items() if name.startswith(start)
+    }
 
 
 def below(prefix: str, tensors: Mapping[str, Any]) -> Weights:
@@ -129,9 +153,14 @@ def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: i
     """Put an aggregator where ``aggregator_tensors`` left it, after ``round_number`` rounds."""
     weights, best = part(tensors, "weights"), part(tensors, "best")
     wanted = {name: (tensor.shape, tensor.dtype) for name, tensor in aggregator.weights.items()}
-    known = [{name: (tensor.shape, tensor.dtype) for name, tensor in each.items()} for each in (weights, best)]
+    known = [
+        {name: (tensor.shape, tensor.dtype) for name, tensor in each.items()}
+        for each in (weights, best)
+    ]
     if known[0] != wanted or known[1] not in ({}, wanted):
-        raise InputError("state: its weights are not those of this model; restore it, or start a new federation.run")
+        raise InputError(
+            "state: its weights are not those of this model; restore it, or start a new federation.run"
+        )
     try:
         aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
         aggregator.average.restore(part(tensors, "average"))
@@ -167,7 +196,11 @@ class FitStates:
         with explained(self._folder):
             names = [path.name for path in self._folder.glob("fit-*.safetensors")]
         numbers = [name[4:-12] for name in names]  # others may have put files of other names there
-        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 19)
+        return sorted(
+            int(number)
+            for number in numbers
+            if number.isascii() and number.isdigit() and len(number) < 19
+        )
 
     def save(self, round_number: int, state: FitState) -> None:
         """Keep the state after a round."""
@@ -176,7 +209,13 @@ class FitStates:
             **below("mechanism", state.mechanism),
             "generator": state.generator,
         }
-        write_state(self._path(round_number), tensors, {"steps_done": state.steps_done}, point="fit_state", sync=False)
+        write_state(
+            self._path(round_number),
+            tensors,
+            {"steps_done": state.steps_done},
+            point="fit_state",
+            sync=False,
+        )
 
     def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> int:
         """Put fit and mechanism where they were before a round; the round they are then after, 0 before the first."""
@@ -285,7 +324,9 @@ class PartyFiles:
         """One more message was refused; how many by now."""
         self.refusals += 1
         facts = {"refusals": self.refusals}
-        write_state(self._folder / "refusals.safetensors", {}, facts, point="party_refusals", sync=False)
+        write_state(
+            self._folder / "refusals.safetensors", {}, facts, point="party_refusals", sync=False
+        )
         return self.refusals
 
     def keep_fit(self, round_number: int, state: FitState) -> None:
@@ -365,7 +406,9 @@ def forget_before(state: PartyFiles | PartyMemory, run: str, number: int) -> Non
         if of_run == run and int(of_round) < number:
             state.outbox.remove(key)
     for kept in state.fits.rounds():
-        if kept < number - 1:  # the state before the round that is open is where a fit that failed goes back to
+        if (
+            kept < number - 1
+        ):  # the state before the round that is open is where a fit that failed goes back to
             state.fits.discard(kept)
 
 

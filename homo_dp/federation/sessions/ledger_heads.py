@@ -71,13 +71,19 @@ class LedgerHeads:
         if head is None:
             return
         for before in (known, self._heads.get(party)):
-            if before is not None and head["count"] == before["count"] and head["hash"] != before["hash"]:
+            if (
+                before is not None
+                and head["count"] == before["count"]
+                and head["hash"] != before["hash"]
+            ):
                 raise MessageError(
                     f"ledger of {party} has another row {head['count']} than it showed before: restore it"
                 )
         if head["count"]:
             self._heard[party] = head
-            self._heads[party] = max(head, self._heads.get(party, head), key=lambda each: int(each["count"]))
+            self._heads[party] = max(
+                head, self._heads.get(party, head), key=lambda each: int(each["count"])
+            )
 
     def newest(self, party: str) -> Head | None:
         """The newest head that a party has shown."""
@@ -87,7 +93,9 @@ class LedgerHeads:
         """Write the book down, together with what other aggregators wrote into it."""
         with explained(self._path):
             make_folder(self._path.parent)
-            lock = os.open(self._path.with_name("heads.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(
+                self._path.with_name("heads.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 on_disk = self._read()
@@ -95,7 +103,9 @@ class LedgerHeads:
                     if head["count"] > self._heads.get(party, {"count": 0})["count"]:
                         self._heads[party] = head
                 if on_disk != self._heads:
-                    write_file(self._path, json.dumps(self._heads, sort_keys=True).encode(), point="heads")
+                    write_file(
+                        self._path, json.dumps(self._heads, sort_keys=True).encode(), point="heads"
+                    )
             finally:
                 os.close(lock)
 

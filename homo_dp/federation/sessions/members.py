@@ -17,10 +17,10 @@ from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
 ROWS = "rows"  # why a party is refused that declares too many or too few
-MOST_ROWS = 10**9  # of a party; its declared count goes into the plan of all others, and their sums must hold so many
-_JOINS = (
-    20.0  # joins of one party that are answered at once; normally a party sends one, and another every 20 s of silence
-)
+MOST_ROWS = (
+    10**9
+)  # of a party; its declared count goes into the plan of all others, and their sums must hold so many
+_JOINS = 20.0  # joins of one party that are answered at once; normally a party sends one, and another every 20 s of silence
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,13 @@ class Members:
         self.say = say
         self.rows: dict[str, int | None] = {}
         self._unreached: dict[str, str] = {}
-        self._joins: dict[str, tuple[float, float]] = {}  # party -> joins that it may send at once, and since when
+        self._joins: dict[
+            str, tuple[float, float]
+        ] = {}  # party -> joins that it may send at once, and since when
         self.refusals: dict[str, str] = {}
-        self._held: list[Message] = []  # joins, which must come again if we are killed before the plan is kept
+        self._held: list[
+            Message
+        ] = []  # joins, which must come again if we are killed before the plan is kept
 
     def open(self, rules: SessionRules) -> None:
         """``opening`` over this process's own transport."""
@@ -100,7 +104,9 @@ class Members:
         if self._joins_too_often(party):
             return False
         if isinstance(rows, int) and not 1 <= rows <= self.most_rows:
-            log.warning("refused %s: it declares %d rows, and 1 to %d can be", party, rows, self.most_rows)
+            log.warning(
+                "refused %s: it declares %d rows, and 1 to %d can be", party, rows, self.most_rows
+            )
             self.tell(party, message.round, "refused", ROWS)
             return False
         try:
@@ -111,7 +117,9 @@ class Members:
             return False
         self.heads.save()
         if party not in self.rows:
-            self.say(f"party {party} joined ({'rows not declared' if rows is None else f'{rows} rows declared'})")
+            self.say(
+                f"party {party} joined ({'rows not declared' if rows is None else f'{rows} rows declared'})"
+            )
         self.rows[party] = rows if isinstance(rows, int) else None
         self.refusals.pop(party, None)
         crash_point("aggregator.joined")

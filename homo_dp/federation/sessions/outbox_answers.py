@@ -40,8 +40,12 @@ def _mark(question: Message, kinds: Kinds) -> bytes:
 
 
 def _same(one: Message, other: Message) -> bool:
-    return one.info == other.info and all(tensor.equal(other.tensors[name]) for name, tensor in one.tensors.items())
+    return one.info == other.info and all(
+        tensor.equal(other.tensors[name]) for name, tensor in one.tensors.items()
+    )
 
 
 def _another(question: Message) -> MessageError:
-    return MessageError(f"round={question.round}: another message was answered in this round; one a round, refused")
+    return MessageError(
+        f"round={question.round}: another message was answered in this round; one a round, refused"
+    )

@@ -65,7 +65,9 @@ class Mistrusted(PrivacyError):
     """The plan has the aggregator add the noise, and this party's own config does not trust it with that."""
 
 
-def check_party(settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit) -> None:
+def check_party(
+    settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, fit: LocalFit
+) -> None:
     """Refuse a plan that this party's own settings do not cover; touches no row."""
     trusted = settings.trust_aggregator or settings.not_private or not mechanism.private
     if mechanism.ledger_keeper == "aggregator" and not trusted:
@@ -78,7 +80,9 @@ def check_party(settings: PartySettings, mechanism: Mechanism, plan: PartyPlan, 
         return
     _check_rates(settings.limits, mechanism, plan, fit)
     if mechanism.ledger_keeper == "party" and "aggregator" not in plan.events:
-        raise PrivacyError(f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private")
+        raise PrivacyError(
+            f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private"
+        )
     for event in (*plan.events.values(), *(asked.event for asked in plan.sums.values())):
         check_releases(event)
     if plan.trusts_aggregator and not settings.trust_aggregator:
@@ -94,14 +98,20 @@ def _check_rates(limits: PartyLimits, mechanism: Mechanism, plan: PartyPlan, fit
     """Refuse a plan whose steps alone, whatever the rows are, could take weights out of range."""
     train = fit.train
     steps = plan.rounds * fit.facts.steps_per_round
-    first = train.schedule.rate(train.learning_rate, 0, steps, train.weight_decay)  # no schedule raises it later
+    first = train.schedule.rate(
+        train.learning_rate, 0, steps, train.weight_decay
+    )  # no schedule raises it later
     pulls = {"weight decay": train.weight_decay, "the proximal pull": mechanism.proximal_mu}
     for name, value in {"the first learning rate": first, **pulls}.items():
         if not value <= limits.max_rate:
-            raise PrivacyError(f"{name}={value:g}: is above party.caps.max_rate={limits.max_rate:g}; refused")
+            raise PrivacyError(
+                f"{name}={value:g}: is above party.caps.max_rate={limits.max_rate:g}; refused"
+            )
     for name, value in {"clip norm": plan.clip_norm, "sigma": plan.sigma}.items():
         if not value <= limits.max_weight:
-            raise PrivacyError(f"{name}={value:g}: is above party.caps.max_weight={limits.max_weight:g}; refused")
+            raise PrivacyError(
+                f"{name}={value:g}: is above party.caps.max_weight={limits.max_weight:g}; refused"
+            )
     if train.optimizer == "sgd" and not first * sum(pulls.values()) <= _STABLE:
         raise PrivacyError(
             f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would make weights "
@@ -117,7 +127,11 @@ def check_question(
     check_round(message.round, settings.name, plan)
     expected = {**signature(fit.model.state_dict()), **mechanism.broadcast_signature(message.round)}
     check_tensors(message.tensors, expected)
-    broadcast = {name: float(value) for name, value in message.info.items() if isinstance(value, (int, float))}
+    broadcast = {
+        name: float(value)
+        for name, value in message.info.items()
+        if isinstance(value, (int, float))
+    }
     if private:
         check_numbers(settings.limits, message.tensors, broadcast)
     mechanism.check_broadcast(broadcast)
@@ -133,14 +147,18 @@ def check_round(number: int, name: str, plan: PartyPlan) -> None:
     if number < 1:
         raise MessageError(f"round={number}: rounds are 1 to {plan.all_rounds}; refused")
     if number > plan.all_rounds:
-        raise BudgetExceeded(f"round={number}: party {name} planned {plan.all_rounds} rounds; refused")
+        raise BudgetExceeded(
+            f"round={number}: party {name} planned {plan.all_rounds} rounds; refused"
+        )
     if plan.schedule is not None and number not in plan.schedule and not plan.noise_between:
         raise BudgetExceeded(
             f"round={number}: party {name} takes part only in rounds {', '.join(map(str, plan.schedule))}; refused"
         )
 
 
-def check_numbers(limits: PartyLimits, tensors: Mapping[str, torch.Tensor], broadcast: Mapping[str, float]) -> None:
+def check_numbers(
+    limits: PartyLimits, tensors: Mapping[str, torch.Tensor], broadcast: Mapping[str, float]
+) -> None:
     """Refuse numbers of the aggregator that are too large."""
     key, largest = limits.model_weight
     for name, tensor in tensors.items():
@@ -161,6 +179,8 @@ def check_release(release: Release, mechanism: Mechanism, plan: PartyPlan, numbe
     if not release.sigma > 0:
         raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")
     if release.relation != plan.relation:
-        raise PrivacyError(f"relation={release.relation}: the plan of {mechanism.name} says {plan.relation}")
+        raise PrivacyError(
+            f"relation={release.relation}: the plan of {mechanism.name} says {plan.relation}"
+        )
     check_within_plan(mechanism, release.event, plan.events_of(number)["aggregator"], plan.delta)
     return release.event

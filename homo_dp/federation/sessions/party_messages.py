@@ -78,5 +78,10 @@ def refusal_word(refusal: Exception) -> str:
     """
     if isinstance(refusal, PlanRefused):
         return refusal.reason
-    kinds = {BudgetExceeded: "budget", LedgerError: "ledger", PrivacyError: "privacy", MessageError: "weights"}
+    kinds = {
+        BudgetExceeded: "budget",
+        LedgerError: "ledger",
+        PrivacyError: "privacy",
+        MessageError: "weights",
+    }
     return next((word for kind, word in kinds.items() if isinstance(refusal, kind)), "plan")

@@ -30,7 +30,13 @@ from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, for
 from homo_dp.federation.sessions.fit_state import FitState
 from homo_dp.federation.sessions.members import MOST_ROWS, ROWS
 from homo_dp.federation.sessions.outbox_answers import packed, unpacked
-from homo_dp.federation.sessions.party import SKIPPED, PartySettings, check_party, check_question, check_release
+from homo_dp.federation.sessions.party import (
+    SKIPPED,
+    PartySettings,
+    check_party,
+    check_question,
+    check_release,
+)
 from homo_dp.federation.sessions.party_messages import PartyMessages, refusal_word
 from homo_dp.federation.sessions.plan import change, release_names
 from homo_dp.federation.sessions.plan_schema import PlanJson
@@ -105,9 +111,15 @@ class Party:
         self.final_weights: Weights | None = None
         self.applied_sigma: float | None = None
         self.rounds_done = 0
-        self.failure: Exception | None = None  # of the last fit, for the operator; its round is charged, and answered
-        self.keep: Callable[[int, FitState], None] | None = None  # where a process keeps its state, before the charge
-        self._go_back_to: FitState | None = None  # while a fit is not charged, and after one that failed
+        self.failure: Exception | None = (
+            None  # of the last fit, for the operator; its round is charged, and answered
+        )
+        self.keep: Callable[[int, FitState], None] | None = (
+            None  # where a process keeps its state, before the charge
+        )
+        self._go_back_to: FitState | None = (
+            None  # while a fit is not charged, and after one that failed
+        )
         check_party(settings, mechanism, self.plan, fit)
         mechanism.check_model(fit.model)
         self._check_masks()
@@ -119,7 +131,9 @@ class Party:
         returns the message that says so.
         """
         if message.run != self.settings.run:
-            raise MessageError(f"run={message.run}: this party takes part in run {self.settings.run}")
+            raise MessageError(
+                f"run={message.run}: this party takes part in run {self.settings.run}"
+            )
         if message.kind == "finished":
             check_tensors(message.tensors, signature(self.fit.model.state_dict()))
             self.final_weights = dict(message.tensors)
@@ -135,12 +149,16 @@ class Party:
                         made = self.mechanism.noise_alone()
                     elif asked is None:
                         number = self.mechanism.training_round(message.round)
-                        made = self.fit.fit(self.mechanism, dict(message.tensors), number, broadcast)
+                        made = self.fit.fit(
+                            self.mechanism, dict(message.tensors), number, broadcast
+                        )
                     else:
                         self.fit.begin(dict(message.tensors))
                         made = self.mechanism.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
-                except Exception as error:  # of any kind, because the kind of an error may depend on rows
+                except (
+                    Exception
+                ) as error:  # of any kind, because the kind of an error may depend on rows
                     self.failure = error
                     answer = self.skipped(message)
                 if self.charges_itself or self.failure is None:
@@ -150,7 +168,10 @@ class Party:
         if release.kept is not None:
             return unpacked(message, release.kept, self.mechanism.kinds)
         if self.charges_itself or self.failure is None:
-            self._commit(message.round, self.plan.sigma_of(message.round) if self.failure is not None else made.sigma)
+            self._commit(
+                message.round,
+                self.plan.sigma_of(message.round) if self.failure is not None else made.sigma,
+            )
         if self.failure is not None:
             raise self.failure
         return answer
@@ -160,7 +181,9 @@ class Party:
         self.failure = None
         broadcast = check_question(message, self.settings, self.mechanism, self.plan, self.fit)
         if self.sums is not None and not self.sums.ready:
-            raise MessageError(f"round={message.round}: this party has not met its peers, and cannot mask yet; refused")
+            raise MessageError(
+                f"round={message.round}: this party has not met its peers, and cannot mask yet; refused"
+            )
         return broadcast
 
     def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
@@ -168,9 +191,13 @@ class Party:
         if not self.charges_itself:
             return nullcontext(Releasing())
         if self.ledger is None:
-            raise PrivacyError("ledger=None: a private party needs a ledger; set privacy.ledger to a writable path")
+            raise PrivacyError(
+                "ledger=None: a private party needs a ledger; set privacy.ledger to a writable path"
+            )
         key = f"{self.settings.run}/{message.round}/{self.plan.kind_of(message.round)}"
-        return releasing(self.outbox, self.ledger, self.planned_charge(message.round), self.settings.budget, key)
+        return releasing(
+            self.outbox, self.ledger, self.planned_charge(message.round), self.settings.budget, key
+        )
 
     def _answer(self, message: Message, release: Release) -> tuple[Message, Charge | None]:
         """The message of a release, and what it costs."""
@@ -179,17 +206,25 @@ class Party:
                 f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; return a Release"
             )
         name, info = self.settings.name, dict(release.info)
-        tensors = release.tensors if self.sums is None else self.sums.masked(message.round, release.tensors)
+        tensors = (
+            release.tensors
+            if self.sums is None
+            else self.sums.masked(message.round, release.tensors)
+        )
         answer = Message(message.run, message.round, name, message.sender, "update", tensors, info)
         if not self.charges_itself:
             return answer, None
         event = check_release(release, self.mechanism, self.plan, message.round)
         if self.sums is None:  # which has checked what it masked
             asked = self.plan.sums.get(message.round)
-            check_tensors(release.tensors, self.mechanism.signature_of(self.fit.model.state_dict(), asked))
+            check_tensors(
+                release.tensors, self.mechanism.signature_of(self.fit.model.state_dict(), asked)
+            )
         check(answer, self.mechanism.kinds)
         account = self.settings.account
-        return answer, account.charge(self.mechanism, self.plan, "aggregator", message.round, event, release.sigma)
+        return answer, account.charge(
+            self.mechanism, self.plan, "aggregator", message.round, event, release.sigma
+        )
 
     def _begin(self) -> None:
         """Make sure that no fit goes on from one that was not charged or failed, and remember where this one began."""
@@ -235,7 +270,9 @@ class Party:
     def skipped(self, message: Message) -> Message:
         """The answer to a round whose fit failed: always the same, so that it tells nothing of what went wrong."""
         info = {"reason": SKIPPED}
-        return Message(message.run, message.round, self.settings.name, message.sender, "refused", info=info)
+        return Message(
+            message.run, message.round, self.settings.name, message.sender, "refused", info=info
+        )
 
     @property
     def charges_itself(self) -> bool:
@@ -260,7 +297,9 @@ class PartyDuty:
     say: Callable[[str], None]
     patience: float = 3600.0
     max_refusals: int = 1000
-    has_learnt: Callable[[str], bool] = lambda step: True  # whether a step before this run is over at this party
+    has_learnt: Callable[[str], bool] = lambda step: (
+        True
+    )  # whether a step before this run is over at this party
     rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
 
 
@@ -273,7 +312,9 @@ class PartySession:
         - what was fitted but never charged is discarded at a start and can reach no later update.
     """
 
-    def __init__(self, duty: PartyDuty, transport: Transport, state: PartyFiles | PartyMemory) -> None:
+    def __init__(
+        self, duty: PartyDuty, transport: Transport, state: PartyFiles | PartyMemory
+    ) -> None:
         self.duty = duty
         self.transport = transport
         self.state = state
@@ -292,7 +333,9 @@ class PartySession:
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
         self._wondered = False
-        self._doubt: float | None = None  # since when the aggregator says that this party's ledger has lost rows
+        self._doubt: float | None = (
+            None  # since when the aggregator says that this party's ledger has lost rows
+        )
 
     def run(self) -> Weights:
         """Take part until the final weights are here."""
@@ -305,7 +348,9 @@ class PartySession:
         self.join()
         started = heard = time.monotonic()
         while self._final is None:
-            message = self.transport.receive(timeout=JOIN_AGAIN if self._doubt is None else JOIN_IN_DOUBT)
+            message = self.transport.receive(
+                timeout=JOIN_AGAIN if self._doubt is None else JOIN_IN_DOUBT
+            )
             if message is not None:
                 heard = time.monotonic()
                 self.take(message)
@@ -336,7 +381,9 @@ class PartySession:
             return 0
         if self.duty.ledger is not None and self.party.charges_itself:
             kinds = {UPDATE, *(asked.name for asked in self.party.plan.sums.values())}
-            return sum(row.kind in kinds for row in self.duty.ledger.rows(self.duty.run, self.duty.name))
+            return sum(
+                row.kind in kinds for row in self.duty.ledger.rows(self.duty.run, self.duty.name)
+            )
         return self.party.plan.releases_by(self.party.rounds_done)
 
     def take(self, message: Message) -> None:
@@ -379,7 +426,9 @@ class PartySession:
             changed = change(self._plan, plan)
             if changed is not None:
                 self._messages.refuse(self._fitted, "plan_changed")
-                raise MessageError(f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run")
+                raise MessageError(
+                    f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run"
+                )
             return
         self._agree(plan)
         crash_point("party.before_plan")
@@ -400,7 +449,12 @@ class PartySession:
         party.keep = self.state.keep_fit
         if party.charges_itself and self.duty.ledger is not None:
             for number in self.state.fits.rounds():
-                if self.duty.ledger.charged(self.duty.run, self.duty.name, number, party.plan.kind_of(number)) is None:
+                if (
+                    self.duty.ledger.charged(
+                        self.duty.run, self.duty.name, number, party.plan.kind_of(number)
+                    )
+                    is None
+                ):
                     self.state.fits.discard(number)
         self.party, self._plan = party, plan
         self._questions["weights"] = party.handle
@@ -427,10 +481,18 @@ class PartySession:
         try:
             if party.sums is None:
                 raise MessageError(f"kind={message.kind}: this run has no masked sums")
-            if message.kind == "survivors" and self._has_left(message.round) and not party.sums.signed(message.round):
-                raise MessageError(f"round={message.round}: a later round was paid for and no set of this one is known")
+            if (
+                message.kind == "survivors"
+                and self._has_left(message.round)
+                and not party.sums.signed(message.round)
+            ):
+                raise MessageError(
+                    f"round={message.round}: a later round was paid for and no set of this one is known"
+                )
             if message.round and party.charges_itself and not self._is_charged(message.round):
-                raise MessageError(f"kind={message.kind} round={message.round}: this party sent no update in it")
+                raise MessageError(
+                    f"kind={message.kind} round={message.round}: this party sent no update in it"
+                )
             if message.kind == "survivors":
                 self._mark_signed(party, message, party.sums.survivors_digest(message))
             answer = party.sums.handle(message)
@@ -449,12 +511,16 @@ class PartySession:
         mark = replace(planned, kind=SIGNED, event=NoOpDpEvent(), message_sha256=digest)
         known = self.duty.ledger.charged(*mark.key)
         if known is not None and known.message_sha256 != digest:
-            raise MessageError(f"round={message.round}: the ledger has another set of survivors of this round")
+            raise MessageError(
+                f"round={message.round}: the ledger has another set of survivors of this round"
+            )
         charge_kept(self.duty.ledger, [mark], party.settings.budget)
 
     def _has_left(self, number: int) -> bool:
         """Whether this party has paid for a round after this one."""
-        return number < self._fitted or (number < self._required().plan.all_rounds and self._is_charged(number + 1))
+        return number < self._fitted or (
+            number < self._required().plan.all_rounds and self._is_charged(number + 1)
+        )
 
     def _answer_again(self, message: Message) -> Message | None:
         """The last answer, asked for again; else the state is put before the round of this question."""
@@ -562,7 +628,10 @@ class PartySession:
 
     def _is_charged(self, number: int) -> bool:
         ledger, kind = self.duty.ledger, self._required().plan.kind_of(number)
-        return ledger is not None and ledger.charged(self.duty.run, self.duty.name, number, kind) is not None
+        return (
+            ledger is not None
+            and ledger.charged(self.duty.run, self.duty.name, number, kind) is not None
+        )
 
     def join(self) -> None:
         """Tell the aggregator that this party is there, and where it is."""
@@ -571,7 +640,9 @@ class PartySession:
     @property
     def _messages(self) -> PartyMessages:
         duty = self.duty
-        return PartyMessages(duty.run, duty.name, duty.ledger, self.transport, self.state, duty.max_refusals)
+        return PartyMessages(
+            duty.run, duty.name, duty.ledger, self.transport, self.state, duty.max_refusals
+        )
 
     def _required(self) -> Party:
         if self.party is None:

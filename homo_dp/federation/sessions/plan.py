@@ -18,9 +18,20 @@ from homo_dp.config.privacy import BUILT_IN, EVERY_KEY, every_key
 from homo_dp.config.schema import MECHANISM_SECTIONS, Config, DataConfig
 from homo_dp.config.statistics import MECHANISM as STATISTICS
 from homo_dp.core.errors import ConfigError, DataError
-from homo_dp.federation.mechanisms.base import FederationFacts, Levels, Mechanism, PartyFacts, PartyPlan
+from homo_dp.federation.mechanisms.base import (
+    FederationFacts,
+    Levels,
+    Mechanism,
+    PartyFacts,
+    PartyPlan,
+)
 from homo_dp.federation.mechanisms.round_sums import RoundSum
-from homo_dp.federation.sessions.build import common_facts, mechanism_class, party_facts, warn_of_full_batches
+from homo_dp.federation.sessions.build import (
+    common_facts,
+    mechanism_class,
+    party_facts,
+    warn_of_full_batches,
+)
 from homo_dp.federation.sessions.plan_schema import (
     DATA_KEYS,
     LATER_DATA_KEYS,
@@ -38,10 +49,14 @@ from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
-_MOST_TURNS = 10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
+_MOST_TURNS = (
+    10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
+)
 
 
-def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]) -> PlanJson:
+def make_plan(
+    config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]
+) -> PlanJson:
     """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
     train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
     privacy = every_key(config.privacy)
@@ -49,9 +64,13 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
         "train": {name: value for name, value in train.items() if name not in OWN_TRAIN_KEYS},
-        "privacy": {name: privacy[name] for name in PRIVACY_KEYS if name not in LATER_KEYS or _asks(privacy)},
+        "privacy": {
+            name: privacy[name] for name in PRIVACY_KEYS if name not in LATER_KEYS or _asks(privacy)
+        },
         **{name: getattr(config, name).model_dump(mode="json") for name in _sections(config)},
-        "data": {name: data[name] for name in DATA_KEYS if name not in LATER_DATA_KEYS or data[name]},
+        "data": {
+            name: data[name] for name in DATA_KEYS if name not in LATER_DATA_KEYS or data[name]
+        },
         "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
         "rows": dict(sorted(rows.items())),  # in one order everywhere: a mechanism may go by it
@@ -60,7 +79,13 @@ def make_plan(config: Config, rows: Mapping[str, int | None], encoding: Mapping[
 
 def _sections(config: Config) -> tuple[str, ...]:
     """Sections in a plan beside model, train and data: one that came later only if it is asked for."""
-    asked = dict(zip(LATER_SECTIONS, (config.privacy.asks_raw_values, config.metrics.release == "noised"), strict=True))
+    asked = dict(
+        zip(
+            LATER_SECTIONS,
+            (config.privacy.asks_raw_values, config.metrics.release == "noised"),
+            strict=True,
+        )
+    )
     return tuple(name for name in (*MECHANISM_SECTIONS, "metrics") if asked.get(name, True))
 
 
@@ -90,7 +115,9 @@ def difference(old: PlanJson, new: PlanJson) -> str | None:
         if one == other:
             continue
         if isinstance(one, dict) and isinstance(other, dict):
-            key = next(key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key))
+            key = next(
+                key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)
+            )
             return f"{name}.{key}={one.get(key)} became {other.get(key)}"
         return f"{name} changed"
     return None
@@ -123,12 +150,18 @@ def agree(own: Config, plan: PlanJson) -> Config:
 
 def epsilon_cap(own: Config) -> float | None:
     """The most epsilon that a party spends in a run: its cap, else the target of its own config."""
-    return own.party.caps.epsilon if own.party.caps.epsilon is not None else own.privacy.target_epsilon
+    return (
+        own.party.caps.epsilon if own.party.caps.epsilon is not None else own.privacy.target_epsilon
+    )
 
 
-def release_names(mechanism: Mechanism | type[Mechanism], asked: RoundSum | None = None) -> tuple[str, ...]:
+def release_names(
+    mechanism: Mechanism | type[Mechanism], asked: RoundSum | None = None
+) -> tuple[str, ...]:
     """What a party releases in a round: the update, and the numbers that a mechanism sends with it; or another sum."""
-    return ("update", *mechanism.message_fields.get("update", {})) if asked is None else (asked.name,)
+    return (
+        ("update", *mechanism.message_fields.get("update", {})) if asked is None else (asked.name,)
+    )
 
 
 def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> None:
@@ -147,7 +180,9 @@ def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> No
             f"party.caps.parameters={caps.parameters} transport.max_message_bytes={own.transport.max_message_bytes}: "
             f"the sum {large.name} has {large.dimension} numbers; ask about fewer columns, classes or bins",
         )
-    if caps.releases is not None and (surplus := {asked.name for asked in plan.sums.values()} - set(caps.releases)):
+    if caps.releases is not None and (
+        surplus := {asked.name for asked in plan.sums.values()} - set(caps.releases)
+    ):
         raise PlanRefused(
             "releases_cap",
             f"party.caps.releases={list(caps.releases)}: the plan of {mechanism.name} also asks for "
@@ -187,10 +222,14 @@ def facts_for_party(
 
     The smallest count is then never above the party's own, which is what noise may depend on.
     """
-    counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {name: rows}
+    counts = {other: rows if count is None else count for other, count in plan["rows"].items()} | {
+        name: rows
+    }
     parties = {other: party_facts(config, other, count) for other, count in sorted(counts.items())}
     warn_of_full_batches(config, {name: parties[name]})
-    return common_facts(config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs))
+    return common_facts(
+        config, FederationFacts(parties, config.train.rounds, parameters, outputs=outputs)
+    )
 
 
 def facts_for_aggregator(
@@ -203,11 +242,16 @@ def facts_for_aggregator(
         if rows is not None:
             parties[name] = party_facts(config, name, rows)
         elif needs_rows is not None:
-            raise DataError(f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here")
+            raise DataError(
+                f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here"
+            )
         else:
-            parties[name] = PartyFacts(name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0)
+            parties[name] = PartyFacts(
+                name, 1, train.rounds, train.local_steps or 1, train.sample_rate or 1.0
+            )
     return common_facts(
-        config, FederationFacts(parties, train.rounds, parameters, outputs=outputs, levels=levels or {})
+        config,
+        FederationFacts(parties, train.rounds, parameters, outputs=outputs, levels=levels or {}),
     )
 
 
@@ -222,10 +266,13 @@ def _check_code(own: Config, plan: PlanJson) -> None:
     mechanism, factory = plan["privacy"]["mechanism"], plan["model"]["factory"]
     if mechanism not in BUILT_IN and mechanism != own.privacy.mechanism:
         raise PlanRefused(
-            "mechanism", f"privacy.mechanism={mechanism}: is code that this party's own config does not name; refused"
+            "mechanism",
+            f"privacy.mechanism={mechanism}: is code that this party's own config does not name; refused",
         )
     if factory is not None and factory != own.model.factory:
-        raise PlanRefused("factory", f"model.factory={factory}: is code that this party's config does not name")
+        raise PlanRefused(
+            "factory", f"model.factory={factory}: is code that this party's config does not name"
+        )
 
 
 def _check_protection(own: Config, plan: PlanJson) -> None:
@@ -249,21 +296,32 @@ def _check_protection(own: Config, plan: PlanJson) -> None:
 
 def _check_caps(own: Config, plan: PlanJson) -> None:
     caps, rounds = own.party.caps, plan["train"]["rounds"]
-    if epsilon_cap(own) is None and own.private and mechanism_class(plan["privacy"]["mechanism"]).private:
+    if (
+        epsilon_cap(own) is None
+        and own.private
+        and mechanism_class(plan["privacy"]["mechanism"]).private
+    ):
         raise PlanRefused(
             "epsilon_cap",
             "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so nothing bounds what "
             "one run may cost; give a cap",
         )
     if caps.rounds is not None and rounds > caps.rounds:
-        raise PlanRefused("rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused")
+        raise PlanRefused(
+            "rounds_cap", f"party.caps.rounds={caps.rounds}: the plan has {rounds} rounds; refused"
+        )
     if rounds * max(1, len(plan["rows"])) > _MOST_TURNS:
-        raise PlanRefused("rounds_cap", f"the plan has {rounds} rounds of {len(plan['rows'])} parties; refused")
+        raise PlanRefused(
+            "rounds_cap", f"the plan has {rounds} rounds of {len(plan['rows'])} parties; refused"
+        )
     _check_columns(own, plan)
     names = release_names(mechanism_class(plan["privacy"]["mechanism"]))
-    if caps.releases is not None and (surplus := [name for name in names if name not in caps.releases]):
+    if caps.releases is not None and (
+        surplus := [name for name in names if name not in caps.releases]
+    ):
         raise PlanRefused(
-            "releases_cap", f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}"
+            "releases_cap",
+            f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}",
         )
 
 
@@ -279,7 +337,11 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
         return
     members = {member.name: member.public_key for member in own.federation.parties}
     alone = own.party.name is None  # all parties in one process, which makes their keys
-    listed = set(members) == set(plan["rows"]) and own.party.name in members and None not in members.values()
+    listed = (
+        set(members) == set(plan["rows"])
+        and own.party.name in members
+        and None not in members.values()
+    )
     if not alone and not listed:
         raise PlanRefused(
             "roster",
@@ -289,10 +351,13 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
     least = every_key(own.privacy)["tolerated_colluders"]
     if asked["tolerated_colluders"] < least:
         raise PlanRefused(
-            "roster", f"privacy.tolerated_colluders={least}: the plan assumes {asked['tolerated_colluders']}; refused"
+            "roster",
+            f"privacy.tolerated_colluders={least}: the plan assumes {asked['tolerated_colluders']}; refused",
         )
     cap, target = epsilon_cap(own), asked["target_epsilon"]
-    if (cap is not None and target is not None and target > cap) or asked["delta"] > own.privacy.delta:
+    if (cap is not None and target is not None and target > cap) or asked[
+        "delta"
+    ] > own.privacy.delta:
         raise PlanRefused(
             "epsilon_cap",
             f"party.caps.epsilon={cap} privacy.delta={own.privacy.delta:g}: the plan asks for {target} at "
@@ -304,13 +369,14 @@ def _check_columns(own: Config, plan: PlanJson) -> None:
     """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
     cap, data = own.party.caps.columns, plan["data"]
     described = data["columns"].values()
-    width = sum(len(block["levels"]) if isinstance(block["levels"], list) else 1 for block in described) + len(
-        data["use"] or ()
-    )
+    width = sum(
+        len(block["levels"]) if isinstance(block["levels"], list) else 1 for block in described
+    ) + len(data["use"] or ())
     width = max(width, len(data["classes"] or ()))
     if cap is not None and width > cap:
         raise PlanRefused(
-            "columns_cap", f"party.caps.columns={cap}: the plan's columns, levels or classes are {width}; refused"
+            "columns_cap",
+            f"party.caps.columns={cap}: the plan's columns, levels or classes are {width}; refused",
         )
 
 
@@ -323,19 +389,29 @@ def check_work(own: Config, agreed: Config, name: str) -> None:
     caps, train, rows = own.party.caps, agreed.train, own.data.rows.get(name)
     epochs = train.rounds * (train.local_epochs or 0)
     if caps.epochs is not None and epochs > caps.epochs:
-        raise PlanRefused("steps_cap", f"party.caps.epochs={caps.epochs:g}: the plan asks for {epochs:g} passes")
+        raise PlanRefused(
+            "steps_cap", f"party.caps.epochs={caps.epochs:g}: the plan asks for {epochs:g} passes"
+        )
     if train.local_steps is None and train.sample_rate is None and rows is None:
         return  # the steps follow from the count, which the epochs bound
-    facts = FederationFacts({name: party_facts(agreed, name, rows or 1)}, train.rounds, parameters=1)
+    facts = FederationFacts(
+        {name: party_facts(agreed, name, rows or 1)}, train.rounds, parameters=1
+    )
     steps = common_facts(agreed, facts).parties[name].steps_per_round
     by_count = train.local_steps is None and train.sample_rate is None
     why = (
-        f", by batches of {train.batch_size} of the data.rows.{name}={rows} that are declared here" if by_count else ""
+        f", by batches of {train.batch_size} of the data.rows.{name}={rows} that are declared here"
+        if by_count
+        else ""
     )
-    for key, cap, asked in (("steps", caps.steps, steps), ("total_steps", caps.total_steps, steps * train.rounds)):
+    for key, cap, asked in (
+        ("steps", caps.steps, steps),
+        ("total_steps", caps.total_steps, steps * train.rounds),
+    ):
         if cap is not None and asked > cap:
             raise PlanRefused(
-                "steps_cap", f"party.caps.{key}={cap}: the plan asks for {asked} local steps{why}; refused"
+                "steps_cap",
+                f"party.caps.{key}={cap}: the plan asks for {asked} local steps{why}; refused",
             )
 
 
@@ -350,7 +426,8 @@ def check_count(own: Config, agreed: Config, name: str) -> None:
     asked = needs_declared_rows(agreed)
     if asked is not None:
         raise PlanRefused(
-            "rows", f"{asked}: the aggregator has to know the rows, and data.rows.{name} is not declared; declare it"
+            "rows",
+            f"{asked}: the aggregator has to know the rows, and data.rows.{name} is not declared; declare it",
         )
     if hides_count(agreed) and not own.privacy.not_private and not own.data.count_is_public(name):
         raise PlanRefused(
@@ -369,7 +446,9 @@ def hides_count(config: Config) -> bool:
 def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
-    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")  # the plan decides what leaves
+    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(
+        mode="json"
+    )  # the plan decides what leaves
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"] |= {"init_from": None, "early_stopping": None, "keep": "last"}
     asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
@@ -381,7 +460,9 @@ def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     asked["delta"] = min(asked["delta"], own.privacy.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
     tree["data"] = {**tree["data"], **_public_data(own.data, plan)}
-    tree["data"]["scaling"] = "bounds"  # the aggregator asks for it in runs of their own, before this plan
+    tree["data"]["scaling"] = (
+        "bounds"  # the aggregator asks for it in runs of their own, before this plan
+    )
     if own.data.counts == "private":
         tree["data"] |= {"counts": None, "rows": tree["data"]["rows"] | noisy_count(own, plan)}
     if "order" in plan:
@@ -417,12 +498,20 @@ def with_count(own: Config, counts: Mapping[str, int]) -> Config:
 def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
     """Column facts: the party's own where it states any, else the aggregator's; of what is learnt the aggregator's."""
     fields, asked = DataConfig.model_fields, plan["data"]
-    stated = [name for name in DATA_KEYS if getattr(own, name) != fields[name].get_default(call_default_factory=True)]
+    stated = [
+        name
+        for name in DATA_KEYS
+        if getattr(own, name) != fields[name].get_default(call_default_factory=True)
+    ]
     found = {name: asked.get(name) for name in DATA_KEYS if name not in stated}
     outer = own.scaling == "private" or own.private_levels or own.default_bounds is not None
     if not (asked.get("learnt") or (outer and plan["privacy"]["mechanism"] == STATISTICS)):
         return found
     own_blocks = own.model_dump(mode="json")["columns"]
-    said = {name for name, block in own.columns.items() if block.bounds is None and block.levels != "private"}
+    said = {
+        name
+        for name, block in own.columns.items()
+        if block.bounds is None and block.levels != "private"
+    }
     kept = {name: own_blocks[name] for name in said}
     return found | {"columns": {**asked["columns"], **kept}}

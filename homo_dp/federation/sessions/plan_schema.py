@@ -26,18 +26,48 @@ VERSION = 1
 
 # What the aggregator decides in `privacy` and `data`; every other key there is the party's own.
 PRIVACY_KEYS = (
-    *("mechanism", "unit", "target_epsilon", "noise_multiplier", "delta", "max_grad_norm", "clip_norm", "clipping"),
-    *("adaptive", "clip_each_step", "sampling", "population", "cohort_size", "sample_rate", "noise_at"),
+    *(
+        "mechanism",
+        "unit",
+        "target_epsilon",
+        "noise_multiplier",
+        "delta",
+        "max_grad_norm",
+        "clip_norm",
+        "clipping",
+    ),
+    *(
+        "adaptive",
+        "clip_each_step",
+        "sampling",
+        "population",
+        "cohort_size",
+        "sample_rate",
+        "noise_at",
+    ),
     *("tolerated_dropouts", "secure_aggregation", "tolerated_colluders", "options"),
 )
 # Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made and kept.
 LATER_KEYS = ("secure_aggregation", "tolerated_colluders")
 LATER_SECTIONS = ("statistics", "metrics")  # the same for whole sections
 DATA_KEYS = (
-    *("label", "classes", "use", "drop", "columns", "columns_from", "missing_values", "target_bounds", "image"),
+    *(
+        "label",
+        "classes",
+        "use",
+        "drop",
+        "columns",
+        "columns_from",
+        "missing_values",
+        "target_bounds",
+        "image",
+    ),
     *("learnt", "curves"),
 )
-LATER_DATA_KEYS = ("learnt", "curves")  # in a plan only where something was learnt, or curves are asked for
+LATER_DATA_KEYS = (
+    "learnt",
+    "curves",
+)  # in a plan only where something was learnt, or curves are asked for
 # Of each process itself. When to stop is the aggregator's business: parties answer as long as they are asked.
 OWN_TRAIN_KEYS = (
     *("init_from", "device", "threads", "physical_batch_size", "evaluate_every"),
@@ -51,7 +81,9 @@ MOST_PARTIES = 10_000
 MOST_LAYERS = 64
 MOST_PIXELS = 1 << 24
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e38  # apart from zero: what float32 and its squares can hold
-LEAST_TARGET = 1e-3  # with any number of steps that caps allow, some noise reaches it, whatever the rows are
+LEAST_TARGET = (
+    1e-3  # with any number of steps that caps allow, some noise reaches it, whatever the rows are
+)
 _SHOWN = 400
 
 
@@ -82,18 +114,26 @@ def read_plan(plan: object) -> PlanJson:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in ("plan", *first["loc"]))
-        raise PlanRefused("plan", f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise PlanRefused(
+            "plan", f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        ) from None
     optional = ("order", *LATER_SECTIONS)
     found = {
-        name: value for name, value in read.model_dump(mode="json").items() if name in plan or name not in optional
+        name: value
+        for name, value in read.model_dump(mode="json").items()
+        if name in plan or name not in optional
     }
     given = plan["privacy"]
     # Keys that came later are in a plan only if they are asked for, so that kept plans of before are the same job.
     found["privacy"] = {
-        name: value for name, value in found["privacy"].items() if name not in LATER_KEYS or name in given
+        name: value
+        for name, value in found["privacy"].items()
+        if name not in LATER_KEYS or name in given
     }
     found["data"] = {
-        name: value for name, value in found["data"].items() if name not in LATER_DATA_KEYS or name in plan["data"]
+        name: value
+        for name, value in found["data"].items()
+        if name not in LATER_DATA_KEYS or name in plan["data"]
     }
     return found
 
@@ -105,7 +145,10 @@ def check_sizes(plan: object) -> None:
         depth += 1
         values += len(level)
         if depth > MOST_DEPTH or values > MOST_VALUES:
-            raise PlanRefused("plan", f"the plan is nested deeper than {MOST_DEPTH} or has over {MOST_VALUES} values")
+            raise PlanRefused(
+                "plan",
+                f"the plan is nested deeper than {MOST_DEPTH} or has over {MOST_VALUES} values",
+            )
         below: list[object] = []
         for value in level:
             if isinstance(value, dict):
@@ -121,13 +164,20 @@ def check_sizes(plan: object) -> None:
 def _check_value(value: object) -> None:
     if isinstance(value, str):
         if len(value) > MOST_TEXT:
-            raise PlanRefused("plan", f"the plan has a text of {len(value)} characters, allowed {MOST_TEXT}")
+            raise PlanRefused(
+                "plan", f"the plan has a text of {len(value)} characters, allowed {MOST_TEXT}"
+            )
     elif isinstance(value, int | float) and not isinstance(value, bool):
         size = abs(value)
-        large = size > 1 << 64 if isinstance(value, int) else not (size == 0 or LEAST_NUMBER <= size <= MOST_NUMBER)
+        large = (
+            size > 1 << 64
+            if isinstance(value, int)
+            else not (size == 0 or LEAST_NUMBER <= size <= MOST_NUMBER)
+        )
         if large:
             raise PlanRefused(
-                "plan", f"the plan has a number that is not 0 nor of a size from {LEAST_NUMBER:g} to {MOST_NUMBER:g}"
+                "plan",
+                f"the plan has a number that is not 0 nor of a size from {LEAST_NUMBER:g} to {MOST_NUMBER:g}",
             )
     elif value is not None and not isinstance(value, bool):
         raise PlanRefused("plan", f"the plan has a value of type {type(value).__name__}")
@@ -162,7 +212,9 @@ def _data(value: Any) -> str | None:
     sides = shape if isinstance(shape, list) else []
     if any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
         return "image.shape: must be whole numbers above 0"
-    return f"image.shape: at most {MOST_PIXELS} values" if math.prod(sides[:4]) > MOST_PIXELS else None
+    return (
+        f"image.shape: at most {MOST_PIXELS} values" if math.prod(sides[:4]) > MOST_PIXELS else None
+    )
 
 
 def _privacy(value: Any) -> str | None:
@@ -174,15 +226,27 @@ def _privacy(value: Any) -> str | None:
 
 _SHARED_TRAIN = [name for name in TrainConfig.model_fields if name not in OWN_TRAIN_KEYS]
 _Train = _part("Train", TrainConfig.model_fields, _SHARED_TRAIN)
-_Privacy = _part("Privacy", {**EVERY_KEY, "mechanism": PrivacyConfig.model_fields["mechanism"]}, PRIVACY_KEYS)
+_Privacy = _part(
+    "Privacy", {**EVERY_KEY, "mechanism": PrivacyConfig.model_fields["mechanism"]}, PRIVACY_KEYS
+)
 _Data = _part("Data", DataConfig.model_fields, DATA_KEYS)
 _FIELDS: dict[str, Any] = {
-    "version": (Annotated[int, BeforeValidator(lambda v: whole(v, least=VERSION, most=VERSION))], ...),
+    "version": (
+        Annotated[int, BeforeValidator(lambda v: whole(v, least=VERSION, most=VERSION))],
+        ...,
+    ),
     "model": (Annotated[ModelConfig, _checked(_model)], ...),
     "train": (_Train, ...),
     "privacy": (Annotated[_Privacy, _checked(_privacy)], ...),
-    **{name: (Config.model_fields[name].annotation, ...) for name in MECHANISM_SECTIONS if name not in LATER_SECTIONS},
-    **{name: (Config.model_fields[name].annotation, Config.model_fields[name]) for name in LATER_SECTIONS},
+    **{
+        name: (Config.model_fields[name].annotation, ...)
+        for name in MECHANISM_SECTIONS
+        if name not in LATER_SECTIONS
+    },
+    **{
+        name: (Config.model_fields[name].annotation, Config.model_fields[name])
+        for name in LATER_SECTIONS
+    },
     "data": (Annotated[_Data, _checked(_data)], ...),
     "encoding": (Annotated[str, Field(min_length=64, max_length=64)], ...),
     "rows": (Annotated[dict[PartyName, Count | None], Field(max_length=MOST_PARTIES)], ...),

@@ -83,7 +83,9 @@ class PartySums:
         steps = released.get(SUM)
         found = self._sums.of(number)
         if set(released) != {SUM} or steps is None or steps.shape != (found.dimension,):
-            raise PrivacyError(f"a masked update is one vector of {found.dimension} numbers; release that")
+            raise PrivacyError(
+                f"a masked update is one vector of {found.dimension} numbers; release that"
+            )
         vector = self._party.mask(sum_id(number), found.to_words(steps))
         signed = np.int32 if found.bits == 32 else np.int64
         neighbours = self._party.roster.neighbours(self._party.name)
@@ -93,7 +95,10 @@ class PartySums:
             SUM: torch.from_numpy(vector.values.view(signed)),
             SHARES: as_matrix([vector.sealed_shares[peer] for peer in neighbours]),
             COMMITMENTS: as_matrix(
-                [vector.commitments[name] for name in committed_names(self._party.roster, self._party.name)]
+                [
+                    vector.commitments[name]
+                    for name in committed_names(self._party.roster, self._party.name)
+                ]
             ),
         }
 
@@ -103,13 +108,19 @@ class PartySums:
             return self._answer(message, "sum_keys", {"keys": as_bytes(self._party.keys())})
         if message.kind == "sum_peers":
             sealed = self._party.introduce(named_texts(message.tensors, "keys."))
-            return self._answer(message, "sum_sealed", {f"for.{name}": as_bytes(text) for name, text in sealed.items()})
+            return self._answer(
+                message,
+                "sum_sealed",
+                {f"for.{name}": as_bytes(text) for name, text in sealed.items()},
+            )
         if message.kind == "sum_secrets":
             self._party.meet(named_texts(message.tensors, "from."))
             return self._answer(message, "sum_ready", self._round_keys())
         if message.kind == "sum_shares":
             if not self._party.roster.dropouts:
-                raise MessageError("kind=sum_shares: nobody may be missing in this run, so there are no round keys")
+                raise MessageError(
+                    "kind=sum_shares: nobody may be missing in this run, so there are no round keys"
+                )
             peers = self._party.roster.neighbours(self._party.name)
             rows = rows_of(message.tensors, SHARES, len(peers))
             self._party.keep_round_keys(self._ids, dict(zip(peers, rows, strict=True)))
@@ -124,19 +135,28 @@ class PartySums:
             return {}
         made = self._party.share_round_keys(self._ids)
         neighbours = self._party.roster.neighbours(self._party.name)
-        return {SHARES: as_matrix([made.sealed[peer] for peer in neighbours]), LISTS: as_matrix(made.lists)}
+        return {
+            SHARES: as_matrix([made.sealed[peer] for peer in neighbours]),
+            LISTS: as_matrix(made.lists),
+        }
 
     def _sign(self, message: Message) -> Message:
         survivors, roster = names_of(message, "survivors"), self._party.roster
         peers = [peer for peer in roster.neighbours(self._party.name) if peer in survivors]
         rows = rows_of(message.tensors, SHARES, len(peers))
-        signature = self._party.agree(sum_id(message.round), survivors, dict(zip(peers, rows, strict=True)))
+        signature = self._party.agree(
+            sum_id(message.round), survivors, dict(zip(peers, rows, strict=True))
+        )
         return self._answer(message, "signature", {"signature": as_bytes(signature)})
 
     def _open(self, message: Message) -> Message:
         signers = names_of(message, "signers")
         found = rows_of(message.tensors, "signatures", len(signers))
-        signatures, roster, name = dict(zip(signers, found, strict=True)), self._party.roster, sum_id(message.round)
+        signatures, roster, name = (
+            dict(zip(signers, found, strict=True)),
+            self._party.roster,
+            sum_id(message.round),
+        )
         if SHARES in message.tensors:  # everybody signed ahead
             peers, survivors = roster.neighbours(self._party.name), roster.names
             shared = dict(zip(peers, rows_of(message.tensors, SHARES, len(peers)), strict=True))
@@ -144,7 +164,10 @@ class PartySums:
         else:
             opening, survivors = self._party.open(name, signatures), self._party.agreed_set(name)
         places = opened_places(self._party.roster, self._party.name, survivors)
-        parts = [(opening.own if name in survivors else opening.keys).get(name, ABSENT) for name in places]
+        parts = [
+            (opening.own if name in survivors else opening.keys).get(name, ABSENT)
+            for name in places
+        ]
         return self._answer(message, "opening", {"opening": as_bytes(b"".join(parts))})
 
     def _answer(self, message: Message, kind: str, tensors: Weights) -> Message:

@@ -48,7 +48,10 @@ class SumsOfRounds:
 
     def check(self, roster: Roster) -> None:
         """Refuse noise that is planned for others than those who mask."""
-        for share in {self.training.share, *(asked.private_sum.share for asked in self.others.values())}:
+        for share in {
+            self.training.share,
+            *(asked.private_sum.share for asked in self.others.values()),
+        }:
             planned = None if share is None else (share.parties, share.dropouts, share.colluders)
             if planned != (len(roster.names), roster.dropouts, roster.colluders):
                 raise PrivacyError(
@@ -66,7 +69,9 @@ def opened_places(roster: Roster, holder: str, survivors: Sequence[str]) -> list
     """Whose shares an opening holds, in order: of each survivor its own seed, then of each that is missing its key."""
     present = set(survivors)
     held = [name for name in roster.names if holder in roster.holders(name)]
-    return [name for name in held if name in present] + [name for name in held if name not in present]
+    return [name for name in held if name in present] + [
+        name for name in held if name not in present
+    ]
 
 
 def check_rounds(roster: Roster, rounds: int) -> None:
@@ -86,7 +91,11 @@ def lists_name(name: str) -> str:
 
 def as_bytes(text: bytes) -> Tensor:
     """Bytes as a tensor of a message."""
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.zeros(0, dtype=torch.uint8)
+    return (
+        torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        if text
+        else torch.zeros(0, dtype=torch.uint8)
+    )
 
 
 def as_matrix(rows: Sequence[bytes]) -> Tensor:
@@ -119,7 +128,10 @@ def short_tensor(message: Message, name: str, most: int = _MOST_KEY_BYTES) -> Te
 
 def named_texts(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, bytes]:
     """Texts by party, from tensors that are called by a prefix and the party."""
-    if any(not name.startswith(prefix) or t.dtype is not torch.uint8 or t.dim() != 1 for name, t in tensors.items()):
+    if any(
+        not name.startswith(prefix) or t.dtype is not torch.uint8 or t.dim() != 1
+        for name, t in tensors.items()
+    ):
         raise MessageError(f"tensors must be bytes under names that begin with {prefix}")
     return {name.removeprefix(prefix): tensor.numpy().tobytes() for name, tensor in tensors.items()}
 

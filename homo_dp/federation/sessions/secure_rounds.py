@@ -24,7 +24,14 @@ from homo_dp.federation.protocol.transport import Waiting
 from homo_dp.federation.secure_sums import shares
 from homo_dp.federation.secure_sums.aggregator import SecureSum, SumDiscarded
 from homo_dp.federation.secure_sums.agreement import SIGNATURE_BYTES, Sign
-from homo_dp.federation.secure_sums.party import COMMITMENT_BYTES, InMemory, Keep, MaskedVector, Opening, SecureSumParty
+from homo_dp.federation.secure_sums.party import (
+    COMMITMENT_BYTES,
+    InMemory,
+    Keep,
+    MaskedVector,
+    Opening,
+    SecureSumParty,
+)
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.sessions.secure_answers import PartySums
 from homo_dp.federation.sessions.secure_messages import (
@@ -89,7 +96,11 @@ class AggregatorSums:
         """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is the first such
         answer."""
         sender, meets = message.sender, message.kind in _MEETING
-        if sender not in self.roster.identities or message.round != (0 if meets else number) or (meets and self._met):
+        if (
+            sender not in self.roster.identities
+            or message.round != (0 if meets else number)
+            or (meets and self._met)
+        ):
             return False
         if meets:
             self._check_meeting(message)
@@ -101,9 +112,13 @@ class AggregatorSums:
         if self._met:
             return
         names = self.roster.names
-        found = yield from self._introduced(ask, "sum_start", {name: {} for name in names}, "sum_keys")
+        found = yield from self._introduced(
+            ask, "sum_start", {name: {} for name in names}, "sum_keys"
+        )
         keys = {f"keys.{name}": message.tensors["keys"] for name, message in found.items()}
-        found = yield from self._introduced(ask, "sum_peers", dict.fromkeys(names, keys), "sum_sealed")
+        found = yield from self._introduced(
+            ask, "sum_peers", dict.fromkeys(names, keys), "sum_sealed"
+        )
         secrets: dict[str, Weights] = {name: {} for name in names}
         for sender, message in found.items():
             for name in self.roster.neighbours(sender):
@@ -135,7 +150,10 @@ class AggregatorSums:
         if message.kind == "sum_ready" and self.roster.dropouts:
             count = len(self.roster.neighbours(message.sender))
             sizes = (shares.SHARE_BYTES * self.rounds + TAG_BYTES, shares.SECRET_BYTES * count)
-            expected = {SHARES: ((count, sizes[0]), torch.uint8), LISTS: ((self.rounds, sizes[1]), torch.uint8)}
+            expected = {
+                SHARES: ((count, sizes[0]), torch.uint8),
+                LISTS: ((self.rounds, sizes[1]), torch.uint8),
+            }
             check_tensors(message.tensors, expected)
             return
         for name in message.tensors:
@@ -147,11 +165,16 @@ class AggregatorSums:
     def _met(self) -> bool:
         """Whether all parties have met, and have left the lists that are needed if one goes missing."""
         met = self.keep.get("met") is not None
-        return met and (not self.roster.dropouts or self.keep.get(lists_name(self.roster.names[-1])) is not None)
+        return met and (
+            not self.roster.dropouts or self.keep.get(lists_name(self.roster.names[-1])) is not None
+        )
 
     def _list_of(self, name: str, number: int) -> bytes:
         """The list of a party's pair seeds of one round, as it was left at the meeting."""
-        kept, size = self.keep.get(lists_name(name)) or b"", shares.SECRET_BYTES * len(self.roster.neighbours(name))
+        kept, size = (
+            self.keep.get(lists_name(name)) or b"",
+            shares.SECRET_BYTES * len(self.roster.neighbours(name)),
+        )
         return kept[size * (number - 1) : size * number]
 
     def take(self, message: Message) -> None:
@@ -159,8 +182,13 @@ class AggregatorSums:
         held, found = self._sum_of(message.round), self._sums.of(message.round)
         kept = self._kept_set(message.round)
         if kept and message.sender not in kept:
-            raise MessageError(f"sender={message.sender}: sum {held.sum_id} is closed; its vector stays masked")
-        neighbours, committed = self.roster.neighbours(message.sender), committed_names(self.roster, message.sender)
+            raise MessageError(
+                f"sender={message.sender}: sum {held.sum_id} is closed; its vector stays masked"
+            )
+        neighbours, committed = (
+            self.roster.neighbours(message.sender),
+            committed_names(self.roster, message.sender),
+        )
         row = shares.SHARE_BYTES + TAG_BYTES
         words = torch.int32 if found.bits == 32 else torch.int64
         expected = {
@@ -176,7 +204,9 @@ class AggregatorSums:
         vector = MaskedVector(
             message.tensors[SUM].numpy().view(found.word()),
             dict(zip(neighbours, rows_of(message.tensors, SHARES, len(neighbours)), strict=True)),
-            dict(zip(committed, rows_of(message.tensors, COMMITMENTS, len(committed)), strict=True)),
+            dict(
+                zip(committed, rows_of(message.tensors, COMMITMENTS, len(committed)), strict=True)
+            ),
             signature,
         )
         held.receive(message.sender, vector)
@@ -187,7 +217,10 @@ class AggregatorSums:
         self.total, self.survivors, self.discarded = None, (), None
         try:
             yield from self._opened(held, number, ask)
-            self.total, self.survivors = self._sums.of(number).from_words(held.total()), held.survivors
+            self.total, self.survivors = (
+                self._sums.of(number).from_words(held.total()),
+                held.survivors,
+            )
         except (SumDiscarded, MessageError) as reason:
             self.discarded = str(reason)
             log.warning("round %d: the sum is discarded: %s", number, reason)
@@ -197,12 +230,20 @@ class AggregatorSums:
     def _opened(self, held: SecureSum, number: int, ask: Ask) -> Waiting[None]:
         passed_on = held.close()
         if self._kept_set(number) not in ((), held.survivors):
-            raise SumDiscarded(f"sum={held.sum_id}: survivors that were named before did not send their vector again")
+            raise SumDiscarded(
+                f"sum={held.sum_id}: survivors that were named before did not send their vector again"
+            )
         self.keep.put(f"survivors {held.sum_id}", ",".join(held.survivors).encode())
         missing = set(self.roster.names) - set(held.survivors)
         held.lists = {name: self._list_of(name, number) for name in missing}
         shared = {
-            name: as_matrix([passed_on[name][peer] for peer in self.roster.neighbours(name) if peer in passed_on[name]])
+            name: as_matrix(
+                [
+                    passed_on[name][peer]
+                    for peer in self.roster.neighbours(name)
+                    if peer in passed_on[name]
+                ]
+            )
             for name in held.survivors
         }
         ahead = all(vector.signature for vector in held.vectors.values())
@@ -210,14 +251,18 @@ class AggregatorSums:
             found = {name: vector.signature for name, vector in held.vectors.items()}
         else:
             content: dict[str, Weights] = {name: {SHARES: rows} for name, rows in shared.items()}
-            told = self._questions(number, "survivors", content, {"survivors": list(held.survivors)})
+            told = self._questions(
+                number, "survivors", content, {"survivors": list(held.survivors)}
+            )
             answers = yield from self._answers(ask, told, "signature")
             found = {}
             for name, message in answers.items():
                 with suppress(MessageError):
                     found[name] = text_of(message, SIGNATURE)
         for name, signature in found.items():
-            with suppress(MessageError):  # a bad answer excludes its sender from this sum; the others go on
+            with suppress(
+                MessageError
+            ):  # a bad answer excludes its sender from this sum; the others go on
                 held.agreed(name, signature)
         if not held.has_quorum:
             raise SumDiscarded(
@@ -225,11 +270,14 @@ class AggregatorSums:
             )
         yield from self._ask_to_open(held, number, ask, shared if ahead else {})
 
-    def _ask_to_open(self, held: SecureSum, number: int, ask: Ask, shared: Weights) -> Waiting[None]:
+    def _ask_to_open(
+        self, held: SecureSum, number: int, ask: Ask, shared: Weights
+    ) -> Waiting[None]:
         """Show the signatures, with the shares that a party has not got yet, and take the openings in."""
         signatures = as_matrix(list(held.signatures.values()))
         content = {
-            name: {"signatures": signatures, **({SHARES: shared[name]} if shared else {})} for name in held.signatures
+            name: {"signatures": signatures, **({SHARES: shared[name]} if shared else {})}
+            for name in held.signatures
         }
         told = self._questions(number, "signatures", content, {"signers": list(held.signatures)})
         found = yield from self._answers(ask, told, "opening")
@@ -237,13 +285,17 @@ class AggregatorSums:
             with suppress(MessageError):
                 held.opened(name, self._opening_of(name, held.survivors, message))
         if not held.can_open:
-            raise SumDiscarded(f"sum={held.sum_id}: {len(held.openings)} parties opened their shares, too few")
+            raise SumDiscarded(
+                f"sum={held.sum_id}: {len(held.openings)} parties opened their shares, too few"
+            )
 
     def _opening_of(self, holder: str, survivors: tuple[str, ...], message: Message) -> Opening:
         places, size = opened_places(self.roster, holder, survivors), shares.SHARE_BYTES
         text = text_of(message, "opening", most=size * len(places))
         if len(text) != size * len(places):
-            raise MessageError(f"sender={holder}: its opening has {len(text)} bytes, not {size * len(places)}")
+            raise MessageError(
+                f"sender={holder}: its opening has {len(text)} bytes, not {size * len(places)}"
+            )
         own: dict[str, bytes] = {}
         keys: dict[str, bytes] = {}
         for place, name in enumerate(places):
@@ -265,14 +317,24 @@ class AggregatorSums:
             )
         return found
 
-    def _answers(self, ask: Ask, questions: Sequence[Message], kind: str) -> Waiting[dict[str, Message]]:
+    def _answers(
+        self, ask: Ask, questions: Sequence[Message], kind: str
+    ) -> Waiting[dict[str, Message]]:
         """The first answers of those who are asked, by party."""
         heard = self._heard.setdefault((questions[0].round, kind), {})
         yield from ask(questions, heard)
-        return {message.recipient: heard[message.recipient] for message in questions if message.recipient in heard}
+        return {
+            message.recipient: heard[message.recipient]
+            for message in questions
+            if message.recipient in heard
+        }
 
     def _questions(
-        self, number: int, kind: str, tensors: Mapping[str, Weights], info: Mapping[str, Json] | None = None
+        self,
+        number: int,
+        kind: str,
+        tensors: Mapping[str, Weights],
+        info: Mapping[str, Json] | None = None,
     ) -> list[Message]:
         return [
             Message(self.run, number, AGGREGATOR, name, kind, content, dict(info or {}))
@@ -301,11 +363,19 @@ def simulated_sums(
 
     identities = {name: Ed25519PrivateKey.generate() for name in names}
     signs: dict[str, Sign] = {name: identity.sign for name, identity in identities.items()}
-    public = {name: identity.public_key().public_bytes_raw() for name, identity in identities.items()}
+    public = {
+        name: identity.public_key().public_bytes_raw() for name, identity in identities.items()
+    }
     roster = Roster(run, public, found.share.dropouts, found.share.colluders)
     others = mechanism.sums
     parties = {
-        name: PartySums(run, SecureSumParty(roster, name, signs[name], InMemory()), found, others, mechanism.rounds)
+        name: PartySums(
+            run,
+            SecureSumParty(roster, name, signs[name], InMemory()),
+            found,
+            others,
+            mechanism.rounds,
+        )
         for name in names
     }
     return AggregatorSums(run, roster, found, others=others, rounds=mechanism.rounds), parties

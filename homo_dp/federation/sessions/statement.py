@@ -13,7 +13,9 @@ from homo_dp.privacy.accounting.events import parts
 from homo_dp.privacy.noise.grid import neglected
 
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
-_LEARNT = 1 << 20  # numbers of a statistic that was released before the run: more than any of them asks
+_LEARNT = (
+    1 << 20
+)  # numbers of a statistic that was released before the run: more than any of them asks
 ONE_PARTY_NOTE = (
     "The largest epsilon over the parties is the federation's epsilon only if every person is in one party; "
     "a person in several parties adds those parties' epsilons."
@@ -34,7 +36,9 @@ def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon |
     return _curve(event, planned, plan.delta)[done - 1]
 
 
-def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, rounds: int) -> float | None:
+def federation_epsilon(
+    plans: Mapping[str, PartyPlan], observer: Observer, rounds: int
+) -> float | None:
     """The largest quoted epsilon over the parties; None as soon as one party has no guarantee."""
     found = [epsilon_after(plan, observer, rounds) for plan in plans.values()]
     values = [value.quoted for value in found if value is not None]
@@ -43,7 +47,9 @@ def federation_epsilon(plans: Mapping[str, PartyPlan], observer: Observer, round
 
 def quoted_observer(plans: Mapping[str, PartyPlan]) -> Observer:
     """The strongest observer that the run protects against: the aggregator, unless it is trusted or unprotected."""
-    protected = all("aggregator" in plan.events and not plan.trusts_aggregator for plan in plans.values())
+    protected = all(
+        "aggregator" in plan.events and not plan.trusts_aggregator for plan in plans.values()
+    )
     return "aggregator" if protected else "model_reader"
 
 
@@ -60,7 +66,8 @@ def privacy_statement(
     observer = quoted_observer(plans)
     first = next(iter(plans.values()))
     observers: dict[Observer, dict[str, float | None]] = {
-        name: {"epsilon": federation_epsilon(plans, name, rounds_done) if private else None} for name in OBSERVERS
+        name: {"epsilon": federation_epsilon(plans, name, rounds_done) if private else None}
+        for name in OBSERVERS
     }
     return {
         "private": private,
@@ -71,11 +78,19 @@ def privacy_statement(
         "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
         **_neglected(mechanism, plans, rounds_done, observers[observer]["epsilon"], first.delta),
-        "secure_mode": secure_mode and mechanism.private,  # without noise there is none to be secure
+        "secure_mode": secure_mode
+        and mechanism.private,  # without noise there is none to be secure
         "observers": observers,
         "quoted_observer": observer,
         "parties": {
-            name: _party(plan, mechanism.facts.parties[name], observer, rounds_done, applied_sigma.get(name), private)
+            name: _party(
+                plan,
+                mechanism.facts.parties[name],
+                observer,
+                rounds_done,
+                applied_sigma.get(name),
+                private,
+            )
             for name, plan in plans.items()
         },
         "rows": "declared in the config"
@@ -89,12 +104,20 @@ def privacy_statement(
 
 
 def _neglected(
-    mechanism: Mechanism, plans: Mapping[str, PartyPlan], rounds_done: int, epsilon: float | None, delta: float
+    mechanism: Mechanism,
+    plans: Mapping[str, PartyPlan],
+    rounds_done: int,
+    epsilon: float | None,
+    delta: float,
 ) -> dict[str, float | None]:
     """What epsilon and delta grow by because the noise is not ideal (docs/guarantees.md): all that the run released."""
     if epsilon is None:
         return {"neglected_epsilon": None, "neglected_delta": None, "delta_with_neglected": None}
-    found = neglected(max(_draws(mechanism, name, plan, rounds_done) for name, plan in plans.items()), epsilon, delta)
+    found = neglected(
+        max(_draws(mechanism, name, plan, rounds_done) for name, plan in plans.items()),
+        epsilon,
+        delta,
+    )
     return {
         "neglected_epsilon": found.epsilon,
         "neglected_delta": found.delta,
@@ -105,14 +128,21 @@ def _neglected(
 def _draws(mechanism: Mechanism, name: str, plan: PartyPlan, rounds_done: int) -> int:
     """How many normals stand behind what was released of a party, at most; a clip bit is one number more."""
     facts = mechanism.facts
-    trained = facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * (facts.parameters + 1)
+    trained = (
+        facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * (facts.parameters + 1)
+    )
     others = sum(asked.dimension for number, asked in plan.sums.items() if number <= rounds_done)
     learnt = 0 if plan.before is None else sum(parts(plan.before).values())
     return (trained + others + learnt * _LEARNT) * mechanism.noises_in_a_number
 
 
 def _party(
-    plan: PartyPlan, facts: PartyFacts, observer: Observer, rounds_done: int, sigma: float | None, private: bool
+    plan: PartyPlan,
+    facts: PartyFacts,
+    observer: Observer,
+    rounds_done: int,
+    sigma: float | None,
+    private: bool,
 ) -> dict[str, Any]:
     spent = epsilon_after(plan, observer, rounds_done) if private else None
     return {
@@ -128,15 +158,28 @@ def _party(
 
 
 def _sentence(
-    mechanism: Mechanism, plans: Mapping[str, PartyPlan], observer: Observer, rounds: int, private: bool
+    mechanism: Mechanism,
+    plans: Mapping[str, PartyPlan],
+    observer: Observer,
+    rounds: int,
+    private: bool,
 ) -> str:
     if not private:
         return "NOT PRIVATE: this run gives no differential-privacy guarantee."
     first = next(iter(plans.values()))
-    relation = {"add_or_remove_one": "adding or removing", "replace_one": "replacing"}[first.relation]
+    relation = {"add_or_remove_one": "adding or removing", "replace_one": "replacing"}[
+        first.relation
+    ]
     epsilon = federation_epsilon(plans, observer, rounds)
-    who = {"aggregator": "the aggregator and everybody who sees the model", "model_reader": "readers of the model"}
-    figure = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
+    who = {
+        "aggregator": "the aggregator and everybody who sees the model",
+        "model_reader": "readers of the model",
+    }
+    figure = (
+        "no finite epsilon"
+        if epsilon is None
+        else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
+    )
     return f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at most {figure}."
 
 

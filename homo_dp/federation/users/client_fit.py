@@ -39,7 +39,9 @@ def client_function(client: object) -> ClientFunction:
     """The function that trains: ``client.fit`` of an object, or the function itself."""
     fit = getattr(client, "fit", client)
     if not callable(fit):
-        raise ConfigError(f"client {client!r}: has no fit(weights, config); give a NumPyClient or a function")
+        raise ConfigError(
+            f"client {client!r}: has no fit(weights, config); give a NumPyClient or a function"
+        )
     found: ClientFunction = fit
     return found
 
@@ -52,7 +54,9 @@ def load_client(path: str, party: str) -> ClientFunction:
     except ConfigError:
         raise
     except Exception as error:  # the party's own code
-        raise ConfigError(f"party.client={path}: failed with {type(error).__name__}: {error}; correct it") from error
+        raise ConfigError(
+            f"party.client={path}: failed with {type(error).__name__}: {error}; correct it"
+        ) from error
 
 
 def with_client_rows(config: Config, party: str) -> Config:
@@ -62,8 +66,12 @@ def with_client_rows(config: Config, party: str) -> Config:
     import pandas as pd
 
     columns = {name: [0.0] for name in config.data.columns}
-    names = keep_in_memory({party: pd.DataFrame({config.data.id: [0], **columns, config.data.label: [0]})})
-    return config.model_copy(update={"data": config.data.model_copy(update={"files": names, "test_fraction": 0.0})})
+    names = keep_in_memory(
+        {party: pd.DataFrame({config.data.id: [0], **columns, config.data.label: [0]})}
+    )
+    return config.model_copy(
+        update={"data": config.data.model_copy(update={"files": names, "test_fraction": 0.0})}
+    )
 
 
 class ClientFit(LocalFit):
@@ -74,9 +82,13 @@ class ClientFit(LocalFit):
           nothing: its update is zero, and it is clipped, noised and charged all the same.
     """
 
-    def __init__(self, model: nn.Module, facts: PartyFacts, client: ClientFunction, train: TrainConfig) -> None:
+    def __init__(
+        self, model: nn.Module, facts: PartyFacts, client: ClientFunction, train: TrainConfig
+    ) -> None:
         empty = torch.zeros(0, 1)
-        super().__init__(model, lambda outputs, labels: outputs, empty, empty, facts, train, torch.Generator())
+        super().__init__(
+            model, lambda outputs, labels: outputs, empty, empty, facts, train, torch.Generator()
+        )
         self.client = client
         self.run_steps = self._client_steps
 
@@ -86,10 +98,10 @@ class ClientFit(LocalFit):
         asked |= {"learning_rate": self.train.learning_rate, "proximal_mu": self.proximal_mu}
         try:
             found = self._checked(self.client(arrays_of(self.start), asked))
-        except (
-            Exception
-        ) as error:  # the client is foreign code: the text of its error may quote rows, so only its type is logged
-            log.warning("client %s: %s; its update counts as zero", self.facts.name, type(error).__name__)
+        except Exception as error:  # the client is foreign code: the text of its error may quote rows, so only its type is logged
+            log.warning(
+                "client %s: %s; its update counts as zero", self.facts.name, type(error).__name__
+            )
             found = None
         if found is not None:
             self.load(found)
@@ -100,7 +112,10 @@ class ClientFit(LocalFit):
         names = sorted(self.start)
         if len(arrays) != len(names):
             raise ValueError("number of arrays")
-        weights = {name: torch.as_tensor(np.asarray(array)) for name, array in zip(names, arrays, strict=True)}
+        weights = {
+            name: torch.as_tensor(np.asarray(array))
+            for name, array in zip(names, arrays, strict=True)
+        }
         for name, tensor in weights.items():
             if tensor.shape != self.start[name].shape or not torch.isfinite(tensor).all():
                 raise ValueError("shape or number")
@@ -113,12 +128,16 @@ class ClientsTraining(CohortTraining):
 
     clients: Sequence[tuple[str, ClientFunction]] = ()
 
-    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(
+        self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int
+    ) -> CohortSum:
         total, layout = mechanism.open_sum(weights), mechanism.layout(weights)
         broadcast = dict(mechanism.broadcast_info())
         for number in (at for at in chosen.tolist() if at < len(self.clients)):
             name, client = self.clients[number]
-            fit = ClientFit(self.model, PartyFacts(name, 1, self.train.rounds, 1, 1.0), client, self.train)
+            fit = ClientFit(
+                self.model, PartyFacts(name, 1, self.train.rounds, 1, 1.0), client, self.train
+            )
             release = fit.fit(mechanism, weights, round_number, broadcast)
             sent = Update(fit.facts.name, release.tensors, 1.0, release.info)
             total.add(mechanism.received(sent, layout, total.clip_norm))

@@ -48,7 +48,9 @@ class CohortTraining(ABC):
     train: TrainConfig
 
     @abstractmethod
-    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(
+        self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int
+    ) -> CohortSum:
         """Train the chosen users from the global weights; the sum of what they send.
 
         Numbers beyond the users of the table are users who never reply.
@@ -61,7 +63,9 @@ class CohortTraining(ABC):
 class OneAtATime(CohortTraining):
     """One user after the other through ``LocalFit`` and the mechanism's hooks, as a party trains."""
 
-    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(
+        self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int
+    ) -> CohortSum:
         total, layout = mechanism.open_sum(weights), mechanism.layout(weights)
         broadcast = dict(mechanism.broadcast_info())
         for user in self._present(chosen).tolist():
@@ -85,12 +89,18 @@ class Together(CohortTraining):
     apart: bool = False
     _widths: dict[str, int] = field(default_factory=dict, repr=False)
 
-    def run(self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int) -> CohortSum:
+    def run(
+        self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int
+    ) -> CohortSum:
         check_module(self.model, mechanism.config.privacy.public_tensors)
         total = mechanism.open_sum(weights)
         present = self._present(chosen)
-        present = present[self.users.sizes[present].argsort()]  # users of like sizes need little padding
-        pieces = [1] * len(present) if self.apart else self._pieces(present, mechanism.layout(weights))
+        present = present[
+            self.users.sizes[present].argsort()
+        ]  # users of like sizes need little padding
+        pieces = (
+            [1] * len(present) if self.apart else self._pieces(present, mechanism.layout(weights))
+        )
         for piece in torch.split(present, pieces):
             rows, within = self._trained(mechanism, piece, weights, round_number)
             total.add(mechanism.contributions(rows, total.clip_norm, within))
@@ -108,14 +118,18 @@ class Together(CohortTraining):
         sizes, offsets = self.users.sizes[piece].numpy(), self.users.offsets[piece].numpy()
         steps = plan.steps(sizes)
         velocity: Tensor | None = None
-        for step, batch in enumerate(plan.batches(self.users.shuffled_by(piece.numpy()), sizes, round_number)):
+        for step, batch in enumerate(
+            plan.batches(self.users.shuffled_by(piece.numpy()), sizes, round_number)
+        ):
             moves = gradient(rows, *self._gathered(batch, offsets))
             if self.train.weight_decay:
                 moves.add_(rows, alpha=self.train.weight_decay)
             if self.train.proximal_mu:
                 moves.add_(rows - start, alpha=self.train.proximal_mu)
             if self.train.momentum:
-                velocity = moves if velocity is None else velocity.mul_(self.train.momentum).add_(moves)
+                velocity = (
+                    moves if velocity is None else velocity.mul_(self.train.momentum).add_(moves)
+                )
                 moves = velocity.clone()
             moves.mul_(self._rates(step, steps, round_number, rows.dtype))
             if not batch.active.all():
@@ -125,14 +139,19 @@ class Together(CohortTraining):
                 within &= self._project(rows, start, mechanism.clip_norm)
         return rows.sub_(start), within
 
-    def _rates(self, step: int, steps: np.ndarray, round_number: int, dtype: torch.dtype) -> Tensor | float:
+    def _rates(
+        self, step: int, steps: np.ndarray, round_number: int, dtype: torch.dtype
+    ) -> Tensor | float:
         """The learning rate of each user: schedules run over all rounds of that user's own steps."""
         train = self.train
         if train.schedule.kind == "constant":
             return train.learning_rate
         rates = {
             count: train.schedule.rate(
-                train.learning_rate, (round_number - 1) * count + step, train.rounds * count, train.weight_decay
+                train.learning_rate,
+                (round_number - 1) * count + step,
+                train.rounds * count,
+                train.weight_decay,
             )
             for count in set(steps.tolist())
         }
@@ -174,7 +193,9 @@ class Together(CohortTraining):
         widths, steps = plan.batch_sizes(rows), plan.steps(rows)
         each, limit = widths, self.train.physical_batch_size
         if limit is None:
-            numbers = 6 * layout.size + widths * (3 * self.users.features[0].numel() + self._widths["kept"])
+            numbers = 6 * layout.size + widths * (
+                3 * self.users.features[0].numel() + self._widths["kept"]
+            )
             each, limit = 4 * numbers + 32 * rows, self.memory_bytes
         return users_at_once(each, steps, limit)
 
@@ -189,7 +210,10 @@ def cohort_training(
           another.
     """
     if train.optimizer != "sgd":
-        log.info("train.optimizer=%s: users are trained one at a time; sgd trains them together", train.optimizer)
+        log.info(
+            "train.optimizer=%s: users are trained one at a time; sgd trains them together",
+            train.optimizer,
+        )
         return OneAtATime(model, loss, users, train)
     together = Together(model, loss, users, train, apart=apart or _moves_far(train))
     try:
@@ -197,36 +221,50 @@ def cohort_training(
         trained = {name for name, tensor in model.named_parameters() if tensor.requires_grad}
         layout = Layout.of(weights, set(weights) - trained)
         features, labels = (tensor[:1].unsqueeze(0) for tensor in (users.features, users.labels))
-        together._gradient(layout, weights)(layout.flatten(weights).unsqueeze(0), features, labels, torch.ones(1, 1))
+        together._gradient(layout, weights)(
+            layout.flatten(weights).unsqueeze(0), features, labels, torch.ones(1, 1)
+        )
     except RuntimeError as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        log.warning("users are trained one at a time, since the model cannot be vectorised: %s", reason)
+        log.warning(
+            "users are trained one at a time, since the model cannot be vectorised: %s", reason
+        )
         return OneAtATime(model, loss, users, train)
     return together
 
 
 def _moves_far(train: TrainConfig) -> bool:
     """Whether steps are so large that rounding grows; by settings alone, since it decides how users are trained."""
-    first = train.schedule.rate(train.learning_rate, 0, train.rounds, train.weight_decay)  # no schedule raises it later
+    first = train.schedule.rate(
+        train.learning_rate, 0, train.rounds, train.weight_decay
+    )  # no schedule raises it later
     return not first <= MOST_RATE_TOGETHER * (1 - train.momentum) * (1 + 1e-9)
 
 
 def _linear_layer(model: nn.Module, layout: Layout) -> nn.Linear | None:
     """The only layer with weights of a model that is linear in flattened features; None for any other."""
-    layers = [layer for layer in model.modules() if not list(layer.children()) and not isinstance(layer, nn.Flatten)]
+    layers = [
+        layer
+        for layer in model.modules()
+        if not list(layer.children()) and not isinstance(layer, nn.Flatten)
+    ]
     plain = isinstance(model, nn.Linear) or type(model) is nn.Sequential
     if not plain or len(layers) != 1 or type(layers[0]) is not nn.Linear:
         return None
     return layers[0] if len(layout.shapes) == len(list(layers[0].parameters())) else None
 
 
-def _linear_gradient(layout: Layout, output_gradient: Callable[[Tensor, Tensor], Tensor]) -> Gradient:
+def _linear_gradient(
+    layout: Layout, output_gradient: Callable[[Tensor, Tensor], Tensor]
+) -> Gradient:
     """Closed form: outputs X W' + b, gradients G' X and the sum of G, for all users in one product each."""
 
     def gradient(rows: Tensor, features: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
         flat = features.flatten(2)
         weight, *bias = _weight_first(layout.views(rows))
-        outputs = flat @ weight.mT if not bias else torch.baddbmm(bias[0].unsqueeze(1), flat, weight.mT)
+        outputs = (
+            flat @ weight.mT if not bias else torch.baddbmm(bias[0].unsqueeze(1), flat, weight.mT)
+        )
         at_outputs = output_gradient(outputs.flatten(0, 1), labels.flatten(0, 1)).view_as(outputs)
         at_outputs = at_outputs * shares.unsqueeze(2)
         result = torch.empty_like(rows)
@@ -243,7 +281,9 @@ def _weight_first(parts: Weights) -> list[Tensor]:
     return sorted(parts.values(), key=Tensor.dim, reverse=True)
 
 
-def _vectorised_gradient(model: nn.Module, loss: PerSampleLoss, layout: Layout, weights: Weights) -> Gradient:
+def _vectorised_gradient(
+    model: nn.Module, loss: PerSampleLoss, layout: Layout, weights: Weights
+) -> Gradient:
     """Any module: the gradient of one user's weighted loss, over all users at once (``torch.func``)."""
     public = {name: tensor for name, tensor in weights.items() if name not in layout.shapes}
 
@@ -255,7 +295,9 @@ def _vectorised_gradient(model: nn.Module, loss: PerSampleLoss, layout: Layout, 
 
     def gradient(rows: Tensor, features: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
         parts: Weights = each(layout.views(rows), features, labels, shares)
-        return torch.cat([parts[name].reshape(len(rows), -1) for name in layout.shapes], dim=1).to(rows.dtype)
+        return torch.cat([parts[name].reshape(len(rows), -1) for name in layout.shapes], dim=1).to(
+            rows.dtype
+        )
 
     return gradient
 
@@ -268,7 +310,11 @@ def _kept_per_row(model: nn.Module, features: Tensor) -> int:
         if isinstance(output, Tensor):
             kept.append(math.prod(output.shape))
 
-    handles = [layer.register_forward_hook(count) for layer in model.modules() if not list(layer.children())]
+    handles = [
+        layer.register_forward_hook(count)
+        for layer in model.modules()
+        if not list(layer.children())
+    ]
     try:
         with torch.no_grad():
             model.eval()(features)

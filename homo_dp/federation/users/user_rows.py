@@ -35,10 +35,18 @@ class Users:
     features: Tensor
     labels: Tensor
     offsets: Tensor
-    names: NDArray[np.uint64] | None = None  # each user's name, hashed; without names a user's number is its name
+    names: NDArray[np.uint64] | None = (
+        None  # each user's name, hashed; without names a user's number is its name
+    )
 
     @classmethod
-    def of(cls, features: Tensor, labels: Tensor, numbers: Tensor, names: NDArray[np.uint64] | None = None) -> Users:
+    def of(
+        cls,
+        features: Tensor,
+        labels: Tensor,
+        numbers: Tensor,
+        names: NDArray[np.uint64] | None = None,
+    ) -> Users:
         """From rows with the number (0, 1, ...) of their user; rows that are sorted by user are not copied."""
         if not bool((numbers[1:] >= numbers[:-1]).all()):
             order = numbers.argsort(stable=True)
@@ -46,11 +54,15 @@ class Users:
         sizes = torch.bincount(numbers)
         if bool((sizes == 0).any()):
             empty = int((sizes == 0).nonzero()[0])
-            raise DataError(f"user {empty} has no training rows; number users 0, 1, ... without gaps")
+            raise DataError(
+                f"user {empty} has no training rows; number users 0, 1, ... without gaps"
+            )
         return cls(features, labels, torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), names)
 
     @classmethod
-    def of_tables(cls, tables: Sequence[Table], names: Sequence[str] | NDArray[Any] | None = None) -> Users:
+    def of_tables(
+        cls, tables: Sequence[Table], names: Sequence[str] | NDArray[Any] | None = None
+    ) -> Users:
         """From the training tables of a federation: by user column where there is one, else each table is a user.
 
         ``names`` are those of the users, in the order of their numbers.
@@ -62,7 +74,9 @@ class Users:
         if len(known) != len(tables):
             known = [torch.full((len(table),), number) for number, table in enumerate(tables)]
         hashed = None if names is None else hashed_names(names)
-        return cls.of(_joined([table.features for table in tables]), _joined(labels), _joined(known), hashed)
+        return cls.of(
+            _joined([table.features for table in tables]), _joined(labels), _joined(known), hashed
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -107,7 +121,9 @@ class LocalPlan:
         passes = (self.train.local_epochs or 1.0) * rows / self.batch_sizes(rows)
         return np.maximum(1, np.ceil(passes - 1e-9)).astype(np.int64)
 
-    def batches(self, users: NDArray[np.integer[Any]], rows: NDArray[np.int64], round_number: int) -> Iterator[Batch]:
+    def batches(
+        self, users: NDArray[np.integer[Any]], rows: NDArray[np.int64], round_number: int
+    ) -> Iterator[Batch]:
         """The batches of one round of these users (``Users.shuffled_by``), one a step until the last user is done.
 
         An epoch is a permutation of the user's rows in pieces of the batch size; the last piece may be shorter.
@@ -137,7 +153,10 @@ class LocalPlan:
         width = int(rows.max())
         if (sizes >= rows).all():  # all rows in every batch: their order changes nothing
             return np.broadcast_to(np.arange(width), (len(users), width))
-        base = _mixed(np.uint64(self.train.seed) + _GOLDEN * np.arange(round_number, round_number + 1, dtype=np.uint64))
+        base = _mixed(
+            np.uint64(self.train.seed)
+            + _GOLDEN * np.arange(round_number, round_number + 1, dtype=np.uint64)
+        )
         base = _mixed(base + _GOLDEN * epochs.astype(np.uint64))
         base = _mixed(base + _GOLDEN * users.astype(np.uint64))
         keys = _mixed(base[:, None] + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
@@ -157,7 +176,9 @@ class Batch:
 class UserFit(LocalFit):
     """Local training of one user by the hooks of a party, with the batches of ``LocalPlan``."""
 
-    def __init__(self, model: nn.Module, loss: PerSampleLoss, users: Users, user: int, train: TrainConfig) -> None:
+    def __init__(
+        self, model: nn.Module, loss: PerSampleLoss, users: Users, user: int, train: TrainConfig
+    ) -> None:
         features, labels = users.rows_of(user)
         self.plan, self.shuffled_by = LocalPlan(train), users.shuffled_by(np.array([user]))
         rows = np.array([len(features)])
@@ -178,7 +199,9 @@ def hashed_names(names: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
     """A number for each name that is the same in every run."""
     import pandas as pd
 
-    result: NDArray[np.uint64] = pd.util.hash_array(np.asarray(names, dtype=object), categorize=False)
+    result: NDArray[np.uint64] = pd.util.hash_array(
+        np.asarray(names, dtype=object), categorize=False
+    )
     return result
 
 
@@ -210,6 +233,8 @@ def users_at_once(each: NDArray[np.int64], steps: NDArray[np.int64], limit: int)
         largest = np.maximum.accumulate(each[ahead])
         fits = largest * np.arange(1, len(largest) + 1) <= limit
         alike = np.maximum.accumulate(steps[ahead]) <= 2 * steps[start] + 8
-        pieces.append(max(1, int((fits & alike).sum())))  # true up to some user, false from there on
+        pieces.append(
+            max(1, int((fits & alike).sum()))
+        )  # true up to some user, false from there on
         start += pieces[-1]
     return pieces

@@ -27,14 +27,23 @@ class UsersFit(LocalFit):
     """
 
     def __init__(self, training: CohortTraining, facts: PartyFacts, train: TrainConfig) -> None:
-        rows, labels = training.users.features[:0], training.users.labels[:0]  # `training` has them all
-        super().__init__(training.model, training.loss, rows, labels, facts, train, torch.Generator())
+        rows, labels = (
+            training.users.features[:0],
+            training.users.labels[:0],
+        )  # `training` has them all
+        super().__init__(
+            training.model, training.loss, rows, labels, facts, train, torch.Generator()
+        )
         self.training = training
 
-    def fit(self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]) -> Release:
+    def fit(
+        self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]
+    ) -> Release:
         """One round of a cohort that is drawn here."""
         if not isinstance(mechanism, CohortMechanism):
-            raise ConfigError(f"privacy.mechanism={mechanism.name}: is not a sum over users; they cannot be simulated")
+            raise ConfigError(
+                f"privacy.mechanism={mechanism.name}: is not a sum over users; they cannot be simulated"
+            )
         mechanism.open_round(broadcast)
         users = len(self.training.users)
         drawn, trained = mechanism.draw_of(users)

@@ -37,7 +37,13 @@ from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.accounting.pld_step import NoisyStep
 from homo_dp.privacy.accounting.poisson_rdp import poisson_rdp
-from homo_dp.privacy.accounting.renyi_bounds import ORDERS, Renyi, converted, gaussian_rdp, laplace_rdp
+from homo_dp.privacy.accounting.renyi_bounds import (
+    ORDERS,
+    Renyi,
+    converted,
+    gaussian_rdp,
+    laplace_rdp,
+)
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = [
@@ -88,7 +94,9 @@ def epsilon_curve(
     check_delta(delta)
     check_steps(rounds, "rounds")
     base = dp_event.NoOpDpEvent() if before is None else before
-    return _curve(to_json(compose(event_per_round)), int(rounds), float(delta), to_json(compose(base)))
+    return _curve(
+        to_json(compose(event_per_round)), int(rounds), float(delta), to_json(compose(base))
+    )
 
 
 def rdp_epsilon(counts: Counts, delta: float) -> float:
@@ -185,7 +193,11 @@ def _by_pld(
         return [float(value) for value in gaussian_epsilons(inverse, delta)]
     if not sampled_round and not gaussian_round:
         return _found(loss_epsilons({}, _with_gaussian(before), [1], delta, resolution)) * len(some)
-    return _found(loss_epsilons(_with_gaussian(before), _with_gaussian(a_round), some, delta, resolution, rounds))
+    return _found(
+        loss_epsilons(
+            _with_gaussian(before), _with_gaussian(a_round), some, delta, resolution, rounds
+        )
+    )
 
 
 def _found(values: list[float]) -> list[float | None]:
@@ -235,7 +247,9 @@ def renyi(counts: Counts, *, doubled: bool = False) -> Renyi:
     total = np.zeros(len(ORDERS))
     for text, count in counts.items():
         if count < 0:
-            raise PrivacyError(f"count={count} must be >= 0; give how many times the event was released")
+            raise PrivacyError(
+                f"count={count} must be >= 0; give how many times the event was released"
+            )
         if count:  # never 0 * infinity
             total = total + count * _rdp_vector(text, doubled)
     return total
@@ -260,7 +274,9 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
     match event:
         case dp_event.SampledWithoutReplacementDpEvent():
             rate = event.sample_size / event.source_dataset_size
-            return fixed_size_rdp(rate, (gaussian_multiplier(event.event) or math.nan) / distance, ORDERS)
+            return fixed_size_rdp(
+                rate, (gaussian_multiplier(event.event) or math.nan) / distance, ORDERS
+            )
         case dp_event.PoissonSampledDpEvent() if (noise := _noise_of_a_part(event)) is not None:
             if distance > 1:
                 return fixed_size_rdp(float(event.sampling_probability), noise / distance, ORDERS)
@@ -272,7 +288,9 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
         case dp_event.GaussianDpEvent():
             return gaussian_rdp(float(event.noise_multiplier) / distance, ORDERS)
         case _:
-            raise PrivacyError(f"event={type(event).__name__} has no Renyi divergence here; add no others")
+            raise PrivacyError(
+                f"event={type(event).__name__} has no Renyi divergence here; add no others"
+            )
 
 
 def _noise_of_a_part(event: dp_event.PoissonSampledDpEvent) -> float | None:

@@ -34,6 +34,8 @@ def gaussian_epsilons(inverse_noise: Floats, delta: float) -> Floats:
 def _delta(t: Floats, mu: Floats) -> Floats:
     with np.errstate(under="ignore", over="ignore"):
         # erfcx overflows only below -26, where the factor before it is 0 and Phi(-t) is 1
-        second = np.where(t + mu > -30, np.exp(-(t**2) / 2) * special.erfcx((t + mu) / math.sqrt(2)) / 2, 0.0)
+        second = np.where(
+            t + mu > -30, np.exp(-(t**2) / 2) * special.erfcx((t + mu) / math.sqrt(2)) / 2, 0.0
+        )
         result: Floats = special.ndtr(-t) - second
     return result

@@ -6,12 +6,17 @@ from collections.abc import Callable
 from homo_dp.privacy.errors import PrivacyError
 
 LEAST, MOST = 1e-4, 1e7  # noise multipliers that are tried
-ACCEPTED = (0.9965, 0.9998)  # shares of the target: below it, so that a sum in another order stays below as well
+ACCEPTED = (
+    0.9965,
+    0.9998,
+)  # shares of the target: below it, so that a sum in another order stays below as well
 AIM = 0.999
 _NEAR = 1e-5  # of a noise multiplier's logarithm
 
 
-def smallest_noise(exact: Callable[[float], float], rough: Callable[[float], float], target_epsilon: float) -> float:
+def smallest_noise(
+    exact: Callable[[float], float], rough: Callable[[float], float], target_epsilon: float
+) -> float:
     """A noise multiplier whose exact epsilon is between 99.5 % of the target and the target.
 
     Where epsilon jumps across the target there is none: then the smallest noise past the jump.
@@ -32,7 +37,9 @@ def smallest_noise(exact: Callable[[float], float], rough: Callable[[float], flo
             break
         ratio = spent / stand_in
     noise = _solve(exact, AIM * target_epsilon, noise, target_epsilon)
-    while exact(noise) > target_epsilon:  # RDP can jump to zero at the solution: take the safe side of the jump
+    while (
+        exact(noise) > target_epsilon
+    ):  # RDP can jump to zero at the solution: take the safe side of the jump
         noise *= 1 + 1e-4
     return noise
 
@@ -41,7 +48,9 @@ def _accepted(spent: float, target_epsilon: float) -> bool:
     return ACCEPTED[0] * target_epsilon <= spent <= ACCEPTED[1] * target_epsilon
 
 
-def _solve(spent: Callable[[float], float], goal: float, start: float, target_epsilon: float) -> float:
+def _solve(
+    spent: Callable[[float], float], goal: float, start: float, target_epsilon: float
+) -> float:
     """Where ``spent`` crosses ``goal``, by secants on the logarithms, in which it is nearly a straight line."""
 
     def excess(log_noise: float) -> float:
@@ -62,7 +71,9 @@ def _solve(spent: Callable[[float], float], goal: float, start: float, target_ep
     return math.exp(_root(excess, (at, here), (after, there)))
 
 
-def _root(excess: Callable[[float], float], one: tuple[float, float], other: tuple[float, float]) -> float:
+def _root(
+    excess: Callable[[float], float], one: tuple[float, float], other: tuple[float, float]
+) -> float:
     """A root to 1e-5 between two points of different sign, by the Illinois method.
 
     That is regula falsi in which an end that stays twice counts half; scipy's Brent takes as many evaluations here and

@@ -5,7 +5,10 @@ from fractions import Fraction
 
 from homo_dp.privacy.errors import PrivacyError
 
-LEAST_NOISE, MOST_NOISE = 1e-9, 1e9  # beyond these, rounding errors of floats would decide the answer
+LEAST_NOISE, MOST_NOISE = (
+    1e-9,
+    1e9,
+)  # beyond these, rounding errors of floats would decide the answer
 MOST_STEPS = 10**15
 
 
@@ -16,14 +19,18 @@ def check_delta(delta: float, population: int | None = None) -> None:
     """
     _finite("delta", delta)
     if population is not None and population < 1:
-        raise PrivacyError(f"population={population} must be >= 1; give the number of records or users")
+        raise PrivacyError(
+            f"population={population} must be >= 1; give the number of records or users"
+        )
     if population is not None and not 0 < delta < 1 / population:
         raise PrivacyError(
             f"delta={delta:g} must be in (0, 1/{population}) = (0, {1 / population:.3g}); "
             "choose it well below one over the number of records or users"
         )
     if not 0 < delta < 1:
-        raise PrivacyError(f"delta={delta:g} must be in (0, 1); choose it well below one over the number of records")
+        raise PrivacyError(
+            f"delta={delta:g} must be in (0, 1); choose it well below one over the number of records"
+        )
 
 
 def most_rows(delta: float) -> int:
@@ -41,7 +48,9 @@ def check_noise_multiplier(noise_multiplier: float) -> None:
     """Refuse zero, negative, non-finite and absurd noise."""
     _finite("noise_multiplier", noise_multiplier)
     if noise_multiplier <= 0:
-        raise PrivacyError(f"noise_multiplier={noise_multiplier:g} must be > 0; without noise there is no privacy")
+        raise PrivacyError(
+            f"noise_multiplier={noise_multiplier:g} must be > 0; without noise there is no privacy"
+        )
     if not LEAST_NOISE <= noise_multiplier <= MOST_NOISE:
         raise PrivacyError(
             f"noise_multiplier={noise_multiplier:g} must be in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; common: 0.5 to 10"
@@ -52,7 +61,9 @@ def check_sample_rate(sample_rate: float) -> None:
     """Refuse what is not the probability of being in a draw."""
     _finite("sample_rate", sample_rate)
     if not 0 < sample_rate <= 1:
-        raise PrivacyError(f"sample_rate={sample_rate:g} must be in (0, 1]; give batch size over rows")
+        raise PrivacyError(
+            f"sample_rate={sample_rate:g} must be in (0, 1]; give batch size over rows"
+        )
 
 
 def check_steps(steps: int, name: str = "steps") -> None:
@@ -62,14 +73,18 @@ def check_steps(steps: int, name: str = "steps") -> None:
     if steps < 1:
         raise PrivacyError(f"{name}={steps} must be >= 1; give a whole number of one or more")
     if steps > MOST_STEPS:
-        raise PrivacyError(f"{name}=about 10**{len(str(steps)) - 1} must be <= {MOST_STEPS:.0e}; give a smaller number")
+        raise PrivacyError(
+            f"{name}=about 10**{len(str(steps)) - 1} must be <= {MOST_STEPS:.0e}; give a smaller number"
+        )
 
 
 def check_target_epsilon(target_epsilon: float) -> None:
     """Refuse a target that no noise reaches or that promises nothing."""
     _finite("target_epsilon", target_epsilon)
     if target_epsilon <= 0:
-        raise PrivacyError(f"target_epsilon={target_epsilon:g} must be > 0; common values are 0.5 to 10")
+        raise PrivacyError(
+            f"target_epsilon={target_epsilon:g} must be > 0; common values are 0.5 to 10"
+        )
 
 
 def steps_for_epochs(epochs: float | str, rows: int, batch_size: int) -> int:
@@ -83,7 +98,9 @@ def steps_for_epochs(epochs: float | str, rows: int, batch_size: int) -> int:
     check_sample_rate(batch_size / rows)
     _finite("epochs", float(epochs))
     if float(epochs) <= 0:
-        raise PrivacyError(f"epochs={epochs} must be > 0; give how many passes over the rows are made")
+        raise PrivacyError(
+            f"epochs={epochs} must be > 0; give how many passes over the rows are made"
+        )
     steps = exact_steps(epochs, Fraction(batch_size, rows))
     check_steps(steps)
     return steps

@@ -55,7 +55,9 @@ class Curve(Sequence[Epsilon]):
         place = range(self._rounds)[index]
         if place not in self._found:
             wanted = [number for number in self._piece(place) if number - 1 not in self._found]
-            self._found.update(zip((number - 1 for number in wanted), self._find(wanted), strict=True))
+            self._found.update(
+                zip((number - 1 for number in wanted), self._find(wanted), strict=True)
+            )
         return self._found[place]
 
     def _piece(self, place: int) -> Sequence[int]:

@@ -28,7 +28,9 @@ __all__ = [
     "to_json",
 ]
 
-EventText = NewType("EventText", str)  # the canonical JSON of an event: equal events have equal texts
+EventText = NewType(
+    "EventText", str
+)  # the canonical JSON of an event: equal events have equal texts
 Counts = Mapping[EventText, int]  # how many times each event was released
 
 
@@ -38,7 +40,9 @@ def to_json(event: DpEvent) -> EventText:
     >>> to_json(dp_event.PoissonSampledDpEvent(0.25, dp_event.GaussianDpEvent(1)))
     '{"event":{"noise_multiplier":1.0,"type":"GaussianDpEvent"},"sampling_probability":0.25,"type":"PoissonSampledDpEvent"}'
     """
-    return EventText(json.dumps(_to_tree(event), sort_keys=True, separators=(",", ":"), allow_nan=False))
+    return EventText(
+        json.dumps(_to_tree(event), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    )
 
 
 def from_json(text: str) -> DpEvent:
@@ -50,7 +54,9 @@ def from_json(text: str) -> DpEvent:
     try:
         tree = strict_json(text)
     except (ValueError, TypeError, RecursionError) as error:
-        raise PrivacyError(f"event={_short(text)} is not the JSON of an event ({error}); use events.to_json") from None
+        raise PrivacyError(
+            f"event={_short(text)} is not the JSON of an event ({error}); use events.to_json"
+        ) from None
     return _from_tree(tree)
 
 
@@ -69,7 +75,9 @@ def parts(event: DpEvent) -> dict[EventText, int]:
 
 def event_of(counts: Counts) -> DpEvent:
     """One event for releases that were counted, as ``parts`` counts them."""
-    repeated = (dp_event.SelfComposedDpEvent(from_json(text), count) for text, count in counts.items())
+    repeated = (
+        dp_event.SelfComposedDpEvent(from_json(text), count) for text, count in counts.items()
+    )
     return compose(dp_event.NoOpDpEvent(), *repeated)
 
 
@@ -83,7 +91,9 @@ def check_releases(event: DpEvent) -> None:
 event of the noise that was added
     """
     if not any(True for _ in _flatten(event, 1)):
-        raise PrivacyError(f"event={_short(event)} stands for no release; name the event of the noise that was added")
+        raise PrivacyError(
+            f"event={_short(event)} stands for no release; name the event of the noise that was added"
+        )
 
 
 def compose(*events: DpEvent) -> DpEvent:
@@ -146,8 +156,12 @@ def _to_tree(event: DpEvent) -> dict[str, Any]:
             tree["sampling_probability"] = _probability(event.sampling_probability)
             tree["event"] = _sampled(event.event)
         case dp_event.SampledWithoutReplacementDpEvent():
-            tree["source_dataset_size"] = _whole("source_dataset_size", event.source_dataset_size, 1)
-            tree["sample_size"] = _whole("sample_size", event.sample_size, 1, tree["source_dataset_size"])
+            tree["source_dataset_size"] = _whole(
+                "source_dataset_size", event.source_dataset_size, 1
+            )
+            tree["sample_size"] = _whole(
+                "sample_size", event.sample_size, 1, tree["source_dataset_size"]
+            )
             tree["event"] = _sampled(event.event)
         case dp_event.SelfComposedDpEvent():
             tree["count"] = _whole("count", event.count, 0, MOST_STEPS)
@@ -157,7 +171,9 @@ def _to_tree(event: DpEvent) -> dict[str, Any]:
         case dp_event.NoOpDpEvent():
             pass
         case _:
-            raise PrivacyError(f"event={type(event).__name__} is not one of {', '.join(_FIELDS)}; add no others")
+            raise PrivacyError(
+                f"event={type(event).__name__} is not one of {', '.join(_FIELDS)}; add no others"
+            )
     return tree
 
 
@@ -175,12 +191,18 @@ _FIELDS = {
 
 def _from_tree(tree: Any, depth: int = 0) -> DpEvent:
     if depth > _DEEPEST:
-        raise PrivacyError(f"event is nested more than {_DEEPEST} deep; use events.compose to flatten it")
+        raise PrivacyError(
+            f"event is nested more than {_DEEPEST} deep; use events.compose to flatten it"
+        )
     name = tree.get("type") if isinstance(tree, dict) else None
     if not isinstance(name, str) or name not in _FIELDS:
-        raise PrivacyError(f"event={_short(tree)} is not one of {', '.join(_FIELDS)}; use events.to_json")
+        raise PrivacyError(
+            f"event={_short(tree)} is not one of {', '.join(_FIELDS)}; use events.to_json"
+        )
     if set(tree) != {"type", *_FIELDS[name]}:
-        raise PrivacyError(f"event={_short(tree)} must have exactly the fields {('type', *_FIELDS[name])}")
+        raise PrivacyError(
+            f"event={_short(tree)} must have exactly the fields {('type', *_FIELDS[name])}"
+        )
     fields = {key: tree[key] for key in _FIELDS[name]}
     if "event" in fields:
         fields["event"] = _from_tree(fields["event"], depth + 1)
@@ -196,7 +218,9 @@ def _from_tree(tree: Any, depth: int = 0) -> DpEvent:
 def _sampled(event: DpEvent) -> dict[str, Any]:
     """What may run on a sample: Gaussians (one, or several on the same sample)."""
     if gaussian_multiplier(event) is None:
-        raise PrivacyError(f"event={_short(event)} inside a sampled event must be Gaussian; use a GaussianDpEvent")
+        raise PrivacyError(
+            f"event={_short(event)} inside a sampled event must be Gaussian; use a GaussianDpEvent"
+        )
     return _to_tree(event)
 
 
@@ -220,7 +244,9 @@ def _noise(value: Any) -> float:
 def _probability(value: Any) -> float:
     number = _number("sampling_probability", value)
     if not 0 < number <= 1:
-        raise PrivacyError(f"sampling_probability={number:g} must be in (0, 1]; divide the batch size by the rows")
+        raise PrivacyError(
+            f"sampling_probability={number:g} must be in (0, 1]; divide the batch size by the rows"
+        )
     return number
 
 
@@ -229,9 +255,16 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
         number = value.__index__()
     except (AttributeError, TypeError):
         number = None
-    if number is None or isinstance(value, bool) or number < low or (high is not None and number > high):
+    if (
+        number is None
+        or isinstance(value, bool)
+        or number < low
+        or (high is not None and number > high)
+    ):
         allowed = f">= {low}" if high is None else f"in [{low}, {high}]"
-        raise PrivacyError(f"{name}={_short(value)} must be a whole number {allowed}; give a whole number")
+        raise PrivacyError(
+            f"{name}={_short(value)} must be a whole number {allowed}; give a whole number"
+        )
     return int(number)
 
 

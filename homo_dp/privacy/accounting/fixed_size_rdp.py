@@ -58,7 +58,9 @@ def _terms(sample_rate: float, noise_multiplier: float, largest: int) -> tuple[F
     differences = _log_differences(noise_multiplier, min(largest, EXACT) + 1)
     tight = plain.copy()
     few = i[i <= EXACT].astype(np.int64)
-    paired = math.log(4) + 0.5 * (differences[2 * (few // 2) - 1] + differences[2 * ((few + 1) // 2) - 1])
+    paired = math.log(4) + 0.5 * (
+        differences[2 * (few // 2) - 1] + differences[2 * ((few + 1) // 2) - 1]
+    )
     tight[1 : len(few)] = np.minimum(plain[1 : len(few)], paired[1:])
     return tight + sampled, plain + sampled
 
@@ -82,7 +84,9 @@ def _log_differences(noise_multiplier: float, count: int) -> Floats:
             apart = np.where(a == b, -math.inf, top + np.log(-np.expm1(-np.abs(a - b))))
         positive = np.where(same, (b >= a) == positive[1:], positive[1:])
         size = np.where(same, apart, np.logaddexp(a, b))
-        rounding = np.logaddexp(np.logaddexp(rounding[:-1], rounding[1:]), top + np.log1p(np.abs(top)) + _LOG_EPSILON)
+        rounding = np.logaddexp(
+            np.logaddexp(rounding[:-1], rounding[1:]), top + np.log1p(np.abs(top)) + _LOG_EPSILON
+        )
         result[at] = np.logaddexp(size[0], rounding[0])
     return result
 
@@ -93,7 +97,10 @@ def _log_differences_in_integers(noise_multiplier: float, count: int) -> Floats:
     with decimal.localcontext() as context:
         context.prec = _DIGITS + 20
         ratio = int((1 / decimal.Decimal(noise_multiplier) ** 2).exp().scaleb(_DIGITS))
-    values, power = [one, one], one  # the function is 1 at 0 and at 1, and f(x + 1) = f(x) * ratio**x
+    values, power = (
+        [one, one],
+        one,
+    )  # the function is 1 at 0 and at 1, and f(x + 1) = f(x) * ratio**x
     for _ in range(1, count):
         power = power * ratio // one
         values.append(values[-1] * power // one)
@@ -108,4 +115,6 @@ def _log_differences_in_integers(noise_multiplier: float, count: int) -> Floats:
 
 _LOG_EPSILON = math.log(4 * np.finfo(np.float64).eps)
 _DIGITS = 400
-_CANCELLING = 4.0  # noise multipliers above it: there floats would lose most of the amplification by sampling
+_CANCELLING = (
+    4.0  # noise multipliers above it: there floats would lose most of the amplification by sampling
+)

@@ -18,7 +18,9 @@ from homo_dp.privacy.accounting.pld_step import Floats, Losses, NoisyStep, Step,
 Counts = Mapping[NoisyStep, int]
 
 RESOLUTION = 30  # grid points per standard deviation of the loss of one step: epsilon is about 1e-4 above the truth
-LARGEST = 2**20  # grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
+LARGEST = (
+    2**20
+)  # grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
 _ROUNDING = 1e-16  # relative error of a Fourier coefficient; it adds up over steps
 
 
@@ -42,7 +44,9 @@ def loss_epsilons(
     [0.249, 2.385]
     """
     curve = rounds if planned is None else range(1, planned + 1)
-    total = {key: before.get(key, 0) + curve[-1] * a_round.get(key, 0) for key in {**before, **a_round}}
+    total = {
+        key: before.get(key, 0) + curve[-1] * a_round.get(key, 0) for key in {**before, **a_round}
+    }
     if _ROUNDING * sum(total.values()) >= 0.1 * delta:
         return [math.inf] * len(rounds)
     points = LARGEST // max(1, min(len(curve) // 10, 8))
@@ -50,9 +54,12 @@ def loss_epsilons(
     while True:
         step = {key: discretise(key, grid, 1e-7 * delta / sum(total.values())) for key in total}
         pairs = [
-            (_composition(before, step, removed), _composition(a_round, step, removed)) for removed in (True, False)
+            (_composition(before, step, removed), _composition(a_round, step, removed))
+            for removed in (True, False)
         ]
-        windows = [_window(first, repeated, np.array(curve), 1e-6 * delta) for first, repeated in pairs]
+        windows = [
+            _window(first, repeated, np.array(curve), 1e-6 * delta) for first, repeated in pairs
+        ]
         widest = max(high - low for low, high in windows)
         if widest <= 2 * points:
             break
@@ -64,7 +71,9 @@ def loss_epsilons(
     return [max(values) for values in zip(removed, added, strict=True)]
 
 
-def loss_distribution(counts: Counts, delta: float, resolution: float = RESOLUTION) -> tuple[float, Losses]:
+def loss_distribution(
+    counts: Counts, delta: float, resolution: float = RESOLUTION
+) -> tuple[float, Losses]:
     """The privacy loss of all steps together in the world with the record: the grid, and the mass on it.
 
     Mass at loss l here is mass * exp(-l) in the world without the record, so this one distribution holds the whole
@@ -90,7 +99,12 @@ def loss_distribution(counts: Counts, delta: float, resolution: float = RESOLUTI
 
 
 def _composition(counts: Counts, step: Mapping[NoisyStep, Step], removed: bool) -> "Composition":
-    return Composition([(step[key].removed if removed else step[key].added, count) for key, count in counts.items()])
+    return Composition(
+        [
+            (step[key].removed if removed else step[key].added, count)
+            for key, count in counts.items()
+        ]
+    )
 
 
 def _grid(counts: Counts, delta: float, resolution: float, points: int) -> float:
@@ -98,14 +112,19 @@ def _grid(counts: Counts, delta: float, resolution: float, points: int) -> float
     steps = sum(counts.values())
     spreads = {mechanism: spread(mechanism, 0.1 * delta / steps) for mechanism in counts}
     variance = math.fsum(count * spreads[mechanism] ** 2 for mechanism, count in counts.items())
-    extents = [np.ptp(mechanism.loss(np.array(mechanism.reach(1e-7 * delta / steps)))) for mechanism in counts]
+    extents = [
+        np.ptp(mechanism.loss(np.array(mechanism.reach(1e-7 * delta / steps))))
+        for mechanism in counts
+    ]
     extent = float(max(extents)) + 20 * math.sqrt(variance)
     grid = max(math.sqrt(variance / steps) / resolution, extent / points, 1e-9)
     # Laplace has most of its mass at exactly 1/noise: put that on the grid
     largest = next((1 / mechanism.noise for mechanism in counts if mechanism.laplace), grid)
     if largest > grid:
         return largest / math.floor(largest / grid)
-    return 2 ** (math.floor(4 * math.log2(grid)) / 4)  # one grid for almost equal plans: equal sums get equal epsilons
+    return 2 ** (
+        math.floor(4 * math.log2(grid)) / 4
+    )  # one grid for almost equal plans: equal sums get equal epsilons
 
 
 @dataclass(frozen=True)
@@ -175,10 +194,14 @@ def _epsilons(
         composed, done = composed * _power(factor, r - done), r
         mass = np.roll(fft.irfft(composed, size), (before.low + r * a_round.low - low) % size)
         # Where the true mass is nil the rounding of the FFT shows as negative mass; as much may be missing elsewhere.
-        rounding = -float(np.sum(np.minimum(mass, 0.0))) + _ROUNDING * (before.steps + r * a_round.steps)
+        rounding = -float(np.sum(np.minimum(mass, 0.0))) + _ROUNDING * (
+            before.steps + r * a_round.steps
+        )
         infinite = -math.expm1(before.log_finite() + r * a_round.log_finite()) + 2 * tail + rounding
         composition = Losses(low, np.maximum(mass, 0.0), infinite)
-        result.append(_epsilon(composition, grid, delta, decay) if rounding < 0.1 * delta else math.inf)
+        result.append(
+            _epsilon(composition, grid, delta, decay) if rounding < 0.1 * delta else math.inf
+        )
     return result
 
 
@@ -189,12 +212,16 @@ def _epsilon(losses: Losses, grid: float, delta: float, decay: Floats) -> float:
     first = min(max(-losses.low, 0), len(losses.mass))  # losses below zero do not count
     low, mass = losses.low + first, losses.mass[first:]
     above = losses.infinite + np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-    highest = int(np.count_nonzero(above > delta)) - 1  # at this loss the mass above is already small enough
+    highest = (
+        int(np.count_nonzero(above > delta)) - 1
+    )  # at this loss the mass above is already small enough
     if highest < 0:
         return 0.0
     zero = len(decay) - len(losses.mass)  # decay[zero + k] = exp(-grid * k)
     start = max(0, highest - zero)
-    weights = decay[zero + start - highest : zero + len(mass) - highest]  # exp(-loss), 1 at the highest
+    weights = decay[
+        zero + start - highest : zero + len(mass) - highest
+    ]  # exp(-loss), 1 at the highest
     below = np.append(np.cumsum((mass[start:] * weights)[::-1])[::-1], 0.0)
     upto = highest - start + 1
     divergence = above[start + 1 : highest + 2] - below[1 : upto + 1] / weights[:upto]
@@ -203,7 +230,9 @@ def _epsilon(losses: Losses, grid: float, delta: float, decay: Floats) -> float:
     return max(0.0, min(low * grid + between, (low + at) * grid))
 
 
-def _window(before: Composition, a_round: Composition, rounds: NDArray[np.int64], tail: float) -> tuple[int, int]:
+def _window(
+    before: Composition, a_round: Composition, rounds: NDArray[np.int64], tail: float
+) -> tuple[int, int]:
     """Grid indices outside of which each composition has at most ``tail`` probability on either side."""
     low, width = before.low + rounds * a_round.low, before.width + rounds * a_round.width
     above = np.minimum(_chernoff(before, a_round, rounds, tail, 1), width)
@@ -211,11 +240,15 @@ def _window(before: Composition, a_round: Composition, rounds: NDArray[np.int64]
     return math.floor(np.min(low - below)), math.ceil(np.max(low + above))
 
 
-def _chernoff(before: Composition, a_round: Composition, rounds: NDArray[np.int64], tail: float, sign: int) -> Floats:
+def _chernoff(
+    before: Composition, a_round: Composition, rounds: NDArray[np.int64], tail: float, sign: int
+) -> Floats:
     """For each r: sign * (sum - low) exceeds this with probability at most ``tail``."""
     need = -math.log(tail)
     variance = before.variance() + rounds * a_round.variance()
-    order, least = (math.sqrt(2 * need / max(v, 1e-9)) for v in (float(variance[0]), float(variance[-1])))
+    order, least = (
+        math.sqrt(2 * need / max(v, 1e-9)) for v in (float(variance[0]), float(variance[-1]))
+    )
     order, bounds = 2 * order, np.full(len(rounds), math.inf)
     for _ in range(80):
         # for normal sums the best order is sqrt(2 * need / variance); heavy tails need a smaller one

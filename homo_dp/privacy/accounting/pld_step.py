@@ -31,7 +31,9 @@ class NoisyStep:
         """The outcome with this loss; infinite where no outcome reaches it."""
         if self.laplace:
             x = (self.noise * loss + 1) / 2
-            return np.where(loss >= 1 / self.noise, math.inf, np.where(loss <= -1 / self.noise, -math.inf, x))
+            return np.where(
+                loss >= 1 / self.noise, math.inf, np.where(loss <= -1 / self.noise, -math.inf, x)
+            )
         if self.sample_rate == 1:
             return 0.5 + self.noise**2 * loss
         with np.errstate(divide="ignore"):
@@ -100,7 +102,10 @@ def discretise(mechanism: NoisyStep, grid: float, tail: float) -> Step:
     lowest, highest = (float(value) for value in mechanism.loss(np.array(mechanism.reach(tail))))
     low, high = math.floor(lowest / grid), math.ceil(highest / grid)
     edges = np.full(high - low + 3, math.inf)
-    edges[0], edges[1:-1] = -math.inf, mechanism.outcome(grid * np.arange(low, high + 1, dtype=np.float64))
+    edges[0], edges[1:-1] = (
+        -math.inf,
+        mechanism.outcome(grid * np.arange(low, high + 1, dtype=np.float64)),
+    )
     upper, lower = mechanism.masses(edges)
     return Step(_split(upper, lower, low, grid), _split(lower[::-1], upper[::-1], -high, grid))
 
@@ -112,7 +117,9 @@ def _split(upper: Floats, lower: Floats, low: int, grid: float) -> Losses:
     # Solves: both ends together keep sum(mass) and sum(mass * exp(-loss)) of the cell. Past e**600 the second sum
     # underflows, and all of the cell goes up.
     scale = np.exp(np.minimum(losses, 600.0))
-    to_top = np.where(losses[:-1] < 600, (inside - lower[1:-1] * scale[:-1]) / -math.expm1(-grid), inside)
+    to_top = np.where(
+        losses[:-1] < 600, (inside - lower[1:-1] * scale[:-1]) / -math.expm1(-grid), inside
+    )
     to_top = np.clip(to_top, 0.0, inside)
     mass = np.zeros(len(losses))
     mass[1:] += to_top

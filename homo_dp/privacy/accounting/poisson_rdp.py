@@ -29,7 +29,10 @@ def poisson_rdp(sample_rate: float, noise_multiplier: float, orders: Floats) -> 
     """
     log_moment = np.empty(len(orders))
     whole = orders == np.floor(orders)
-    for group in (whole & (orders <= _TERMS), whole & (orders > _TERMS)):  # small ones share one small array
+    for group in (
+        whole & (orders <= _TERMS),
+        whole & (orders > _TERMS),
+    ):  # small ones share one small array
         log_moment[group] = _whole_orders(sample_rate, noise_multiplier, orders[group])
     log_moment[~whole] = _broken_orders(sample_rate, noise_multiplier, orders[~whole])
     return log_moment / (orders - 1)
@@ -41,7 +44,9 @@ def _whole_orders(rate: float, noise: float, orders: Floats) -> Floats:
         return orders
     order, i = orders[:, None], np.arange(orders.max() + 1)
     log_terms = i * math.log(rate) + (order - i) * math.log1p(-rate) + (i * i - i) / (2 * noise**2)
-    log_terms = np.where(i <= order, log_terms + _log_choose(order, np.minimum(i, order)), -math.inf)
+    log_terms = np.where(
+        i <= order, log_terms + _log_choose(order, np.minimum(i, order)), -math.inf
+    )
     return _log_sum(log_terms)
 
 
@@ -52,7 +57,9 @@ def _broken_orders(rate: float, noise: float, orders: Floats) -> Floats:
     sums = np.full((len(orders), 1), -math.inf)
     last = np.full((2, len(orders), 1), -math.inf)
     for start in range(0, _MOST_TERMS, _TERMS):
-        terms = _terms(rate, noise, orders[left], np.arange(start, start + _TERMS, dtype=np.float64))
+        terms = _terms(
+            rate, noise, orders[left], np.arange(start, start + _TERMS, dtype=np.float64)
+        )
         added = np.concatenate([sums, np.logaddexp(*terms)], axis=1)
         running = np.logaddexp.accumulate(added, axis=1)[:, 1:]
         falling = (np.diff(terms, prepend=last, axis=2) < 0).all(axis=0)
@@ -71,8 +78,18 @@ def _terms(rate: float, noise: float, orders: Floats, i: Floats) -> Floats:
     j = order - i
     meet = noise**2 * math.log(1 / rate - 1) + 0.5
     log_rate, log_rest = math.log(rate), math.log1p(-rate)
-    below = i * log_rate + j * log_rest + (i * i - i) / (2 * noise**2) + special.log_ndtr((meet - i) / noise)
-    above = j * log_rate + i * log_rest + (j * j - j) / (2 * noise**2) + special.log_ndtr((j - meet) / noise)
+    below = (
+        i * log_rate
+        + j * log_rest
+        + (i * i - i) / (2 * noise**2)
+        + special.log_ndtr((meet - i) / noise)
+    )
+    above = (
+        j * log_rate
+        + i * log_rest
+        + (j * j - j) / (2 * noise**2)
+        + special.log_ndtr((j - meet) / noise)
+    )
     return np.stack([below, above]) + _log_choose(order, i)
 
 

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 Renyi = NDArray[np.float64]  # divergence at each of ORDERS
 
-ORDERS = np.array([*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], dtype=np.float64)
+ORDERS = np.array(
+    [*(1 + tenth / 10 for tenth in range(1, 100)), *range(11, 64), 128, 256, 512, 1024],
+    dtype=np.float64,
+)
 _LEAST_ORDER = 1.01  # below it the conversion is not numerically stable, nor of use
 
 
@@ -46,5 +49,7 @@ def converted(orders: Renyi, divergence: Renyi, delta: float) -> Renyi:
         epsilon = divergence + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
         # delta <= sqrt(1 - exp(-KL)), and KL is at most the divergence of any order
         nothing = delta**2 + np.expm1(-divergence) > 0
-    result: Renyi = np.where(nothing, 0.0, np.where(orders > _LEAST_ORDER, np.maximum(epsilon, 0.0), np.inf))
+    result: Renyi = np.where(
+        nothing, 0.0, np.where(orders > _LEAST_ORDER, np.maximum(epsilon, 0.0), np.inf)
+    )
     return np.where(np.isnan(divergence), np.inf, result)

@@ -60,7 +60,9 @@ def secret_number(mean: float, distribution: Distribution) -> int:
 def check_mean(mean: float) -> None:
     """Refuse a mean for which there is no bound."""
     if not 1 <= mean <= MOST_MEAN:
-        raise PrivacyError(f"--trials {mean:g}: the mean of a random number of trials must be 1 to {MOST_MEAN:g}")
+        raise PrivacyError(
+            f"--trials {mean:g}: the mean of a random number of trials must be 1 to {MOST_MEAN:g}"
+        )
 
 
 def _delta(divergence: Renyi, epsilon: float) -> float:
@@ -68,4 +70,6 @@ def _delta(divergence: Renyi, epsilon: float) -> float:
     with np.errstate(over="ignore", divide="ignore"):
         by_kl = 0.5 * np.log1p(-np.exp(-divergence))  # delta <= sqrt(1 - exp(-KL))
         by_order = (ORDERS - 1) * (divergence - epsilon + np.log1p(-1 / ORDERS)) - np.log(ORDERS)
-    return min(1.0, float(np.exp(np.nanmin(np.minimum(by_kl, np.where(ORDERS > 1.01, by_order, np.inf))))))
+    return min(
+        1.0, float(np.exp(np.nanmin(np.minimum(by_kl, np.where(ORDERS > 1.01, by_order, np.inf)))))
+    )

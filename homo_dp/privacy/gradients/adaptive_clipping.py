@@ -14,7 +14,9 @@ from torch import Tensor
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import LEAST, MOST, check_clip_norm
 
-BITS_PER_NOISE = 20.0  # sigma_b = m / 20: b is off by 1/20 whatever the cohort (section 3.1 of the paper)
+BITS_PER_NOISE = (
+    20.0  # sigma_b = m / 20: b is off by 1/20 whatever the cohort (section 3.1 of the paper)
+)
 HALF = 0.5
 
 
@@ -46,7 +48,9 @@ def update_multiplier(noise_multiplier: float, bit_noise: float) -> float:
     return 1.0 / math.sqrt(noise_multiplier**-2 - (2 * bit_noise) ** -2)
 
 
-def smallest_cohort(noise_multiplier_of: Callable[[int], float], start: int, population: int) -> int | None:
+def smallest_cohort(
+    noise_multiplier_of: Callable[[int], float], start: int, population: int
+) -> int | None:
     """The smallest cohort m from ``start`` on whose z(m) is below 2 sigma_b = m / 10; None if not even everybody.
 
     ``noise_multiplier_of`` must not fall with m (a larger cohort is a larger sample, which needs more noise); so no
@@ -87,5 +91,7 @@ class QuantileTracker:
 
     def next_clip_norm(self, clip_norm: float, share: float) -> float:
         """The clip norm of the next round, given the noisy share of this one; it stays where float32 resolves it."""
-        moved = clip_norm * math.exp(min(-self.learning_rate * (share - self.target_quantile), 100.0))  # no overflow
+        moved = clip_norm * math.exp(
+            min(-self.learning_rate * (share - self.target_quantile), 100.0)
+        )  # no overflow
         return check_clip_norm(min(max(moved, LEAST), MOST))

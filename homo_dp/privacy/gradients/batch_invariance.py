@@ -66,7 +66,9 @@ class Places:
                 return self._piece if self._piece == 1 else size
             return size if self._same(twin, size) else self._piece
         except Exception as error:  # whatever copying or calling somebody's code raises
-            _log.warning("%s cannot be tried out (%s): one row at a time", type(self._module).__name__, error)
+            _log.warning(
+                "%s cannot be tried out (%s): one row at a time", type(self._module).__name__, error
+            )
             return 1
 
     def _choose(self, twin: nn.Module, features: Tensor, labels: Tensor) -> None:
@@ -74,7 +76,10 @@ class Places:
         self._labels = table_rows(labels, _DIFFERENT)
         self._rows = probe_features(features, _DIFFERENT)
         try:
-            taken = all(bool(values.isfinite().all()) for values in self._numbers(twin, self._rows, self._labels))
+            taken = all(
+                bool(values.isfinite().all())
+                for values in self._numbers(twin, self._rows, self._labels)
+            )
         except Exception:  # made-up rows that the model does not take
             taken = False
         if not taken:
@@ -116,7 +121,10 @@ class SameEverywhere:
     """
 
     def __init__(
-        self, gradients: ClippedGradients, places: Places, most: Callable[[int], int] = lambda rows: rows
+        self,
+        gradients: ClippedGradients,
+        places: Places,
+        most: Callable[[int], int] = lambda rows: rows,
     ) -> None:
         self._gradients, self._places, self._most = gradients, places, most
         self._multiple = places.multiple
@@ -144,7 +152,12 @@ class SameEverywhere:
         return size % self._multiple == 0 and self._places.at_once(size, features, labels) == size
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         """As the gradients do, of each piece."""
         rows = features.shape[0] - filling
@@ -189,7 +202,11 @@ def _twin(module: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in twin.parameters():
-            size = 1.0 / math.sqrt(parameter[0].numel()) if parameter.dim() > 1 and len(parameter) else 0.5
+            size = (
+                1.0 / math.sqrt(parameter[0].numel())
+                if parameter.dim() > 1 and len(parameter)
+                else 0.5
+            )
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * size)
     for layer in twin.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):

@@ -22,7 +22,12 @@ class ClippedGradients(Protocol):
         """Rows left out so far because their gradient was not finite."""
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         """Write (or add) the clipped sum of these rows to the float64 ``sums``; return what gives their norms.
 
@@ -48,4 +53,8 @@ def out_of_place(module: nn.Module) -> None:
 
 def has_opacus_layers(module: nn.Module) -> bool:
     """Whether a layer is one of Opacus', or made from one: then Opacus is imported already."""
-    return any(base.__module__.startswith("opacus.") for layer in module.modules() for base in type(layer).__mro__)
+    return any(
+        base.__module__.startswith("opacus.")
+        for layer in module.modules()
+        for base in type(layer).__mro__
+    )

@@ -27,12 +27,22 @@ def check_clip_norm(clip_norm: float, name: str = "clip_norm") -> float:
     >>> check_clip_norm(1)
     1.0
     """
-    if isinstance(clip_norm, bool) or not isinstance(clip_norm, int | float) or not math.isfinite(clip_norm):
-        raise PrivacyError(f"{name}={clip_norm!r} is not a finite number; give a number > 0, for example {name}=1.0")
+    if (
+        isinstance(clip_norm, bool)
+        or not isinstance(clip_norm, int | float)
+        or not math.isfinite(clip_norm)
+    ):
+        raise PrivacyError(
+            f"{name}={clip_norm!r} is not a finite number; give a number > 0, for example {name}=1.0"
+        )
     if clip_norm <= 0:
-        raise PrivacyError(f"{name}={clip_norm} is not > 0; give a number > 0, for example {name}=1.0")
+        raise PrivacyError(
+            f"{name}={clip_norm} is not > 0; give a number > 0, for example {name}=1.0"
+        )
     if not LEAST <= clip_norm <= MOST:
-        raise PrivacyError(f"{name}={clip_norm:g} is outside [{LEAST:g}, {MOST:g}]; common values are 0.1 to 10")
+        raise PrivacyError(
+            f"{name}={clip_norm:g} is outside [{LEAST:g}, {MOST:g}]; common values are 0.1 to 10"
+        )
     return float(clip_norm)
 
 
@@ -67,7 +77,9 @@ def clip_rows(rows: Tensor, clip_norm: float) -> Tensor:
     """
     check_clip_norm(clip_norm)
     if not rows.is_floating_point():
-        raise PrivacyError(f"dtype={rows.dtype} cannot be clipped; convert the tensor to float32 or float64 first")
+        raise PrivacyError(
+            f"dtype={rows.dtype} cannot be clipped; convert the tensor to float32 or float64 first"
+        )
     factors = clip_factors(row_norms(rows), clip_norm).to(rows.dtype)
     factors = factors.reshape(-1, *[1] * (rows.dim() - 1))
     return torch.where(factors > 0, rows * factors, 0.0)
@@ -81,9 +93,14 @@ def vector_norm(tensors: Mapping[str, Tensor]) -> float:
     """
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
-            raise PrivacyError(f"{name}: dtype={tensor.dtype} cannot be clipped; send floating point tensors only")
+            raise PrivacyError(
+                f"{name}: dtype={tensor.dtype} cannot be clipped; send floating point tensors only"
+            )
     return math.sqrt(
-        sum(float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2 for tensor in tensors.values())
+        sum(
+            float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+            for tensor in tensors.values()
+        )
     )
 
 

@@ -12,13 +12,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+    GradSampleModuleFastGradientClipping,
+)
 from opacus.layers.dp_multihead_attention import SequenceBias
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import clip_factors
-from homo_dp.privacy.gradients.gram_norms import lengths_of, outer_squares, rounding_of_squares, total_squares
+from homo_dp.privacy.gradients.gram_norms import (
+    lengths_of,
+    outer_squares,
+    rounding_of_squares,
+    total_squares,
+)
 
 Norms = dict[Any, Tensor]
 MARGIN = 2e-5  # share of C that factors leave free, so that the second pass, which rounds anew, is within C at once
@@ -55,7 +62,9 @@ def clip_in_second_pass(
             _clear(parameters, gradients=False)
             return norms
         # Once more with what this pass measured; a row that rounding lets go beyond the bound even so is left out.
-        smaller = factors * (clip_norm * (1 - MARGIN) / summed) if left > 1 else torch.zeros_like(factors)
+        smaller = (
+            factors * (clip_norm * (1 - MARGIN) / summed) if left > 1 else torch.zeros_like(factors)
+        )
         factors = torch.where(over, smaller, factors).nan_to_num_(0.0, 0.0, 0.0)
     raise PrivacyError(
         "grad_sample_mode=ghost: gradients of a row do not follow its loss, so they cannot be clipped by scaling it; "
@@ -115,12 +124,18 @@ def _clear(parameters: list[nn.Parameter], *, gradients: bool = True) -> None:
 
 
 def _joint(parameters: list[nn.Parameter], rows: int) -> Tensor:
-    known: list[Tensor] = [parameter._norm_sample for parameter in parameters if hasattr(parameter, "_norm_sample")]
+    known: list[Tensor] = [
+        parameter._norm_sample for parameter in parameters if hasattr(parameter, "_norm_sample")
+    ]
     if len(known) < sum(parameter.grad is not None for parameter in parameters):
-        raise PrivacyError("grad_sample_mode=ghost misses the norm of a parameter; use grad_sample_mode=hooks")
+        raise PrivacyError(
+            "grad_sample_mode=ghost misses the norm of a parameter; use grad_sample_mode=hooks"
+        )
     if not known:
         return parameters[0].new_zeros(rows, dtype=torch.float64)
-    norms: Tensor = torch.linalg.vector_norm(torch.stack([norm.reshape(rows).double() for norm in known]), dim=0)
+    norms: Tensor = torch.linalg.vector_norm(
+        torch.stack([norm.reshape(rows).double() for norm in known]), dim=0
+    )
     return norms
 
 
@@ -144,10 +159,14 @@ def _linear(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> N
 
 def _embedding(layer: nn.Embedding, activations: list[Tensor], backprops: Tensor) -> Norms:
     backprops = backprops.contiguous()  # rows may come in the second dimension
-    norms: Norms = _OPACUS_NORMS[nn.Embedding](layer, [each.contiguous() for each in activations], backprops)
+    norms: Norms = _OPACUS_NORMS[nn.Embedding](
+        layer, [each.contiguous() for each in activations], backprops
+    )
     if len(backprops) == 0:
         return norms
-    rounding = rounding_of_squares(lengths_of(backprops.reshape(len(backprops), -1, backprops.shape[-1])), 1)
+    rounding = rounding_of_squares(
+        lengths_of(backprops.reshape(len(backprops), -1, backprops.shape[-1])), 1
+    )
     return {parameter: (norm.square() + rounding).sqrt() for parameter, norm in norms.items()}
 
 
@@ -157,7 +176,9 @@ def _convolution(layer: Any, activations: list[Tensor], backprops: Tensor) -> No
     rows = len(backprops)
     if rows == 0:
         return {parameter: backprops.new_zeros(0) for parameter in held}
-    gradient = backprops.double().reshape(rows, layer.groups, layer.out_channels // layer.groups, -1)
+    gradient = backprops.double().reshape(
+        rows, layer.groups, layer.out_channels // layer.groups, -1
+    )
     units = _units(backprops, gradient.shape[3])
     hidden: dict[Any, Tensor] = {}
     if layer.weight.requires_grad:
@@ -165,11 +186,15 @@ def _convolution(layer: Any, activations: list[Tensor], backprops: Tensor) -> No
         ones = inputs.new_ones(layer.groups, 1, *layer.kernel_size)
         slide: Callable[..., Tensor] = (F.conv1d, F.conv2d, F.conv3d)[len(layer.kernel_size) - 1]
         geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
-        patches = slide(inputs.square().sum(2), ones, None, *geometry).clamp_(min=0.0).sqrt_().flatten(2)
+        patches = (
+            slide(inputs.square().sum(2), ones, None, *geometry).clamp_(min=0.0).sqrt_().flatten(2)
+        )
         terms = torch.linalg.vector_norm(gradient, dim=2) * patches
         hidden[layer.weight] = torch.linalg.vector_norm(terms.sum(2), dim=1) * units
     if layer.bias is not None and layer.bias.requires_grad:
-        hidden[layer.bias] = torch.linalg.vector_norm(gradient.abs().sum(3).flatten(1), dim=1) * units
+        hidden[layer.bias] = (
+            torch.linalg.vector_norm(gradient.abs().sum(3).flatten(1), dim=1) * units
+        )
     return {parameter: _lengths(rows_of) + hidden[parameter] for parameter, rows_of in held.items()}
 
 
@@ -183,10 +208,19 @@ def _rms_norm(layer: nn.RMSNorm, activations: list[Tensor], backprops: Tensor) -
     inputs, dims = activations[0], tuple(range(-len(layer.normalized_shape), 0))
     eps = torch.finfo(inputs.dtype).eps if layer.eps is None else layer.eps
     inverse = inputs.double().square().mean(dims, keepdim=True).add_(eps).rsqrt_()
-    return _affine(layer, inputs, torch.zeros_like(inverse), inverse, backprops, math.prod(layer.normalized_shape))
+    return _affine(
+        layer,
+        inputs,
+        torch.zeros_like(inverse),
+        inverse,
+        backprops,
+        math.prod(layer.normalized_shape),
+    )
 
 
-def _affine(layer: Any, inputs: Tensor, mean: Tensor, inverse: Tensor, backprops: Tensor, size: int) -> Norms:
+def _affine(
+    layer: Any, inputs: Tensor, mean: Tensor, inverse: Tensor, backprops: Tensor, size: int
+) -> Norms:
     """Norms of scale and shift, each used once at every position; ``mean`` and ``inverse`` are those of the layer."""
     rows, gradient = len(inputs), backprops.double()
     units = _units(backprops, inputs[0].numel() // size if rows else 1, size)
@@ -194,7 +228,11 @@ def _affine(layer: Any, inputs: Tensor, mean: Tensor, inverse: Tensor, backprops
     found: Norms = {}
     for parameter, terms, most in (
         # The kernels subtract x / deviation and mean / deviation, or sums of those: large where they are.
-        (layer.weight, gradient * (inputs.double() - mean) * inverse, (inputs.double().abs() + mean.abs()) * inverse),
+        (
+            layer.weight,
+            gradient * (inputs.double() - mean) * inverse,
+            (inputs.double().abs() + mean.abs()) * inverse,
+        ),
         (getattr(layer, "bias", None), gradient, 1.0),
     ):
         if parameter is not None and parameter.requires_grad:

@@ -13,7 +13,11 @@ from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, out_of
 from homo_dp.privacy.gradients.fast.called_layers import called_layers_of
 from homo_dp.privacy.gradients.fast.chain import FastChain, chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients, fast_numbers
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_layer, one_output_numbers
+from homo_dp.privacy.gradients.fast.linear import (
+    OneOutputGradients,
+    one_output_layer,
+    one_output_numbers,
+)
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss
 from homo_dp.privacy.gradients.probing import (
     RowsSecond,
@@ -44,7 +48,11 @@ def choose_gradients(
     if mode in ("auto", "fast"):
         chain, why = probed_chain(module, features)
         if chain is not None:
-            return _fast(module, chain, loss, max_grad_norm, features), "fast", why if mode == "auto" else reason
+            return (
+                _fast(module, chain, loss, max_grad_norm, features),
+                "fast",
+                why if mode == "auto" else reason,
+            )
         if mode == "fast":
             raise PrivacyError(f"grad_sample_mode=fast: {why}; use grad_sample_mode=auto")
         mode, reason = "hooks", why
@@ -52,7 +60,9 @@ def choose_gradients(
     return _same_everywhere(module, loss, max_grad_norm, mode), mode, reason
 
 
-def _same_everywhere(module: nn.Module, loss: Loss, max_grad_norm: float, mode: str) -> ClippedGradients:
+def _same_everywhere(
+    module: nn.Module, loss: Loss, max_grad_norm: float, mode: str
+) -> ClippedGradients:
     from homo_dp.privacy.gradients.opacus_gradients import opacus_numbers
 
     try:
@@ -61,7 +71,11 @@ def _same_everywhere(module: nn.Module, loss: Loss, max_grad_norm: float, mode: 
         twin = module
     places = places_of(twin, opacus_numbers(loss, mode), None)
     made = _by_opacus(module, loss, max_grad_norm, mode)
-    return SameEverywhere(made, places, ghost_rows) if mode == "ghost" else SameEverywhere(made, places)
+    return (
+        SameEverywhere(made, places, ghost_rows)
+        if mode == "ghost"
+        else SameEverywhere(made, places)
+    )
 
 
 def _by_opacus(
@@ -90,7 +104,10 @@ def probed_chain(module: nn.Module, features: Tensor) -> tuple[FastChain | None,
     in_place = [layer for layer in module.modules() if getattr(layer, "inplace", False) is True]
     out_of_place(module)
     made = FastGradients(chain, size_of_outputs, 1.0)
-    multiple, chain.multiple = chain.multiple, 1  # as many rows as the probe has, since more may do something else
+    multiple, chain.multiple = (
+        chain.multiple,
+        1,
+    )  # as many rows as the probe has, since more may do something else
     try:
         probe_norms(module, features, lambda: made, "fast")
     except PrivacyError as error:
@@ -103,10 +120,14 @@ def probed_chain(module: nn.Module, features: Tensor) -> tuple[FastChain | None,
     return chain, why
 
 
-def _fast(module: nn.Module, chain: FastChain, loss: Loss, max_grad_norm: float, features: Tensor) -> ClippedGradients:
+def _fast(
+    module: nn.Module, chain: FastChain, loss: Loss, max_grad_norm: float, features: Tensor
+) -> ClippedGradients:
     known = loss in KNOWN_LOSSES and not chain.has_foreign_code
     layer = one_output_layer(module) if known else None
-    if layer is not None and features[:1].numel() == layer.in_features:  # not a sequence, with one output at each place
+    if (
+        layer is not None and features[:1].numel() == layer.in_features
+    ):  # not a sequence, with one output at each place
         places = places_of(module, one_output_numbers(loss), (loss, OneOutputGradients))
         return OneOutputGradients(layer, loss, max_grad_norm, places)
     places = places_of(module, fast_numbers(loss), (loss,) if known else None)
@@ -126,12 +147,16 @@ def probe_mode(module: nn.Module, features: Tensor, mode: str, *, batch_first: b
     probe_norms(module if batch_first else RowsSecond(module), features, make, mode)
 
 
-def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients], mode: str) -> None:
+def probe_norms(
+    module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients], mode: str
+) -> None:
     """Raise PrivacyError unless the norms of a mode are those of one row after the other, on a few rows.
 
     A weight that is used outside of its layer gets no gradient from Opacus' hooks: it would be noise and nothing else.
     """
-    dropouts = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    dropouts = [
+        layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)
+    ]
     for layer in dropouts:
         layer.eval()
     try:
@@ -140,19 +165,25 @@ def probe_norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedG
     except PrivacyError:
         raise
     except Exception as error:  # whatever Opacus raises on layers that it does not know
-        raise PrivacyError(f"grad_sample_mode={mode}: {error_text(error)}; {_INSTEAD[mode == 'ghost']}") from error
+        raise PrivacyError(
+            f"grad_sample_mode={mode}: {error_text(error)}; {_INSTEAD[mode == 'ghost']}"
+        ) from error
     finally:
         for layer in dropouts:
             layer.train()
     seen = torch.allclose(measured, true.to(measured), rtol=1e-3, atol=1e-5, equal_nan=True)
-    if not seen and (mode == "ghost" or torch.equal(true, again)):  # layers that draw random numbers cannot be compared
+    if not seen and (
+        mode == "ghost" or torch.equal(true, again)
+    ):  # layers that draw random numbers cannot be compared
         raise UnseenGradient(
             f"grad_sample_mode={mode} does not see every gradient of this model (a weight used outside of its layer, "
             f"a hook, or random layers); {_INSTEAD[mode == 'ghost']}"
         )
 
 
-def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients]) -> tuple[Tensor, Tensor, Tensor]:
+def _norms(
+    module: nn.Module, features: Tensor, make: Callable[[], ClippedGradients]
+) -> tuple[Tensor, Tensor, Tensor]:
     """The norms of a few rows one after the other, as the mode measures them, and one after the other again."""
     count = probe_count(features, 3)
     rows = probe_features(features, count)
@@ -172,7 +203,10 @@ def _norms(module: nn.Module, features: Tensor, make: Callable[[], ClippedGradie
     return true, measured, _true_norms(module, rows)
 
 
-_INSTEAD = ("call every layer with one row a record, and use its weights nowhere else", "use grad_sample_mode=hooks")
+_INSTEAD = (
+    "call every layer with one row a record, and use its weights nowhere else",
+    "use grad_sample_mode=hooks",
+)
 
 
 def _reason(error: PrivacyError) -> str:
@@ -188,6 +222,10 @@ def _true_norm(module: nn.Module, row: Tensor) -> Tensor:
     with torch.enable_grad():
         loss = size_of_outputs(module(row), row).sum()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    found = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients if gradient is not None]
+    found = [
+        gradient.to_dense() if gradient.is_sparse else gradient
+        for gradient in gradients
+        if gradient is not None
+    ]
     squares = [gradient.double().square().sum() for gradient in found]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)

@@ -10,7 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-LEAST_LENGTH = 1e-18  # lengths below have squares that float32 holds with few bits or none: they count as this
+LEAST_LENGTH = (
+    1e-18  # lengths below have squares that float32 holds with few bits or none: they count as this
+)
 
 
 def outer_squares(inputs: Tensor, gradient: Tensor) -> Tensor:
@@ -27,12 +29,16 @@ def outer_squares(inputs: Tensor, gradient: Tensor) -> Tensor:
         squares = ((inputs @ inputs.mT) * (gradient @ gradient.mT)).sum((1, 2)).clamp_(min=0.0)
     else:
         squares = (gradient.mT @ inputs).flatten(1).square().sum(1)
-    return squares + rounding_of_squares(lengths_of(inputs) * lengths_of(gradient), inputs.shape[2], gradient.shape[2])
+    return squares + rounding_of_squares(
+        lengths_of(inputs) * lengths_of(gradient), inputs.shape[2], gradient.shape[2]
+    )
 
 
 def total_squares(gradient: Tensor) -> Tensor:
     """``|sum_t g_t|^2`` of each row, which is what a bias gets; the same guarantee."""
-    return gradient.sum(1).square().sum(1) + rounding_of_squares(lengths_of(gradient), gradient.shape[2])
+    return gradient.sum(1).square().sum(1) + rounding_of_squares(
+        lengths_of(gradient), gradient.shape[2]
+    )
 
 
 def lookup_squares(indices: Tensor, gradient: Tensor) -> Tensor:

@@ -36,14 +36,18 @@ class _BinaryLogistic:
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         outputs = _one_column(outputs, "binary_logistic")
-        return F.binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype).reshape(-1), reduction="none")
+        return F.binary_cross_entropy_with_logits(
+            outputs, labels.to(outputs.dtype).reshape(-1), reduction="none"
+        )
 
     def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.dim() != 1:
             _one_column(outputs, "binary_logistic")
         if labels.dtype is not outputs.dtype:
             labels = labels.to(outputs.dtype)
-        return outputs.sigmoid().sub_(labels if labels.shape == outputs.shape else labels.reshape(outputs.shape))
+        return outputs.sigmoid().sub_(
+            labels if labels.shape == outputs.shape else labels.reshape(outputs.shape)
+        )
 
 
 class _SoftmaxCrossEntropy:
@@ -60,7 +64,9 @@ class _SoftmaxCrossEntropy:
         # Softmax by hand: torch's own is three times slower on rows as short as ten classes.
         gradient = (outputs - outputs.amax(1, keepdim=True)).exp_()
         gradient.div_(gradient.sum(1, keepdim=True))
-        return gradient.scatter_add_(1, labels.unsqueeze(1), gradient.new_full((1, 1), -1.0).expand(len(labels), 1))
+        return gradient.scatter_add_(
+            1, labels.unsqueeze(1), gradient.new_full((1, 1), -1.0).expand(len(labels), 1)
+        )
 
 
 class _SquaredError:
@@ -137,4 +143,6 @@ def _one_column(outputs: Tensor, name: str) -> Tensor:
         return outputs
     if outputs.dim() == 2 and outputs.shape[1] == 1:
         return outputs.squeeze(1)
-    raise PrivacyError(f"{name} takes outputs of shape (n,) or (n, 1), not {tuple(outputs.shape)}; use one logit a row")
+    raise PrivacyError(
+        f"{name} takes outputs of shape (n,) or (n, 1), not {tuple(outputs.shape)}; use one logit a row"
+    )

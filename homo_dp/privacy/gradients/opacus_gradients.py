@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+    GradSampleModuleFastGradientClipping,
+)
 from opacus.grad_sample.gsm_exp_weights import GradSampleModuleExpandedWeights
 from opacus.layers.dp_multihead_attention import DPMultiheadAttention, SequenceBias
 from torch import Tensor, nn
@@ -25,7 +27,9 @@ from homo_dp.privacy.gradients.losses import Loss, per_sample
 from homo_dp.privacy.gradients.row_sums import BELOW, ghost_rows
 
 # torch says so for every first layer, since features need no gradient; Opacus' hooks expect exactly that.
-warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
+warnings.filterwarnings(
+    "ignore", message="Full backward hook is firing when gradients are computed"
+)
 
 _PIECE = 64  # rows of gradients taken to float64 at a time: all at once would double the memory they take
 
@@ -37,7 +41,9 @@ class ExpandedWeights(GradSampleModuleExpandedWeights):  # type: ignore[misc]
         if x.numel():
             return super().forward(x, *args, **kwargs)
         for parameter in self._module.parameters():
-            parameter.grad_sample = parameter.new_zeros((0, *parameter.shape)) if parameter.requires_grad else None
+            parameter.grad_sample = (
+                parameter.new_zeros((0, *parameter.shape)) if parameter.requires_grad else None
+            )
         return self._module(x, *args, **kwargs)
 
 
@@ -47,21 +53,39 @@ class MaterialisedGradients:
     batch_rows = 0
 
     def __init__(
-        self, module: nn.Module, loss: Loss, max_grad_norm: float, mode: str, *, batch_first: bool = True
+        self,
+        module: nn.Module,
+        loss: Loss,
+        max_grad_norm: float,
+        mode: str,
+        *,
+        batch_first: bool = True,
     ) -> None:
         self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
         out_of_place(module)
         if mode == "ew":
-            self._wrapped: Any = ExpandedWeights(module, batch_first=batch_first, loss_reduction="sum")
+            self._wrapped: Any = ExpandedWeights(
+                module, batch_first=batch_first, loss_reduction="sum"
+            )
         else:
             self._wrapped = GradSampleModule(
-                module, batch_first=batch_first, loss_reduction="sum", force_functorch=mode == "functorch"
+                module,
+                batch_first=batch_first,
+                loss_reduction="sum",
+                force_functorch=mode == "functorch",
             )
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         counted = len(features) - filling
         found = self.gradients(features, labels)
@@ -70,7 +94,9 @@ class MaterialisedGradients:
         self.rows_not_finite += len(norms) - int(norms.isfinite().sum())
         factors = clip_factors(norms, self._max_grad_norm * BELOW)  # as all modes of a training
         for total, gradient in zip(sums, rows, strict=True):
-            _store(total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate)
+            _store(
+                total, scaled_sum(gradient, factors) if gradient is not None else None, accumulate
+            )
         self._clear()
         return norms.clone
 
@@ -106,7 +132,9 @@ class GhostGradients:
 
     batch_rows = 0
 
-    def __init__(self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Loss, max_grad_norm: float, *, batch_first: bool = True
+    ) -> None:
         check_ghost_layers(module)
         self._loss, self._max_grad_norm, self._batch_first = loss, max_grad_norm, batch_first
         self.rows_not_finite = 0
@@ -115,10 +143,17 @@ class GhostGradients:
             module, batch_first=batch_first, loss_reduction="sum", max_grad_norm=max_grad_norm
         )
         self._wrapped.NORM_SAMPLERS = GHOST_NORMS
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         if not accumulate:
             for total in sums:
@@ -127,8 +162,12 @@ class GhostGradients:
         rows = ghost_rows(max(self.batch_rows, counted))
         if counted <= rows:
             return self._add(features, labels, sums, counted).clone
-        pieces = zip(torch.split(features[:counted], rows), torch.split(labels[:counted], rows), strict=True)
-        norms = torch.cat([self._add(piece, answers, sums, len(piece)) for piece, answers in pieces])
+        pieces = zip(
+            torch.split(features[:counted], rows), torch.split(labels[:counted], rows), strict=True
+        )
+        norms = torch.cat(
+            [self._add(piece, answers, sums, len(piece)) for piece, answers in pieces]
+        )
         return norms.clone
 
     def _add(self, features: Tensor, labels: Tensor, sums: list[Tensor], counted: int) -> Tensor:
@@ -139,13 +178,17 @@ class GhostGradients:
             finite = norms.isfinite()
             self.rows_not_finite += int((~finite).sum())
             good = finite.nonzero().squeeze(1)
-            gradients = self._weighted(features[good], labels[good], len(good))[1] if len(good) else None
+            gradients = (
+                self._weighted(features[good], labels[good], len(good))[1] if len(good) else None
+            )
         for total, gradient in zip(sums, gradients or (), strict=gradients is not None):
             if gradient is not None:
                 total.add_(gradient)
         return norms
 
-    def _weighted(self, features: Tensor, labels: Tensor, counted: int) -> tuple[Tensor, list[Tensor | None]]:
+    def _weighted(
+        self, features: Tensor, labels: Tensor, counted: int
+    ) -> tuple[Tensor, list[Tensor | None]]:
         features, labels = filled(features, ROWS), filled(labels, ROWS)
         with torch.enable_grad():
             inputs = features if self._batch_first else features.transpose(0, 1)
@@ -181,7 +224,11 @@ def opacus_numbers(loss: Loss, mode: str) -> Callable[[nn.Module, Tensor, Tensor
     def numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
         made = MaterialisedGradients(module, loss, 1.0, "hooks" if mode == "ghost" else mode)
         try:
-            return [rows.detach().clone() for rows in made.gradients(features, labels) if rows is not None]
+            return [
+                rows.detach().clone()
+                for rows in made.gradients(features, labels)
+                if rows is not None
+            ]
         finally:
             made.close()
 
@@ -217,7 +264,11 @@ def rows_first(module: nn.Module) -> None:
 def joint_norms(rows: list[Tensor | None], count: int) -> Tensor:
     """Float64 norm of each row over all parameters together; parameters without a gradient count as zeros."""
     norms = [row_norms(row) for row in rows if row is not None] if count else []
-    return torch.linalg.vector_norm(torch.stack(norms), dim=0) if norms else torch.zeros(count, dtype=torch.float64)
+    return (
+        torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        if norms
+        else torch.zeros(count, dtype=torch.float64)
+    )
 
 
 def scaled_sum(rows: Tensor, factors: Tensor) -> Tensor:
@@ -227,7 +278,9 @@ def scaled_sum(rows: Tensor, factors: Tensor) -> Tensor:
     total = torch.zeros(rows.shape[1:], dtype=torch.float64, device=rows.device)
     weights, flat = factors.double().unsqueeze(0), rows.reshape(len(rows), total.numel())
     for start in range(0, len(rows), _PIECE):
-        total.view(1, -1).addmm_(weights[:, start : start + _PIECE], flat[start : start + _PIECE].double())
+        total.view(1, -1).addmm_(
+            weights[:, start : start + _PIECE], flat[start : start + _PIECE].double()
+        )
     return total
 
 

@@ -31,7 +31,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
         return
     count = probe_count(features, 4)
     rows = probe_features(features, count)
-    targets = labels[:1].repeat(count, *(1,) * (labels.dim() - 1))  # equal, so that a loss that counts labels shows it
+    targets = labels[:1].repeat(
+        count, *(1,) * (labels.dim() - 1)
+    )  # equal, so that a loss that counts labels shows it
     other = targets.clone()
     other[-1] = another_row(labels, targets[-1])
     changed = rows.clone()
@@ -52,13 +54,21 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
         with _layer_inputs(module) as seen_changed:
             differs = _difference(expected, _seeded_losses(module, loss, changed, other))
         without = None if differs else _left_out(module, loss, rows, targets, expected)
-        written = [name for name, tensor in _named_tensors(module) if not torch.equal(tensor, before[name])]
+        written = [
+            name for name, tensor in _named_tensors(module) if not torch.equal(tensor, before[name])
+        ]
     module.train(was_training)
     if differs or without:
-        raise PrivacyError(_mixes(module, "changing one row" if differs else "leaving one row out", differs or without))
+        raise PrivacyError(
+            _mixes(
+                module, "changing one row" if differs else "leaving one row out", differs or without
+            )
+        )
     _check_order(seen, seen_changed, count, 1 if isinstance(module, RowsSecond) else 0)
     if written:
-        raise PrivacyError(f"{written[0]} is written by the forward pass; remove it: it would carry data raw")
+        raise PrivacyError(
+            f"{written[0]} is written by the forward pass; remove it: it would carry data raw"
+        )
 
 
 def probe_features(features: Tensor, count: int) -> Tensor:
@@ -66,7 +76,9 @@ def probe_features(features: Tensor, count: int) -> Tensor:
     if not features.is_floating_point():
         return table_rows(features, count)
     generator = torch.Generator().manual_seed(0)
-    return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(features)
+    return torch.randn((count, *features.shape[1:]), generator=generator, dtype=torch.float64).to(
+        features
+    )
 
 
 class RowsSecond(nn.Module):
@@ -85,7 +97,11 @@ def probe_count(features: Tensor, least: int) -> int:
 
     No dimension of a record has that size, so that rows are told from positions.
     """
-    return next(count for count in range(least, least + features.dim() + 1) if count not in features.shape[1:])
+    return next(
+        count
+        for count in range(least, least + features.dim() + 1)
+        if count not in features.shape[1:]
+    )
 
 
 @contextmanager
@@ -123,9 +139,13 @@ def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
     while isinstance(outputs, tuple | list | Mapping) and len(outputs):
         outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
     if not isinstance(outputs, Tensor):
-        raise PrivacyError(f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict")
+        raise PrivacyError(
+            f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict"
+        )
     rows = len(labels) if outputs.dim() > 1 and outputs.shape[1] == len(labels) else len(outputs)
-    return _row_sizes(outputs, rows if outputs.dim() and outputs.shape[0] != len(labels) else len(outputs))
+    return _row_sizes(
+        outputs, rows if outputs.dim() and outputs.shape[0] != len(labels) else len(outputs)
+    )
 
 
 def size_of_all_outputs(outputs: Any, labels: Tensor) -> Tensor:
@@ -157,12 +177,16 @@ def _layer_inputs(module: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
     seen: list[tuple[str, Tensor]] = []
 
     def keep(name: str, inputs: tuple[object, ...], named: Mapping[str, object]) -> None:
-        given = next((each for each in (*inputs, *named.values()) if isinstance(each, Tensor)), None)
+        given = next(
+            (each for each in (*inputs, *named.values()) if isinstance(each, Tensor)), None
+        )
         if given is not None:
             seen.append((name, given.detach()))
 
     handles = [
-        layer.register_forward_pre_hook(lambda _, inputs, named, name=name: keep(name, inputs, named), with_kwargs=True)
+        layer.register_forward_pre_hook(
+            lambda _, inputs, named, name=name: keep(name, inputs, named), with_kwargs=True
+        )
         for name, layer in module.named_modules()
         if name and any(True for _ in layer.parameters(recurse=False))
     ]
@@ -174,7 +198,10 @@ def _layer_inputs(module: nn.Module) -> Iterator[list[tuple[str, Tensor]]]:
 
 
 def _check_order(
-    one: Sequence[tuple[str, Tensor]], other: Sequence[tuple[str, Tensor]], count: int, dimension: int
+    one: Sequence[tuple[str, Tensor]],
+    other: Sequence[tuple[str, Tensor]],
+    count: int,
+    dimension: int,
 ) -> None:
     """Raise unless the changed row, the last of the batch, is the last that each layer gets, too.
 
@@ -184,7 +211,9 @@ def _check_order(
         if first.shape[dimension : dimension + 1] != (count,) or first.shape != second.shape:
             continue
         first, second = first.movedim(dimension, 0), second.movedim(dimension, 0)
-        if not torch.allclose(first[:-1].double(), second[:-1].double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+        if not torch.allclose(
+            first[:-1].double(), second[:-1].double(), rtol=1e-4, atol=1e-6, equal_nan=True
+        ):
             raise PrivacyError(
                 f"{name}: is given the rows in another order than the model, so that gradients of different rows "
                 "would be clipped as one; keep the order of rows inside the model"
@@ -196,7 +225,9 @@ def _seeded_losses(
 ) -> Probed:
     """Losses of the first rows (all but the last), and the gradient of their sum: neither may depend on the last."""
     # The same dropout mask both times. Seeding every kind of device costs milliseconds, many times a run.
-    torch.default_generator.manual_seed(seed) if rows.device.type == "cpu" else torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed) if rows.device.type == "cpu" else torch.manual_seed(
+        seed
+    )
     losses = per_sample(loss(module(rows.clone()), labels), len(rows))[:kept]
     if not losses.requires_grad:
         return losses, ()
@@ -204,11 +235,16 @@ def _seeded_losses(
     return losses.detach(), torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
 
 
-def _left_out(module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor, expected: Probed) -> str | None:
+def _left_out(
+    module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor, expected: Probed
+) -> str | None:
     """What the first rows show of the last one's being there: ``loss``, ``gradient`` or nothing."""
     kept = len(rows) - 1
     found = _difference(expected, _seeded_losses(module, loss, rows[:-1], labels[:-1], kept))
-    if found is None or _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is None:
+    if (
+        found is None
+        or _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is None
+    ):
         return found
     # Fewer rows draw another dropout mask: compare without. What draws even then was compared with its row changed.
     module.eval()
@@ -222,9 +258,15 @@ def _difference(one: Probed, other: Probed) -> str | None:
     if not torch.allclose(one[0], other[0], rtol=1e-4, atol=1e-6, equal_nan=True):
         return "loss"
     # By the largest of all: the bias of an attention's keys gets nothing but what rounding leaves.
-    sizes = [float(each.abs().max()) for each in map(_dense, one[1]) if each is not None and each.numel()]
+    sizes = [
+        float(each.abs().max()) for each in map(_dense, one[1]) if each is not None and each.numel()
+    ]
     scale = max((size for size in sizes if math.isfinite(size)), default=0.0)
-    return None if all(_same_gradient(*pair, scale) for pair in zip(one[1], other[1], strict=True)) else "gradient"
+    return (
+        None
+        if all(_same_gradient(*pair, scale) for pair in zip(one[1], other[1], strict=True))
+        else "gradient"
+    )
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
@@ -235,7 +277,9 @@ def _same_gradient(one: Tensor | None, other: Tensor | None, scale: float) -> bo
     one, other = _dense(one), _dense(other)
     if one is None or other is None:
         return one is other
-    finite = one.isfinite() & other.isfinite()  # zero times the infinity that a made-up row gives is NaN
+    finite = (
+        one.isfinite() & other.isfinite()
+    )  # zero times the infinity that a made-up row gives is NaN
     one, other = one[finite], other[finite]
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * scale + 1e-7)
 

@@ -20,9 +20,17 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, per_sample
-from homo_dp.privacy.gradients.probing import RowsSecond, another_row, awake, probe_features, size_of_all_outputs
+from homo_dp.privacy.gradients.probing import (
+    RowsSecond,
+    another_row,
+    awake,
+    probe_features,
+    size_of_all_outputs,
+)
 
-FIRST_STEPS = 2  # with rows in them; the first may start from weights of zero, the second never does
+FIRST_STEPS = (
+    2  # with rows in them; the first may start from weights of zero, the second never does
+)
 _MOST_ALONE = 256  # rows of a batch that are taken one at a time; the others in _PARTS parts
 _PARTS = 64
 _MADE_UP = 512  # rows at most
@@ -51,7 +59,9 @@ class RowsAlone:
         try:
             self._twin = copy.deepcopy(module)
         except Exception as error:  # whatever copying somebody's code raises
-            _log.warning("%s cannot be copied (%s): its first batches are not compared", self._name, error)
+            _log.warning(
+                "%s cannot be copied (%s): its first batches are not compared", self._name, error
+            )
             self._twin = None
             return
         self._twin.train()
@@ -119,7 +129,9 @@ class RowsAlone:
             if known is None or not outputs.requires_grad:
                 return losses, lambda weights: _gradients((losses * weights).sum(), trainable)
             at_outputs: Tensor = known(outputs.detach(), labels[places])
-            return losses, lambda weights: _gradients((outputs * _spread(weights, at_outputs)).sum(), trainable)
+            return losses, lambda weights: _gradients(
+                (outputs * _spread(weights, at_outputs)).sum(), trainable
+            )
 
         with torch.enable_grad(), torch.random.fork_rng(devices=[]), awake(twin):
             found = differing(run, features, tolerance)
@@ -173,7 +185,9 @@ def keeps_rows_alone(module: nn.Module, loss: Loss) -> bool:
     return chain is not None and not chain.has_foreign_code and loss in KNOWN_LOSSES
 
 
-def compare_losses(criterion: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> None:
+def compare_losses(
+    criterion: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor
+) -> None:
     """Raise PrivacyError if a criterion gives a row of a batch another loss, or gradient, than the row alone."""
 
     def run(rows: Tensor, places: Tensor) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
@@ -207,7 +221,11 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
     if _draws(run, features):
         return None
     generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(len(features), generator=generator, dtype=torch.float64).add_(0.5).to(features.device)
+    weights = (
+        torch.rand(len(features), generator=generator, dtype=torch.float64)
+        .add_(0.5)
+        .to(features.device)
+    )
     kept, losses = torch.zeros(len(features), dtype=torch.bool, device=features.device), []
     total: Gradients | None = None
     length = 0.0
@@ -218,7 +236,9 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
             continue
         weights[places] /= norm if norm > _ROUNDING else 1.0
         part = gradients(weights[places].to(alone.dtype))
-        total = part if total is None else [one + other for one, other in zip(total, part, strict=True)]
+        total = (
+            part if total is None else [one + other for one, other in zip(total, part, strict=True)]
+        )
         length += _norm(part)
         losses.append(alone.detach())
         kept[places] = True
@@ -227,10 +247,14 @@ def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
     places = kept.nonzero().squeeze(1)
     together, gradients = run(features[places], places)
     expected = torch.cat(losses)
-    if not torch.allclose(together.detach(), expected, rtol=tolerance, atol=1e-2 * tolerance, equal_nan=True):
+    if not torch.allclose(
+        together.detach(), expected, rtol=tolerance, atol=1e-2 * tolerance, equal_nan=True
+    ):
         return "loss"
     batch = gradients(weights[places].to(together.dtype))
-    if _norm([one - other for one, other in zip(batch, total, strict=True)]) > tolerance * (length + 1e-3):
+    if _norm([one - other for one, other in zip(batch, total, strict=True)]) > tolerance * (
+        length + 1e-3
+    ):
         return "gradient"
     return None
 
@@ -254,12 +278,17 @@ def _gradients(value: Tensor, leaves: Sequence[Tensor]) -> Gradients:
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
     found = torch.autograd.grad(value, leaves, allow_unused=True, retain_graph=True)
-    made = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True)]
+    made = [
+        torch.zeros_like(leaf) if each is None else each
+        for leaf, each in zip(leaves, found, strict=True)
+    ]
     return [each.to_dense() if each.is_sparse else each for each in made]
 
 
 def _norm(gradients: Gradients) -> float:
-    return math.sqrt(sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in gradients))
+    return math.sqrt(
+        sum(float(torch.linalg.vector_norm(each, dtype=torch.float64)) ** 2 for each in gradients)
+    )
 
 
 def _spread(weights: Tensor, values: Tensor) -> Tensor:

@@ -18,7 +18,9 @@ _NORMS = 2.0**-11
 BELOW = 1.0 - ROUNDING - _NORMS
 """What the rows of such products are clipped to, in units of C."""
 
-_FLOAT32_VALUES = 4096  # numbers a float32 norm may run over: its square is off by at most this / 2**24
+_FLOAT32_VALUES = (
+    4096  # numbers a float32 norm may run over: its square is off by at most this / 2**24
+)
 _UNIT = 2.0**-24
 GHOST_ROWS = 256
 """Rows that one float32 sum may have: off by at most GHOST_ROWS**2 C / 2**24 = ROUNDING / 2."""
@@ -33,7 +35,10 @@ def row_squares(rows: Tensor) -> Tensor:
     if flat.shape[1] <= _FLOAT32_VALUES or flat.dtype is not torch.float32:
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
         return norms.square_()
-    pieces = [torch.linalg.vector_norm(piece, dim=1).double() for piece in torch.split(flat, _FLOAT32_VALUES, 1)]
+    pieces = [
+        torch.linalg.vector_norm(piece, dim=1).double()
+        for piece in torch.split(flat, _FLOAT32_VALUES, 1)
+    ]
     exact: Tensor = torch.linalg.vector_norm(torch.stack(pieces), dim=0)
     # Up to the next float32, which is what the caller compares with.
     return exact.square_().mul_(1.0 + 2 * _UNIT).to(rows.dtype)
@@ -64,7 +69,9 @@ def ghost_rows(rows: int) -> int:
     return max(1, int(ROUNDING / 2 / _UNIT / max(rows, 64)))
 
 
-def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool, terms: int = 1) -> None:
+def write_product(
+    total: Tensor, left: Tensor, right: Tensor, accumulate: bool, terms: int = 1
+) -> None:
     """``total (+)= left^T @ right`` in float64, a sum over rows; ``terms`` of them make one record.
 
     Guarantees:
@@ -84,7 +91,9 @@ def write_product(total: Tensor, left: Tensor, right: Tensor, accumulate: bool, 
         return
     if total.numel() <= _AT_ONCE:
         value = _short_product(left, right, piece)
-        write_rows(total, value if value.shape == total.shape else value.view(total.shape), accumulate)
+        write_rows(
+            total, value if value.shape == total.shape else value.view(total.shape), accumulate
+        )
         return
     # Some outputs at a time: memory for all of them would be new in every step, which costs a third of the product.
     flat, step = total.view(left.shape[1], right.shape[1]), max(1, _AT_ONCE // right.shape[1])

@@ -28,7 +28,9 @@ def check_has_noise(noise_multiplier: float) -> float:
     1.1
     """
     if isinstance(noise_multiplier, bool) or not isinstance(noise_multiplier, int | float):
-        raise PrivacyError(f"noise_multiplier={noise_multiplier!r} is not a number; give a number > 0")
+        raise PrivacyError(
+            f"noise_multiplier={noise_multiplier!r} is not a number; give a number > 0"
+        )
     if not math.isfinite(noise_multiplier) or noise_multiplier <= 0:
         raise PrivacyError(
             f"noise_multiplier={noise_multiplier} is not a finite number > 0; "
@@ -37,7 +39,9 @@ def check_has_noise(noise_multiplier: float) -> float:
     return float(noise_multiplier)
 
 
-def compatible_module(module: nn.Module, *, fix: bool = False, public: Collection[str] = ()) -> nn.Module:
+def compatible_module(
+    module: nn.Module, *, fix: bool = False, public: Collection[str] = ()
+) -> nn.Module:
     """Return a module that can be trained privately: the same one, or a repaired copy when ``fix`` is asked for.
 
     ``public`` names buffers that hold no data and are never trained.
@@ -50,7 +54,10 @@ def compatible_module(module: nn.Module, *, fix: bool = False, public: Collectio
 
         module = ModuleValidator.fix(_without_batch_norm(copy.deepcopy(module)))
         for layer in module.modules():
-            if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.running_mean is not None:
+            if (
+                isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+                and layer.running_mean is not None
+            ):
                 _forget_running_statistics(layer)
     check_module(module, public)
     return module
@@ -62,35 +69,58 @@ def check_module(module: nn.Module, public: Collection[str] = ()) -> None:
         _check_layer(name or "model", layer)
     for name, parameter in module.named_parameters():
         if parameter.dtype not in _FLOATS:
-            raise PrivacyError(f"{name}: dtype={parameter.dtype} is not float32 or float64; convert the model first")
+            raise PrivacyError(
+                f"{name}: dtype={parameter.dtype} is not float32 or float64; convert the model first"
+            )
         if parameter.numel() == 0:
-            raise PrivacyError(f"{name}: shape={tuple(parameter.shape)} has no values; remove the parameter")
+            raise PrivacyError(
+                f"{name}: shape={tuple(parameter.shape)} has no values; remove the parameter"
+            )
         if not bool(parameter.isfinite().all()):
             raise PrivacyError(f"{name} holds NaN or infinity; start from finite weights")
     _check_buffers(module, public)
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trainable:
-        raise PrivacyError("the model has 0 trainable parameters; set requires_grad=True on at least one")
+        raise PrivacyError(
+            "the model has 0 trainable parameters; set requires_grad=True on at least one"
+        )
     if len({(parameter.dtype, parameter.device) for parameter in trainable}) > 1:
-        raise PrivacyError("trainable parameters have several dtypes or devices; move the model to one of each")
+        raise PrivacyError(
+            "trainable parameters have several dtypes or devices; move the model to one of each"
+        )
     if _opacus_has_a_say(module):
         _ask_opacus(module)
 
 
-def check_optimizer(module: nn.Module, optimizer: torch.optim.Optimizer, *, partly: bool = False) -> None:
+def check_optimizer(
+    module: nn.Module, optimizer: torch.optim.Optimizer, *, partly: bool = False
+) -> None:
     """Raise PrivacyError unless the optimiser holds the trainable parameters of the module (or some, if ``partly``)."""
     held = [
-        id(parameter) for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+        id(parameter)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
     ]
-    trainable = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    trainable = {
+        id(parameter): name
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
     missing = [name for key, name in trainable.items() if key not in set(held)]
     if missing and not partly:
-        raise PrivacyError(f"{missing[0]} is trainable but not in the optimizer; add it, or freeze it")
+        raise PrivacyError(
+            f"{missing[0]} is trainable but not in the optimizer; add it, or freeze it"
+        )
     if set(held) - set(trainable) or len(held) != len(set(held)):
-        raise PrivacyError("the optimizer holds parameters that the model has not; build it from model.parameters()")
+        raise PrivacyError(
+            "the optimizer holds parameters that the model has not; build it from model.parameters()"
+        )
     for index, group in enumerate(optimizer.param_groups):
         if group.get("maximize"):
-            raise PrivacyError(f"param_groups[{index}] maximize=True is not supported; negate the loss instead")
+            raise PrivacyError(
+                f"param_groups[{index}] maximize=True is not supported; negate the loss instead"
+            )
 
 
 def _check_layer(name: str, layer: nn.Module) -> None:
@@ -116,10 +146,14 @@ def _opacus_has_a_say(module: nn.Module) -> bool:
 
     It has none for layers of the files named here. Rules for layers of somebody's own come from whoever imported it.
     """
-    weighted = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
+    weighted = [
+        layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))
+    ]
     files = {type(layer).__module__ for layer in weighted if not is_fast_lstm(layer)}
     return "opacus.validators" in sys.modules or any(
-        file.startswith("torch.nn.") and file.removeprefix("torch.nn.modules.") not in _WITHOUT_RULES for file in files
+        file.startswith("torch.nn.")
+        and file.removeprefix("torch.nn.modules.") not in _WITHOUT_RULES
+        for file in files
     )
 
 
@@ -129,9 +163,16 @@ def _ask_opacus(module: nn.Module) -> None:
     # An LSTM of torch's own is trained on the fast path, which needs no layer made for hooks.
     asked = [layer for layer in module.modules() if _has_trained(layer) and not is_fast_lstm(layer)]
     validators = ModuleValidator.VALIDATORS
-    errors = [error for layer in asked if type(layer) in validators for error in validators[type(layer)](layer)]
+    errors = [
+        error
+        for layer in asked
+        if type(layer) in validators
+        for error in validators[type(layer)](layer)
+    ]
     if errors:
-        raise PrivacyError(f"{type(module).__name__} cannot be trained privately: {error_text(errors[0])}; {_FIX}")
+        raise PrivacyError(
+            f"{type(module).__name__} cannot be trained privately: {error_text(errors[0])}; {_FIX}"
+        )
 
 
 def _has_trained(layer: nn.Module) -> bool:
@@ -139,7 +180,9 @@ def _has_trained(layer: nn.Module) -> bool:
 
 
 def _check_buffers(module: nn.Module, public: Collection[str]) -> None:
-    persistent = set(module.state_dict(keep_vars=True)) - {name for name, _ in _all_parameters(module)}
+    persistent = set(module.state_dict(keep_vars=True)) - {
+        name for name, _ in _all_parameters(module)
+    }
     for name, buffer in module.named_buffers():
         if name in persistent and name not in public:
             raise PrivacyError(
@@ -155,7 +198,9 @@ def _all_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 def _without_batch_norm(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         # Opacus takes gcd(32, features) groups too, but on flat records such a group may be one value, which it zeroes.
-        flat = isinstance(module, nn.BatchNorm1d | nn.SyncBatchNorm)  # or may be: it takes any shape
+        flat = isinstance(
+            module, nn.BatchNorm1d | nn.SyncBatchNorm
+        )  # or may be: it takes any shape
         groups = 1 if flat else math.gcd(32, module.num_features)
         return nn.GroupNorm(groups, module.num_features, eps=module.eps, affine=module.affine)
     for name, child in module.named_children():

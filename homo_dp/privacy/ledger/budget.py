@@ -21,7 +21,9 @@ def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budge
     for charge, count in planned:
         run = charge.run, charge.party, str(charge.delta)
         runs.setdefault(run, (charge, Counter()))[1][charge.event_text] += count
-    reasons = [run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()]
+    reasons = [
+        run_refusal(totals.run(charge) + plan, charge, budget) for charge, plan in runs.values()
+    ]
     first = {charge.dataset: charge for charge, _ in reversed(planned)}
     for dataset, plan in by_dataset(planned).items():
         order = lifetime_order(totals, dataset, plan, budget)
@@ -55,11 +57,15 @@ def run_refusal(counts: Counter[EventText], charge: Charge, budget: Budget) -> s
     )
 
 
-def lifetime_refusal(totals: Totals, charge: Charge, plan: Releases, order: float | None, budget: Budget) -> str | None:
+def lifetime_refusal(
+    totals: Totals, charge: Charge, plan: Releases, order: float | None, budget: Budget
+) -> str | None:
     """Why these releases, after those of all runs, would pass the lifetime budget of the dataset."""
     if order is None or budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
-    spent = epsilon_at_order(totals.lifetime(charge.dataset).renyi(plan), order, budget.lifetime_delta)
+    spent = epsilon_at_order(
+        totals.lifetime(charge.dataset).renyi(plan), order, budget.lifetime_delta
+    )
     if spent <= budget.lifetime_epsilon * _ROUNDING:
         return None
     return (

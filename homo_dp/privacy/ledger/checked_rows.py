@@ -5,7 +5,14 @@ from collections.abc import Iterator
 
 from homo_dp.core.crash_points import crash_point
 from homo_dp.privacy.errors import LedgerError
-from homo_dp.privacy.ledger.hash_chain import GENESIS, Head, check_head, follow, read_head, write_head
+from homo_dp.privacy.ledger.hash_chain import (
+    GENESIS,
+    Head,
+    check_head,
+    follow,
+    read_head,
+    write_head,
+)
 from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
 from homo_dp.privacy.ledger.store import LedgerFile
 from homo_dp.privacy.ledger.totals import Totals
@@ -41,10 +48,14 @@ class CheckedRows:
             self._from_checkpoint()
         reached = self.reached
         if reached.count and self._store.hash_at(reached.count) != reached.hash:
-            raise LedgerError(f"ledger={self.path} row={reached.count} was changed or deleted while it was in use")
+            raise LedgerError(
+                f"ledger={self.path} row={reached.count} was changed or deleted while it was in use"
+            )
         for row in self._store.rows_after(reached.count):
             self.take(follow(self.reached, row, self.path), row)
-        if version != self._counted:  # counting takes longer the more rows there are; our own do not need it
+        if (
+            version != self._counted
+        ):  # counting takes longer the more rows there are; our own do not need it
             self._check_count(self.reached)
             self._counted = version
         ahead = self._anchor(self.reached, self._first)
@@ -62,12 +73,16 @@ class CheckedRows:
 
     def _check_count(self, reached: Head) -> None:
         if self._store.count() != reached.count:
-            raise LedgerError(f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify")
+            raise LedgerError(
+                f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify"
+            )
 
     def _anchor(self, reached: Head, first: int) -> bool:
         """Whether the head has to be written; raises if it disagrees."""
         head = read_head(self.path)
-        at_head = GENESIS.hash if head is None or head.count == 0 else self._store.hash_at(head.count)
+        at_head = (
+            GENESIS.hash if head is None or head.count == 0 else self._store.hash_at(head.count)
+        )
         return check_head(reached, first, head, at_head, self.path)
 
     def anchor_newest(self) -> None:
@@ -84,7 +99,10 @@ class CheckedRows:
         if found is None:
             return
         number, content = found
-        row, before = self._store.row_at(number), Head(number - 1, str(self._store.hash_at(number - 1)))
+        row, before = (
+            self._store.row_at(number),
+            Head(number - 1, str(self._store.hash_at(number - 1))),
+        )
         if (
             row is None
             or self.checked(row).checkpoint != checkpoint_digest(content, before)
@@ -104,10 +122,17 @@ class CheckedRows:
     def walk(self) -> Iterator[LedgerRow]:
         """Every row, checked from the first on, and the checkpoint against their sums."""
         with self._store.reading():
-            reached, first, totals, checkpoint = GENESIS, 1, Totals(), self._store.checkpoint() or (0, "")
+            reached, first, totals, checkpoint = (
+                GENESIS,
+                1,
+                Totals(),
+                self._store.checkpoint() or (0, ""),
+            )
             for row in self._store.rows_after(0):
                 if row.row == checkpoint[0] and totals.to_text() != checkpoint[1]:
-                    raise LedgerError(f"ledger={self.path} row={row.row} has a checkpoint of other rows; {_RESTORE}")
+                    raise LedgerError(
+                        f"ledger={self.path} row={row.row} has a checkpoint of other rows; {_RESTORE}"
+                    )
                 reached = follow(reached, row, self.path)
                 first = row.row if row.first_row is None else row.first_row
                 if row.row < checkpoint[0]:
@@ -115,13 +140,17 @@ class CheckedRows:
                 yield row
             self._check_count(reached)
             if checkpoint[0] > reached.count:
-                raise LedgerError(f"ledger={self.path} row={checkpoint[0]} has a checkpoint and is missing; {_RESTORE}")
+                raise LedgerError(
+                    f"ledger={self.path} row={checkpoint[0]} has a checkpoint and is missing; {_RESTORE}"
+                )
             self._anchor(reached, first)
 
     def checked(self, row: LedgerRow) -> LedgerRow:
         """A row that was read by itself; raises if it was edited."""
         if row.hash != row_hash(vars(row)):
-            raise LedgerError(f"ledger={self.path} row={row.row} was edited: it does not match its own hash")
+            raise LedgerError(
+                f"ledger={self.path} row={row.row} was edited: it does not match its own hash"
+            )
         return row
 
 

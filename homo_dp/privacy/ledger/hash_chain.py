@@ -10,7 +10,9 @@ from homo_dp.privacy.ledger.rows import LedgerRow, row_hash
 
 __all__ = ["GENESIS", "Head", "check_head", "follow", "head_path", "read_head", "write_head"]
 
-_RESTORE = "restore the ledger and its .head from a backup that is not older, and ask who changed it"
+_RESTORE = (
+    "restore the ledger and its .head from a backup that is not older, and ask who changed it"
+)
 _LARGEST_HEAD = 4096
 
 
@@ -28,7 +30,9 @@ GENESIS = Head(0, "0" * 64)
 def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
     """The head after ``row``; raises, naming the row, if it is not the unaltered next row."""
     if row.row != reached.count + 1:
-        raise LedgerError(f"ledger={ledger} row={reached.count + 1} is missing (deleted); {_RESTORE}")
+        raise LedgerError(
+            f"ledger={ledger} row={reached.count + 1} is missing (deleted); {_RESTORE}"
+        )
     if row.hash != row_hash(vars(row)):
         raise LedgerError(
             f"ledger={ledger} row={row.row} was edited or moved: it does not match its own hash; {_RESTORE}"
@@ -41,7 +45,9 @@ def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
     return Head(row.row, row.hash)
 
 
-def check_head(reached: Head, first: int, head: Head | None, hash_at_head: str | None, ledger: Path) -> bool:
+def check_head(
+    reached: Head, first: int, head: Head | None, hash_at_head: str | None, ledger: Path
+) -> bool:
     """Whether the ledger is exactly one commit ahead of its head (a crash in between); raises if they disagree.
 
     The head is on disk before the next rows are written, so a crash can leave the ledger ahead by the rows of its last
@@ -51,14 +57,18 @@ def check_head(reached: Head, first: int, head: Head | None, hash_at_head: str |
     if head is None:
         if reached.count == 0:
             return True
-        raise LedgerError(f"ledger={ledger} has {reached.count} rows but no {head_path(ledger).name}; {_RESTORE}")
+        raise LedgerError(
+            f"ledger={ledger} has {reached.count} rows but no {head_path(ledger).name}; {_RESTORE}"
+        )
     if head.count > reached.count:
         raise LedgerError(
             f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}: the tail was cut or an "
             f"older copy put back, row={reached.count + 1} is missing; {_RESTORE}"
         )
     if hash_at_head != head.hash:
-        raise LedgerError(f"ledger={ledger} row={head.count} is not the row that its head recorded; {_RESTORE}")
+        raise LedgerError(
+            f"ledger={ledger} row={head.count} is not the row that its head recorded; {_RESTORE}"
+        )
     if head.count not in (reached.count, first - 1):
         raise LedgerError(
             f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}, and a crash leaves at "
@@ -80,14 +90,23 @@ def read_head(ledger: Path) -> Head | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LedgerError(f"head={path} cannot be read ({error.strerror}); make it readable") from None
+        raise LedgerError(
+            f"head={path} cannot be read ({error.strerror}); make it readable"
+        ) from None
     try:
         fields = json.loads(text)
         head = Head(fields["count"], fields["hash"])
     except (ValueError, LookupError, TypeError, RecursionError):
         head = None
-    if head is None or type(head.count) is not int or head.count < 0 or not isinstance(head.hash, str):
-        raise LedgerError(f'head={path} is not {{"count": rows, "hash": hash of the last}}; {_RESTORE}')
+    if (
+        head is None
+        or type(head.count) is not int
+        or head.count < 0
+        or not isinstance(head.hash, str)
+    ):
+        raise LedgerError(
+            f'head={path} is not {{"count": rows, "hash": hash of the last}}; {_RESTORE}'
+        )
     return head
 
 

@@ -85,7 +85,9 @@ class Ledger:
     (1, True, False)
     """
 
-    _pending: dict[tuple[str, str, int, str], _Waiting] | None  # charges that wait for the end of a together block
+    _pending: (
+        dict[tuple[str, str, int, str], _Waiting] | None
+    )  # charges that wait for the end of a together block
     _checkpoint_text: str | None  # the checkpoint that the first of them carries
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -107,7 +109,9 @@ class Ledger:
             with self._store.reading():
                 self._seen.catch_up(repair=False)
                 known = self._known(charge)
-            if known is None:  # the slow part, done before the transaction that other processes wait for
+            if (
+                known is None
+            ):  # the slow part, done before the transaction that other processes wait for
                 self._next_row(charge, budget)
             with self._store.writing():
                 self._seen.catch_up(repair=True)
@@ -130,7 +134,9 @@ class Ledger:
         """
         with self._session():
             if self._pending is not None:
-                raise LedgerError(f"ledger={self.path} together() was called inside together(); use one block")
+                raise LedgerError(
+                    f"ledger={self.path} together() was called inside together(); use one block"
+                )
             self._pending = {}
             try:
                 yield
@@ -144,7 +150,9 @@ class Ledger:
         """Whether charges made now are on disk only later, when a ``together`` block ends."""
         return self._pending is not None
 
-    def would_exceed(self, charges: Iterable[Charge | tuple[Charge, int]], budget: Budget) -> str | None:
+    def would_exceed(
+        self, charges: Iterable[Charge | tuple[Charge, int]], budget: Budget
+    ) -> str | None:
         """Why these releases would pass the budget, None if they fit: advice before any data is touched.
 
         ``(charge, rounds)`` stands for that many rounds from ``charge.round`` on; what is charged already is not
@@ -202,8 +210,13 @@ class Ledger:
         with self._session():
             with self._looking():
                 pass
-            lifetime, order = self._seen.totals.lifetime(dataset), self._seen.totals.lifetime_order(dataset)
-            return Spent(lifetime.runs, lifetime.releases, lifetime.epsilon(delta), order, lifetime.mixed)
+            lifetime, order = (
+                self._seen.totals.lifetime(dataset),
+                self._seen.totals.lifetime_order(dataset),
+            )
+            return Spent(
+                lifetime.runs, lifetime.releases, lifetime.epsilon(delta), order, lifetime.mixed
+            )
 
     def verify(self) -> Head:
         """Check every row, their order, the checkpoint and the head, and return it; raises naming the row."""
@@ -230,12 +243,19 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _forget(self) -> None:
         """Open the file and know nothing about it yet."""
-        if not self.read_only and not os.path.exists(self.path):  # also False where this user may not look at it
+        if not self.read_only and not os.path.exists(
+            self.path
+        ):  # also False where this user may not look at it
             head = read_head(self.path)
             if head is not None and head.count > 0:
                 raise LedgerError(
@@ -268,7 +288,9 @@ class Ledger:
             log.warning(
                 "ledger=%s was of version 2: from now on every row has a secret salt in its hash%s",
                 self.path,
-                f", row={self._seen.reached.count + 1} marks the place" if self._seen.reached.count else "",
+                f", row={self._seen.reached.count + 1} marks the place"
+                if self._seen.reached.count
+                else "",
             )
             self._seen.anchor_newest()
 
@@ -276,7 +298,9 @@ class Ledger:
     def _session(self) -> Iterator[None]:
         """One thread at a time, and never SQLite's connection of another process."""
         if os.getpid() != self._process:
-            _of_the_parent.append(self._store)  # closing it here would drop what the parent is doing
+            _of_the_parent.append(
+                self._store
+            )  # closing it here would drop what the parent is doing
             self._forget()
         with self._lock:
             yield
@@ -318,7 +342,9 @@ class Ledger:
             raise PrivacyError(
                 f"event={charge.event_text:.80} has no finite epsilon at delta={charge.delta:g}; add more noise"
             )
-        return self._chained(**_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order)
+        return self._chained(
+            **_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order
+        )
 
     def _fitting_order(self, charge: Charge, budget: Budget) -> float | None:
         """The order of the lifetime filter that this release fits, None without one; raises if it passes a budget."""
@@ -355,7 +381,10 @@ class Ledger:
         """A row with these values after the last one, with a fresh salt, and a checkpoint if it is time for one."""
         first = self._before_pending().count + 1
         number = self._seen.reached.count + 1
-        due = number == first and self._seen.reached.count - self._seen.checkpointed >= ROWS_PER_CHECKPOINT
+        due = (
+            number == first
+            and self._seen.reached.count - self._seen.checkpointed >= ROWS_PER_CHECKPOINT
+        )
         unhashed = LedgerRow(
             row=number,
             **values,
@@ -364,7 +393,9 @@ class Ledger:
             hash="",
             salt=secrets.token_hex(16),
             first_row=first,
-            checkpoint=checkpoint_digest(self._seen.totals.to_text(), self._seen.reached) if due else None,
+            checkpoint=checkpoint_digest(self._seen.totals.to_text(), self._seen.reached)
+            if due
+            else None,
         )
         return replace(unhashed, hash=row_hash(vars(unhashed)))
 
@@ -372,7 +403,9 @@ class Ledger:
         """Put rows of one commit into the file, with the checkpoint that the first of them may carry."""
         self._store.insert(rows)
         if rows[0].checkpoint is not None:
-            self._store.keep_checkpoint(rows[0].row, self._seen.totals.to_text() if totals is None else totals)
+            self._store.keep_checkpoint(
+                rows[0].row, self._seen.totals.to_text() if totals is None else totals
+            )
 
     def _charge_later(self, charge: Charge, budget: Budget) -> LedgerRow:
         """Check a charge and count it in memory, until the block of ``together`` ends."""

@@ -33,7 +33,9 @@ from homo_dp.privacy.ledger.rows import Spend
 
 __all__ = ["Lifetime", "Releases", "number_of", "renyi_of"]
 
-Releases = Mapping[str, Mapping[str, Counter[Spend]]]  # run -> party -> what was spent -> how many times
+Releases = Mapping[
+    str, Mapping[str, Counter[Spend]]
+]  # run -> party -> what was spent -> how many times
 
 
 class Lifetime:
@@ -52,7 +54,9 @@ class Lifetime:
     def __init__(self) -> None:
         self._runs: dict[str, dict[str, Counter[Spend]]] = {}
         self._neighbours: set[tuple[str, str]] = set()  # units and relations
-        self._sums = {mixed: _Largest(functools.partial(_divergence, mixed=mixed)) for mixed in (False, True)}
+        self._sums = {
+            mixed: _Largest(functools.partial(_divergence, mixed=mixed)) for mixed in (False, True)
+        }
 
     def add(self, run: str, party: str, spend: Spend, times: int = 1) -> None:
         """Count a release."""
@@ -79,7 +83,9 @@ class Lifetime:
     def renyi(self, planned: Releases | None = None) -> Renyi:
         """Divergence at every order of all runs, and of what is planned on top."""
         planned = planned or {}
-        spends = (spend for parties in planned.values() for counts in parties.values() for spend in counts)
+        spends = (
+            spend for parties in planned.values() for counts in parties.values() for spend in counts
+        )
         mixed = len(self._neighbours.union((spend.unit, spend.relation) for spend in spends)) > 1
         return self._sums[mixed].total(self._runs, planned)
 
@@ -110,7 +116,10 @@ class _Largest:
         self._total = renyi({})
 
     def total(self, runs: Releases, planned: Releases) -> Renyi:
-        for run, party in self.unseen:  # sums only grow, so a new one is the largest or changes nothing
+        for (
+            run,
+            party,
+        ) in self.unseen:  # sums only grow, so a new one is the largest or changes nothing
             growth = self._growth(run, self._divergence(runs[run][party]))
             self._largest[run] = self._largest.get(run, renyi({})) + growth
             self._total = self._total + growth
@@ -118,7 +127,10 @@ class _Largest:
         total = self._total
         for run, parties in planned.items():
             known = runs.get(run, {})
-            sums = [self._divergence(known.get(party, Counter()) + more) for party, more in parties.items()]
+            sums = [
+                self._divergence(known.get(party, Counter()) + more)
+                for party, more in parties.items()
+            ]
             total = total + self._growth(run, np.max(sums, axis=0))
         return total
 
@@ -154,12 +166,16 @@ def _covering(parties: Sequence[Counter[EventText]]) -> Counter[EventText] | Non
     most = max(parties, key=Counter.total)
     if all(most >= other for other in parties):
         return most
-    gaussians = [found for counts in parties if (found := _sampled_gaussian(event_of(counts))) is not None]
+    gaussians = [
+        found for counts in parties if (found := _sampled_gaussian(event_of(counts))) is not None
+    ]
     if len(gaussians) < len(parties):
         return None
     rates, noises, times = zip(*gaussians, strict=True)
     event = GaussianDpEvent(min(noises))
-    return Counter({to_json(PoissonSampledDpEvent(max(rates), event) if max(rates) < 1 else event): max(times)})
+    return Counter(
+        {to_json(PoissonSampledDpEvent(max(rates), event) if max(rates) < 1 else event): max(times)}
+    )
 
 
 def _sampled_gaussian(event: DpEvent) -> tuple[float, float, int] | None:

@@ -51,7 +51,9 @@ class Outbox:
                 self.directory.chmod(0o700)
             sync_directory(self.directory.parent)
             sweep(self.directory)
-            for left_over in self.directory.glob("*.message.tmp"):  # of homo_dp before it had `core.files`
+            for left_over in self.directory.glob(
+                "*.message.tmp"
+            ):  # of homo_dp before it had `core.files`
                 left_over.unlink()
 
     def put(self, key: str, message: bytes) -> None:
@@ -81,7 +83,9 @@ class Outbox:
     def _path(self, key: str) -> Path:
         name = quote(key, safe="")
         if not 0 < len(name) <= _LONGEST_KEY:
-            raise LedgerError(f"key={key!r:.80} must be 1 to {_LONGEST_KEY} characters when quoted; shorten it")
+            raise LedgerError(
+                f"key={key!r:.80} must be 1 to {_LONGEST_KEY} characters when quoted; shorten it"
+            )
         return self.directory / (name + _SUFFIX)
 
     @contextlib.contextmanager
@@ -152,7 +156,9 @@ def releasing(
         - a body that raises keeps nothing and charges nothing.
     """
     if ledger.waiting and outbox.durable:
-        raise LedgerError(f"ledger={ledger.path} is inside together(): a message may leave only once it is on disk")
+        raise LedgerError(
+            f"ledger={ledger.path} is inside together(): a message may leave only once it is on disk"
+        )
     row = ledger.charged(*planned.key)
     if row is not None:
         yield Releasing(kept=_charged_message(outbox, ledger, row, key))
@@ -186,7 +192,9 @@ def charge_kept(ledger: Ledger, charges: Iterable[Charge], budget: Budget) -> No
         ledger.charge(charge, budget)
 
 
-def _charged_message(outbox: Outbox | MemoryOutbox, ledger: Ledger, row: LedgerRow, key: str) -> Any:
+def _charged_message(
+    outbox: Outbox | MemoryOutbox, ledger: Ledger, row: LedgerRow, key: str
+) -> Any:
     message = outbox.get(key)
     if isinstance(outbox, MemoryOutbox):
         if message is None:

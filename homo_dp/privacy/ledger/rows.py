@@ -42,13 +42,17 @@ class Spend(NamedTuple):
     relation: str
 
 
-MARK = EventText('{"type":"NoOpDpEvent"}')  # the event of a row that releases nothing of rows: a mark, or noise alone
+MARK = EventText(
+    '{"type":"NoOpDpEvent"}'
+)  # the event of a row that releases nothing of rows: a mark, or noise alone
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
 OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
-NOT_PRIVATE = "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
+NOT_PRIVATE = (
+    "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
+)
 NOISE_ALONE = "noise"  # the kind of a masked answer that no row has a part in: it is on the ledger and costs nothing
 SIGNED = "survivors"  # the kind of a mark: which parties' sum of a round was signed for, by the digest of their names
 FREE = (NOISE_ALONE, SIGNED)  # kinds that release no row
@@ -112,7 +116,11 @@ class Charge(_Accounted):
         _check_choice("unit", self.unit, UNITS)
         _check_choice("relation", self.relation, RELATIONS)
         _check_choice("observer", self.observer, OBSERVERS)
-        if isinstance(self.round, bool) or not isinstance(self.round, int) or not 0 <= self.round < 2**63:
+        if (
+            isinstance(self.round, bool)
+            or not isinstance(self.round, int)
+            or not 0 <= self.round < 2**63
+        ):
             raise PrivacyError(f"round={self.round!r} must be a whole number >= 0")
         _check_number("delta", self.delta, 1.0)
         _check_number("sigma", self.sigma, math.inf)
@@ -120,7 +128,9 @@ class Charge(_Accounted):
         if self.kind not in FREE:
             check_releases(self.event)
         elif not isinstance(self.event, NoOpDpEvent):
-            raise PrivacyError(f"kind={self.kind}: is no release of rows, so its event must be none")
+            raise PrivacyError(
+                f"kind={self.kind}: is no release of rows, so its event must be none"
+            )
 
     @functools.cached_property
     def event_text(self) -> EventText:
@@ -207,12 +217,20 @@ class LedgerRow(_Accounted):
 
     def to_dict(self) -> dict[str, Any]:
         """The row with plain, stable names, ready for JSON."""
-        fields = {name: _finite(value) for name, value in vars(self).items() if value is not None or name not in _NEW}
+        fields = {
+            name: _finite(value)
+            for name, value in vars(self).items()
+            if value is not None or name not in _NEW
+        }
         quoted = _finite(self.epsilon) if self.private else None
         return fields | {"event": json.loads(self.event), "epsilon": quoted}
 
 
-_NEW = ("salt", "first_row", "checkpoint")  # since version 3; where they are absent the hash is that of version 2
+_NEW = (
+    "salt",
+    "first_row",
+    "checkpoint",
+)  # since version 3; where they are absent the hash is that of version 2
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=repr).encode
 
 
@@ -224,7 +242,9 @@ def row_hash(fields: Mapping[str, Any]) -> str:
         if content.get(name) is None:
             content.pop(name, None)
     version = b"1" if "salt" not in content else b"2"
-    return hashlib.sha256(b"homo_dp ledger row " + version + b"\n" + _encode(content).encode()).hexdigest()
+    return hashlib.sha256(
+        b"homo_dp ledger row " + version + b"\n" + _encode(content).encode()
+    ).hexdigest()
 
 
 def row_of(values: Sequence[Any], ledger: object) -> LedgerRow:
@@ -280,7 +300,9 @@ def _finite(value: Any) -> Any:
 
 def _check_name(name: str, value: object) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise PrivacyError(f"{name}={value!r:.80} must be 1 to {_LONGEST_NAME} printable characters; rename it")
+        raise PrivacyError(
+            f"{name}={value!r:.80} must be 1 to {_LONGEST_NAME} printable characters; rename it"
+        )
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -290,4 +312,6 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 def _check_number(name: str, value: object, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < high:
-        raise PrivacyError(f"{name}={value!r:.80} must be a number in (0, {high:g}); set it in the privacy section")
+        raise PrivacyError(
+            f"{name}={value!r:.80} must be a number in (0, {high:g}); set it in the privacy section"
+        )

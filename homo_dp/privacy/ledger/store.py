@@ -17,7 +17,9 @@ from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
 __all__ = ["LedgerFile"]
 
-_APPLICATION = 0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
+_APPLICATION = (
+    0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
+)
 _VERSION = 3
 _OLD = 2  # without salts and checkpoints; read as it is, and brought to 3 when it is next opened to charge
 _WAIT_SECONDS = 60.0
@@ -78,7 +80,9 @@ class LedgerFile:
             if not path.exists():
                 self._create_file()
             if not read_only and not os.access(path.parent, os.W_OK):
-                raise LedgerError(f"ledger={path} is in a directory that cannot be written; make it writable")
+                raise LedgerError(
+                    f"ledger={path} is in a directory that cannot be written; make it writable"
+                )
             if not read_only:
                 self._refuse_other_writers()
             self._database = self._connect()
@@ -93,7 +97,9 @@ class LedgerFile:
     def writing(self) -> Iterator[None]:
         """A transaction that no other writer can enter; rolled back if the body raises."""
         if self.read_only:
-            raise LedgerError(f"ledger={self.path} was opened to read only; open it with Ledger(path) to charge")
+            raise LedgerError(
+                f"ledger={self.path} was opened to read only; open it with Ledger(path) to charge"
+            )
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
@@ -210,7 +216,9 @@ class LedgerFile:
         try:
             yield from self._database.execute(query, values)
         except (UnicodeError, OverflowError, TypeError, MemoryError) as error:
-            raise LedgerError(f"ledger={self.path} is damaged ({type(error).__name__}: {error}); {_RESTORE}") from None
+            raise LedgerError(
+                f"ledger={self.path} is damaged ({type(error).__name__}: {error}); {_RESTORE}"
+            ) from None
 
     def _create_file(self) -> None:
         """An empty file for its owner only; SQLite would make it readable for everybody."""
@@ -253,7 +261,9 @@ class LedgerFile:
             return
         database.execute("PRAGMA synchronous=FULL")
         if database.execute("PRAGMA journal_mode=TRUNCATE").fetchone()[0] != "truncate":
-            raise LedgerError(f"ledger={self.path} is open elsewhere in another journal mode; close it there")
+            raise LedgerError(
+                f"ledger={self.path} is open elsewhere in another journal mode; close it there"
+            )
         database.execute("BEGIN IMMEDIATE")  # fails on a file that cannot be written
         if database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
             _make_tables(database)
@@ -266,7 +276,9 @@ class LedgerFile:
         application = database.execute("PRAGMA application_id").fetchone()[0]
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if application != _APPLICATION:
-            raise LedgerError(f"ledger={self.path} is empty or a database of something else; name another file")
+            raise LedgerError(
+                f"ledger={self.path} is empty or a database of something else; name another file"
+            )
         if version not in (_OLD, _VERSION):
             raise LedgerError(
                 f"ledger={self.path} has version={version}, this homo_dp reads {_OLD} and {_VERSION}; update homo_dp"
@@ -281,7 +293,9 @@ class LedgerFile:
         except UnicodeError as error:  # SQLite quotes the bytes of a damaged schema in its errors
             raise LedgerError(f"ledger={self.path} is damaged ({error}); {_RESTORE}") from None
         except OSError as error:
-            raise LedgerError(f"ledger={self.path} cannot be used ({error.strerror}); name a writable file") from None
+            raise LedgerError(
+                f"ledger={self.path} cannot be used ({error.strerror}); name a writable file"
+            ) from None
 
 
 def _is_unmade(path: Path) -> bool:

@@ -51,7 +51,9 @@ class Totals:
         """Count a row."""
         if not row.is_release:
             return
-        entry = Entry(row.run, row.party, row.dataset, row.unit, row.relation, row.observer, row.event)
+        entry = Entry(
+            row.run, row.party, row.dataset, row.unit, row.relation, row.observer, row.event
+        )
         self._count(entry, 1)
         if row.lifetime_order is not None:
             self._orders.setdefault(row.dataset, row.lifetime_order)
@@ -102,8 +104,14 @@ class Totals:
     def to_text(self) -> str:
         """All sums, as a checkpoint keeps them: the same rows give the same text."""
         words: dict[str, int] = {}
-        entries = [[*(words.setdefault(word, len(words)) for word in entry), n] for entry, n in self._tally.items()]
-        return json.dumps({"words": list(words), "entries": entries, "orders": self._orders}, separators=(",", ":"))
+        entries = [
+            [*(words.setdefault(word, len(words)) for word in entry), n]
+            for entry, n in self._tally.items()
+        ]
+        return json.dumps(
+            {"words": list(words), "entries": entries, "orders": self._orders},
+            separators=(",", ":"),
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Totals:
@@ -114,7 +122,9 @@ class Totals:
             words = tree["words"]
             for *entry, times in tree["entries"]:
                 totals._count(Entry._make(map(words.__getitem__, entry)), int(times))
-            totals._orders = {str(dataset): float(order) for dataset, order in tree["orders"].items()}
+            totals._orders = {
+                str(dataset): float(order) for dataset, order in tree["orders"].items()
+            }
         except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
         return totals

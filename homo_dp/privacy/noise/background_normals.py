@@ -38,7 +38,9 @@ class BackgroundNormals:
     torch.Size([5])
     """
 
-    def __init__(self, source: NoiseSource, size: int, dtype: torch.dtype = torch.float64, depth: int = 2) -> None:
+    def __init__(
+        self, source: NoiseSource, size: int, dtype: torch.dtype = torch.float64, depth: int = 2
+    ) -> None:
         if size < 1:
             raise PrivacyError(f"size={size} is below 1; give the number of normals of one step")
         if depth < 1:
@@ -49,7 +51,9 @@ class BackgroundNormals:
         self._source, self._dtype = source, dtype
         self._closed = False
         self._producer = _enter(source, size, dtype, depth) if source.private else None
-        self._on_collect = weakref.finalize(self, _Producer.leave, self._producer) if self._producer else None
+        self._on_collect = (
+            weakref.finalize(self, _Producer.leave, self._producer) if self._producer else None
+        )
 
     def __repr__(self) -> str:
         return f"BackgroundNormals(size={self.size}, {self._source!r})"
@@ -60,7 +64,9 @@ class BackgroundNormals:
         ``more`` is how many will be taken after it, where that is known: no others are drawn, unless for other users.
         """
         if self._closed:
-            raise PrivacyError("closed=True leaves no normals to take; make a new BackgroundNormals")
+            raise PrivacyError(
+                "closed=True leaves no normals to take; make a new BackgroundNormals"
+            )
         if self._producer is None:
             block, cost = _draw(self._source, self.size, self._dtype)
         else:
@@ -71,7 +77,11 @@ class BackgroundNormals:
     def close(self) -> None:
         """Stop drawing; if nobody else uses the thread, it has ended when this returns."""
         self._closed = True
-        if self._producer is not None and self._on_collect is not None and self._on_collect.detach():
+        if (
+            self._producer is not None
+            and self._on_collect is not None
+            and self._on_collect.detach()
+        ):
             self._producer.leave().wait()
             self._producer.join_if_ended()
 
@@ -79,7 +89,10 @@ class BackgroundNormals:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -143,7 +156,9 @@ class _Producer:
                 block = self.blocks.get(timeout=_PATIENCE_SECONDS)
             except Empty:
                 if self.thread is None or not self.thread.is_alive():
-                    raise PrivacyError("closed=True leaves no normals to take; do not close what is in use") from None
+                    raise PrivacyError(
+                        "closed=True leaves no normals to take; do not close what is in use"
+                    ) from None
                 continue
             if isinstance(block, Exception):
                 raise block
@@ -153,7 +168,9 @@ class _Producer:
         """Remove one user; the event is set once the thread has counted it."""
         left = threading.Event()
         self.orders.put(left)
-        if self.thread is None:  # after a fork there is no thread to read this order until the next take
+        if (
+            self.thread is None
+        ):  # after a fork there is no thread to read this order until the next take
             left.set()
         return left
 

@@ -62,7 +62,9 @@ def draw_around(
 def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: NDArray[np.uint64]) -> None:
     """Overwrites the centres, which are in units of 1 / FRACTIONS."""
     if not -_LARGEST < centres.min() <= centres.max() < _LARGEST:
-        raise ValueError("a sum with noise is not finite, or too large for its grid; raise the noise multiplier")
+        raise ValueError(
+            "a sum with noise is not finite, or too large for its grid; raise the noise multiplier"
+        )
     centres += _SHIFT
     fine = centres.view(np.int64)
     random = words.view(np.uint32)[: centres.size]
@@ -132,7 +134,9 @@ def _bell() -> list[int]:
         unit = decimal.Decimal(-1) / (2 * int(WIDTH) ** 2 * FRACTIONS**2)
         ratio, square = (int(power.exp() * 2**192) for power in (unit, 2 * unit))
     values = [1 << 192]
-    for _ in range(FRACTIONS * (_SLOTS // 2 + 1)):  # exp(-(m + 1)**2) = exp(-m**2) * exp(-1)**(2 m + 1)
+    for _ in range(
+        FRACTIONS * (_SLOTS // 2 + 1)
+    ):  # exp(-(m + 1)**2) = exp(-m**2) * exp(-1)**(2 m + 1)
         values.append(values[-1] * ratio >> 192)
         ratio = ratio * square >> 192
     return values

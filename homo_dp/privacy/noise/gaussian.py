@@ -75,14 +75,22 @@ class _Work:
         self.piece = piece_bytes // 8
         # From torch, which aligns memory to cache lines.
         self.random = torch.empty(piece_bytes + SLACK_BYTES, dtype=torch.uint8).numpy()
-        self.layers, self.limits = (torch.empty(self.piece, dtype=torch.int64).numpy() for _ in range(2))
+        self.layers, self.limits = (
+            torch.empty(self.piece, dtype=torch.int64).numpy() for _ in range(2)
+        )
         self.late = torch.empty(self.piece, dtype=torch.bool).numpy()
 
-    def fill(self, stream: Keystream, out: Floats, std: float) -> tuple[Integers, Integers, Floats] | None:
+    def fill(
+        self, stream: Keystream, out: Floats, std: float
+    ) -> tuple[Integers, Integers, Floats] | None:
         """All that lie under the layer above their own; of the others where they are, their layers and places."""
         size = out.size
         stream.fill(self.random, 8 * size)
-        words, layers, limits = self.random[: 8 * size].view(np.int64), self.layers[:size], self.limits[:size]
+        words, layers, limits = (
+            self.random[: 8 * size].view(np.int64),
+            self.layers[:size],
+            self.limits[:size],
+        )
         table = _table()
         np.bitwise_and(words, _LAYERS - 1, out=layers)
         np.right_shift(words, _BITS, out=words)
@@ -143,7 +151,9 @@ def _table() -> _Table:
     beyond = math.sqrt(math.pi / 2) * math.erfc(_LAST / math.sqrt(2))
     area = _LAST * density + beyond
     widths, heights = [area / density, _LAST], [0.0, density]
-    total = int(density * 2.0**100)  # sums of 1 / width without rounding: in integers, whose quotient is rounded once
+    total = int(
+        density * 2.0**100
+    )  # sums of 1 / width without rounding: in integers, whose quotient is rounded once
     for _ in range(1, _LAYERS):
         total += int(area / widths[-1] * 2.0**100)
         heights.append(total / (1 << 100))
@@ -151,7 +161,12 @@ def _table() -> _Table:
             widths.append(math.sqrt(-2 * math.log(heights[-1])))
     across = np.array(widths)
     limits = np.append(across[1:], 0.0) / across * _STEPS
-    return _Table(across / _STEPS, limits.astype(np.int64), np.array(heights), math.erfc(_LAST / math.sqrt(2)) / 2)
+    return _Table(
+        across / _STEPS,
+        limits.astype(np.int64),
+        np.array(heights),
+        math.erfc(_LAST / math.sqrt(2)) / 2,
+    )
 
 
 def _work() -> _Work:

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 CELLS = 64  # steps in one standard deviation, at least; fewer than twice as many
 _EXACT = 2.0**50  # steps up to which float64 has at least 8 values in each
 _MEAN_SQUARE, _LARGEST_ERROR = 2.0**-81, 2.0**-37  # of r
-_NEVER_DRAWN = 2.0**-140  # what an ideal normal has beyond the largest that is drawn, 13.8 standard deviations
+_NEVER_DRAWN = (
+    2.0**-140
+)  # what an ideal normal has beyond the largest that is drawn, 13.8 standard deviations
 _RARELY = 1e-6  # of delta: how often the sum of all r may pass eta
 _BEYOND = 40.0  # standard deviations that no noise passes: 1e-349 per number
 
@@ -61,7 +63,9 @@ class Grid:
         (Grid(step=0.015625), Grid(step=0.015625), Grid(step=1.0))
         """
         if not (math.isfinite(sigma) and 1e-200 <= sigma <= 1e200):
-            raise PrivacyError(f"sigma={sigma} is outside [1e-200, 1e200]; give noise that a release can carry")
+            raise PrivacyError(
+                f"sigma={sigma} is outside [1e-200, 1e200]; give noise that a release can carry"
+            )
         return cls(math.ldexp(1.0, math.frexp(sigma)[1] - 1) / CELLS)
 
     @property
@@ -111,7 +115,9 @@ class Grid:
         >>> Grid.of(1.0).modulus_bits(summands=10**9, clip_norm=1.0, sigma=1.0)
         64
         """
-        most = (summands * clip_norm + _BEYOND * parties * self.share_std(sigma)) * self.scale + parties
+        most = (
+            summands * clip_norm + _BEYOND * parties * self.share_std(sigma)
+        ) * self.scale + parties
         if most < 2.0**31:
             return 32
         if most < LARGEST_CENTRE:  # past it no integer is drawn; far below what 64 bits hold
@@ -168,16 +174,24 @@ def neglected(numbers: float, epsilon: float, delta: float) -> Neglected:
     return Neglected(found.epsilon, min(1.0, found.delta + beyond))
 
 
-def grown_by(numbers: float, epsilon: float, delta: float, mean_square: float, largest: float) -> Neglected:
+def grown_by(
+    numbers: float, epsilon: float, delta: float, mean_square: float, largest: float
+) -> Neglected:
     """The same for probabilities that are off by factors 1 + r, by the mean square of r and the largest |r|."""
     chances = math.log((2.0 + math.exp(min(epsilon, 600.0))) / (_RARELY * delta))  # L
-    eta = numbers * mean_square + math.sqrt(2 * numbers * mean_square * chances) + 2 / 3 * largest * chances
+    eta = (
+        numbers * mean_square
+        + math.sqrt(2 * numbers * mean_square * chances)
+        + 2 / 3 * largest * chances
+    )
     return Neglected(2 * eta, delta * (math.exp(min(eta, 700.0)) * (1.0 + _RARELY) - 1.0))
 
 
 def _check_double(values: Tensor) -> None:
     if values.dtype is not torch.float64:
-        raise PrivacyError(f"dtype={values.dtype} has too few bits below a grid; add sums and noise in torch.float64")
+        raise PrivacyError(
+            f"dtype={values.dtype} has too few bits below a grid; add sums and noise in torch.float64"
+        )
 
 
 def on_grid(values: Tensor, sigma: float) -> bool:

@@ -63,7 +63,9 @@ class Keystream:
         with key.lock:
             for start in range(0, size, len(_PLAIN)):
                 step = min(len(_PLAIN), size - start)
-                key.encryptor.update_into(_PLAIN[:step], out.data[start : start + step + SLACK_BYTES])
+                key.encryptor.update_into(
+                    _PLAIN[:step], out.data[start : start + step + SLACK_BYTES]
+                )
 
     def words(self, size: int) -> NDArray[np.uint64]:
         """``size`` uniform 64-bit words, in memory of their own."""
@@ -85,4 +87,6 @@ class _Key:
     def __init__(self, seed: bytes) -> None:
         self.forks = _forks
         self.lock = threading.Lock()
-        self.encryptor = Cipher(algorithms.AES(seed[:KEY_BYTES]), modes.CTR(seed[KEY_BYTES:SEED_BYTES])).encryptor()
+        self.encryptor = Cipher(
+            algorithms.AES(seed[:KEY_BYTES]), modes.CTR(seed[KEY_BYTES:SEED_BYTES])
+        ).encryptor()

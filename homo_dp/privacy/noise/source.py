@@ -20,7 +20,14 @@ from homo_dp.privacy.noise.background_normals import BackgroundNormals
 from homo_dp.privacy.noise.gaussian import fill_normals
 from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
 
-__all__ = ["NOT_PRIVATE", "BackgroundNormals", "NoiseSource", "SecureNoise", "SeededNoise", "secure_noise"]
+__all__ = [
+    "NOT_PRIVATE",
+    "BackgroundNormals",
+    "NoiseSource",
+    "SecureNoise",
+    "SeededNoise",
+    "secure_noise",
+]
 
 NOT_PRIVATE = "NOT PRIVATE"
 
@@ -58,12 +65,18 @@ class NoiseSource(ABC):
     @property
     def label(self) -> str:
         """What every output made with this source has to say about it."""
-        return "secure noise" if self.private else f"{NOT_PRIVATE}: the noise of this source can be repeated"
+        return (
+            "secure noise"
+            if self.private
+            else f"{NOT_PRIVATE}: the noise of this source can be repeated"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label})"
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
         _check_type(std, dtype)
         out = np.empty(math.prod(shape))
@@ -83,7 +96,9 @@ class NoiseSource(ABC):
 
     def integers(self, high: int, size: int) -> Tensor:
         """Independent integers, exactly uniform on [0, high)."""
-        return torch.from_numpy(self._integers(_count("high", high, lowest=1), _count("size", size)))
+        return torch.from_numpy(
+            self._integers(_count("high", high, lowest=1), _count("size", size))
+        )
 
     def binomial(self, n: int, p: float) -> int:
         """How many of ``n`` independent trials of probability ``p`` succeed."""
@@ -111,7 +126,9 @@ class NoiseSource(ABC):
         # A word at or above the largest multiple of high would favour small remainders: draw it again.
         last = 2**64 - 2**64 % high - 1
         while size and int(np.maximum.reduce(words)) > last:
-            words = np.concatenate([words[words <= np.uint64(last)], self._stream.words(size)])[:size]
+            words = np.concatenate([words[words <= np.uint64(last)], self._stream.words(size)])[
+                :size
+            ]
         return (words % np.uint64(high)).view(np.int64)
 
     def _distinct(self, population: int, size: int) -> NDArray[np.int64]:
@@ -119,7 +136,9 @@ class NoiseSource(ABC):
             return np.empty(0, np.int64)
         # Only what is missing is drawn again, so the set never overshoots; no index is special to any step of this,
         # hence all sets of the final size are equally likely.
-        chosen = self._integers(population, size).astype(np.int32 if population <= 2**31 else np.int64, copy=False)
+        chosen = self._integers(population, size).astype(
+            np.int32 if population <= 2**31 else np.int64, copy=False
+        )
         chosen.sort()  # twice as fast in 32 bits
         while (again := np.flatnonzero(chosen[1:] == chosen[:-1])).size:
             chosen[again] = self._integers(population, again.size)
@@ -149,10 +168,14 @@ class OrdinaryNoise(NoiseSource):
     def label(self) -> str:
         return "ordinary noise: secure mode is off"
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """Independent normals with mean 0 and standard deviation ``std``."""
         _check_type(std, dtype)
-        generator = np.random.Generator(np.random.SFC64(int.from_bytes(self._stream.read(SEED_BYTES), "little")))
+        generator = np.random.Generator(
+            np.random.SFC64(int.from_bytes(self._stream.read(SEED_BYTES), "little"))
+        )
         out = generator.standard_normal(math.prod(shape))
         out *= std
         return torch.from_numpy(out).to(dtype).reshape(tuple(shape))
@@ -231,13 +254,19 @@ def _binomial_table(n: int, p: float) -> tuple[int, list[int]]:
 
 def _check_type(std: float, dtype: torch.dtype) -> None:
     if dtype not in _TYPES:
-        raise PrivacyError(f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert")
+        raise PrivacyError(
+            f"dtype={dtype} has no secure normals; draw torch.float32 or torch.float64 and convert"
+        )
     lowest, highest = _TYPES[dtype]
     if not lowest <= std <= highest:
-        raise PrivacyError(f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold")
+        raise PrivacyError(
+            f"std={std} is outside [{lowest:.3g}, {highest:.3g}]; give noise that {dtype} can hold"
+        )
 
 
 def _count(name: str, value: int, lowest: int = 0) -> int:
     if not (lowest <= value < 2**62 and value // 1 == value):
-        raise PrivacyError(f"{name}={value} is not a whole number in [{lowest}, 2**62); give a count")
+        raise PrivacyError(
+            f"{name}={value} is not a whole number in [{lowest}, 2**62); give a count"
+        )
     return int(value)  # NumPy's integers overflow

@@ -34,21 +34,28 @@ def use_plain_names(wrapped: nn.Module) -> None:
     wrapped.register_load_state_dict_pre_hook(_take_plain_names)  # type: ignore[no-untyped-call]
 
 
-def _give_plain_names(wrapped: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+def _give_plain_names(
+    wrapped: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
+) -> None:
     for name in [name for name in state if name.startswith(prefix + _WRAPPED)]:
         state[prefix + name.removeprefix(prefix + _WRAPPED)] = state.pop(name)
 
 
-def _take_plain_names(wrapped: nn.Module, state: dict[str, Any], prefix: str, *details: Any) -> None:
+def _take_plain_names(
+    wrapped: nn.Module, state: dict[str, Any], prefix: str, *details: Any
+) -> None:
     for name in _plain(wrapped).state_dict():
         if prefix + name in state:
             state[prefix + _WRAPPED + name] = state.pop(prefix + name)
 
 
-def save_checkpoint(path: str | Path, module: nn.Module, optimizer: Any, accountant: dict[str, Any]) -> None:
+def save_checkpoint(
+    path: str | Path, module: nn.Module, optimizer: Any, accountant: dict[str, Any]
+) -> None:
     """Write weights (without ``_module.``), optimiser state and the accountant's state to one file, atomically."""
     tensors: dict[str, Tensor] = {
-        _WEIGHT + name: parameter.detach().contiguous() for name, parameter in _plain(module).named_parameters()
+        _WEIGHT + name: parameter.detach().contiguous()
+        for name, parameter in _plain(module).named_parameters()
     }
     if optimizer is not None:
         tensors.update(pack_optimizer(_original(optimizer)))
@@ -68,9 +75,17 @@ def load_checkpoint(path: str | Path, module: nn.Module, optimizer: Any) -> dict
             f"checkpoint {path} cannot be read ({reason}); give one written by save_checkpoint"
         ) from error
     own = dict(_plain(module).named_parameters())
-    stored = {name.removeprefix(_WEIGHT): tensor for name, tensor in tensors.items() if name.startswith(_WEIGHT)}
-    if {name: tensor.shape for name, tensor in stored.items()} != {name: tensor.shape for name, tensor in own.items()}:
-        raise PrivacyError(f"checkpoint {path} is of another model; give the checkpoint of this one")
+    stored = {
+        name.removeprefix(_WEIGHT): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_WEIGHT)
+    }
+    if {name: tensor.shape for name, tensor in stored.items()} != {
+        name: tensor.shape for name, tensor in own.items()
+    }:
+        raise PrivacyError(
+            f"checkpoint {path} is of another model; give the checkpoint of this one"
+        )
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(stored[name])
@@ -85,5 +100,7 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _original(optimizer: Any) -> torch.optim.Optimizer:
-    original: torch.optim.Optimizer = optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer
+    original: torch.optim.Optimizer = (
+        optimizer.original_optimizer if isinstance(optimizer, DPOptimizer) else optimizer
+    )
     return original

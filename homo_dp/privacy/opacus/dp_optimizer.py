@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from opacus.utils.fast_gradient_clipping_utils import (
+    DPLossFastGradientClipping,
+    DPTensorFastGradientClipping,
+)
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
@@ -39,7 +42,9 @@ def add_secure_noise(optimizer: Any) -> None:
             raise PrivacyError(
                 "a clipped sum of gradients is not finite; use grad_sample_mode=hooks, or clean the data"
             )
-        parameter.grad = noised(parameter.summed_grad.view_as(parameter), sigma, source).to(parameter.dtype)
+        parameter.grad = noised(parameter.summed_grad.view_as(parameter), sigma, source).to(
+            parameter.dtype
+        )
         _mark_as_processed(parameter.summed_grad)
     optimizer.applied_sigma = sigma
 
@@ -52,7 +57,9 @@ class SecureDPOptimizer(DPOptimizer):  # type: ignore[misc]
         - a row whose gradient is not finite adds nothing to the sum.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any
+    ) -> None:
         super().__init__(optimizer, secure_mode=False, **options)
         _take_source(self, noise)
 
@@ -69,13 +76,17 @@ class SecureDPOptimizer(DPOptimizer):  # type: ignore[misc]
 class SecurePerLayerOptimizer(DPPerLayerOptimizer):  # type: ignore[misc]
     """The same for one clip bound a layer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any
+    ) -> None:
         super().__init__(optimizer, secure_mode=False, **options)
         _take_source(self, noise)
 
     def clip_and_accumulate(self) -> None:
         samples = self.grad_samples
-        finite = joint_norms(samples, len(samples[0])).isfinite()  # a row counts in all layers or in none
+        finite = joint_norms(
+            samples, len(samples[0])
+        ).isfinite()  # a row counts in all layers or in none
         for parameter, rows, bound in zip(self.params, samples, self.max_grad_norms, strict=True):
             _accumulate(parameter, rows, clip_factors(row_norms(rows), bound * BELOW) * finite)
 
@@ -91,7 +102,9 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
         - a batch of so many rows that its float32 sum could be off by more than clipping leaves free is refused.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, noise: NoiseSource, **options: Any
+    ) -> None:
         super().__init__(optimizer, secure_mode=False, **options)
         _take_source(self, noise)
         self._clipped: list[tuple[Any, int]] = []
@@ -105,7 +118,9 @@ class SecureGhostOptimizer(DPOptimizerFastGradientClipping):  # type: ignore[mis
     def accumulate(self) -> None:
         found = [_seen(parameter.grad) for parameter in self.params]
         same = len(found) == len(self._clipped)
-        for (gradient, version), (clipped, clipped_version) in zip(found, self._clipped, strict=False):
+        for (gradient, version), (clipped, clipped_version) in zip(
+            found, self._clipped, strict=False
+        ):
             same = same and gradient is clipped and version == clipped_version
         self._clipped = []
         if not same:
@@ -186,10 +201,16 @@ class GhostTensor(DPTensorFastGradientClipping):  # type: ignore[misc]
         self.optimizer.zero_grad()
         # The margin that BELOW leaves covers the rounding of the sum.
         norms = clip_in_second_pass(
-            self.module, self.loss_per_sample, self.optimizer.params, self.optimizer.max_grad_norm * BELOW, mean=mean
+            self.module,
+            self.loss_per_sample,
+            self.optimizer.params,
+            self.optimizer.max_grad_norm * BELOW,
+            mean=mean,
         )
         if not bool(norms.isfinite().all()):
-            raise PrivacyError("a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data")
+            raise PrivacyError(
+                "a row's gradient is not finite; use grad_sample_mode=hooks, or clean the data"
+            )
         self.module.per_sample_gradient_norms = norms
         self.optimizer.note_clipped(self.rows)
 
@@ -222,7 +243,9 @@ def _accumulate(parameter: Any, rows: torch.Tensor, factors: torch.Tensor) -> No
     """Add the rows times their factors to ``summed_grad``, in float64."""
     _check_processed_flag(parameter.grad_sample)
     total = scaled_sum(rows, factors)
-    parameter.summed_grad = total if parameter.summed_grad is None else parameter.summed_grad.add_(total)
+    parameter.summed_grad = (
+        total if parameter.summed_grad is None else parameter.summed_grad.add_(total)
+    )
     _mark_as_processed(parameter.grad_sample)
 
 
@@ -242,7 +265,9 @@ def _seen(gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, int]:
 def check_trained(optimizer: Any) -> None:
     """Raise if other parameters are trainable than were clipped; drop gradients that nobody clipped."""
     if [id(parameter) for parameter in optimizer.params] != optimizer.trained:
-        raise PrivacyError("the trainable parameters changed since make_private; call make_private again")
+        raise PrivacyError(
+            "the trainable parameters changed since make_private; call make_private again"
+        )
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not parameter.requires_grad:

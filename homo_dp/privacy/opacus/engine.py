@@ -27,7 +27,12 @@ from homo_dp.privacy.gradients.grad_sample_mode import MODES, probe_mode, probed
 from homo_dp.privacy.gradients.opacus_gradients import ExpandedWeights, rows_first
 from homo_dp.privacy.gradients.probing import RowsSecond, probe_rows, size_of_all_outputs
 from homo_dp.privacy.gradients.row_independence import FirstBatches
-from homo_dp.privacy.gradients.validation import check_has_noise, check_module, check_optimizer, compatible_module
+from homo_dp.privacy.gradients.validation import (
+    check_has_noise,
+    check_module,
+    check_optimizer,
+    compatible_module,
+)
 from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, secure_noise
 from homo_dp.privacy.opacus.checkpoint import load_checkpoint, save_checkpoint, use_plain_names
 from homo_dp.privacy.opacus.dp_optimizer import (
@@ -58,11 +63,17 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
     (True, True)
     """
 
-    def __init__(self, *, accountant: str = "rdp", secure_mode: bool = True, noise: NoiseSource | None = None) -> None:
+    def __init__(
+        self, *, accountant: str = "rdp", secure_mode: bool = True, noise: NoiseSource | None = None
+    ) -> None:
         if accountant not in ACCOUNTANTS:
-            raise PrivacyError(f"accountant={accountant!r} gives no upper bound we quote; use rdp or prv")
+            raise PrivacyError(
+                f"accountant={accountant!r} gives no upper bound we quote; use rdp or prv"
+            )
         if secure_mode and noise is not None and not noise.secure:
-            raise PrivacyError(f"secure_mode=True with {noise!r} is not secure; leave noise out, or secure_mode=False")
+            raise PrivacyError(
+                f"secure_mode=True with {noise!r} is not secure; leave noise out, or secure_mode=False"
+            )
         if noise is None:
             noise = secure_noise() if secure_mode else OrdinaryNoise()
         self.noise = noise
@@ -98,7 +109,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             - gradients are divided by the expected batch size;
             - weights go in and out (``load_state_dict``, ``state_dict``) under the names of ``module``.
         """
-        _check_request(poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module)
+        _check_request(
+            poisson_sampling, noise_generator, rand_on_empty, clipping, grad_sample_mode, module
+        )
         check_has_noise(noise_multiplier)
         _check_bounds(max_grad_norm)
         sampler = poisson_sampler(data_loader)
@@ -106,7 +119,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         if batch_first:
             rows_first(module)
         features = self._check_data(module, optimizer, data_loader, batch_first=batch_first)
-        first_batches = _first_batches(module, features, sampler.expected_size, batch_first=batch_first)
+        first_batches = _first_batches(
+            module, features, sampler.expected_size, batch_first=batch_first
+        )
         mode, self.mode_reason, chain = self._mode(
             module, optimizer, grad_sample_mode, features, plain=plain, batch_first=batch_first
         )
@@ -136,11 +151,20 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             module=wrapped,
             **kwargs,
         )
-        private_optimizer.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate))
+        private_optimizer.attach_step_hook(
+            self.accountant.get_optimizer_hook_fn(sample_rate=sampler.sample_rate)
+        )
         loader = poisson_loader(data_loader, sampler, self.noise, batch_first=batch_first)
         if mode == "ghost":
-            criterion = nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
-            return wrapped, private_optimizer, GhostLoss(wrapped, private_optimizer, criterion, loss_reduction), loader
+            criterion = (
+                nn.CrossEntropyLoss(reduction=loss_reduction) if criterion is None else criterion
+            )
+            return (
+                wrapped,
+                private_optimizer,
+                GhostLoss(wrapped, private_optimizer, criterion, loss_reduction),
+                loader,
+            )
         return wrapped, private_optimizer, loader
 
     def _watch(self, first_batches: FirstBatches, module: nn.Module, called: nn.Module) -> None:
@@ -164,12 +188,18 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         noise_multiplier = self.noise_multiplier_for(
             target_epsilon, target_delta, sampler.sample_rate, steps_for(epochs, data_loader)
         )
-        return self.make_private(data_loader=data_loader, noise_multiplier=noise_multiplier, **options)
+        return self.make_private(
+            data_loader=data_loader, noise_multiplier=noise_multiplier, **options
+        )
 
-    def noise_multiplier_for(self, epsilon: float, delta: float, sample_rate: float, steps: int) -> float:
+    def noise_multiplier_for(
+        self, epsilon: float, delta: float, sample_rate: float, steps: int
+    ) -> float:
         """Noise for ``steps`` more steps such that they and all steps accounted before stay within epsilon."""
         if not 0 < epsilon < float("inf") or not 0 < delta < 1:
-            raise PrivacyError(f"target_epsilon={epsilon}, target_delta={delta} must be > 0, delta < 1; give both")
+            raise PrivacyError(
+                f"target_epsilon={epsilon}, target_delta={delta} must be > 0, delta < 1; give both"
+            )
         trial = create_accountant(mechanism=self.accountant.mechanism())
 
         def spent(noise_multiplier: float) -> float:
@@ -182,7 +212,9 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         while spent(high) > epsilon:
             high *= 2
             if high > 1e5:
-                raise PrivacyError(f"target_epsilon={epsilon} is too small; raise it or take fewer steps")
+                raise PrivacyError(
+                    f"target_epsilon={epsilon} is too small; raise it or take fewer steps"
+                )
         low = high / 2 if high > 1.0 else 0.1
         while high / low > 1.002:
             middle = (low * high) ** 0.5
@@ -200,37 +232,65 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         >>> PrivacyEngine().state()
         {'mechanism': 'rdp', 'history': []}
         """
-        return {"mechanism": self.accountant.mechanism(), "history": [list(entry) for entry in self.accountant.history]}
+        return {
+            "mechanism": self.accountant.mechanism(),
+            "history": [list(entry) for entry in self.accountant.history],
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Put a ``state()`` back; the accountant then continues where it was."""
-        if state.get("mechanism") != self.accountant.mechanism() or not isinstance(state.get("history"), list):
-            raise PrivacyError("the state is of another accountant; make the engine with the same accountant")
-        history = [(float(noise), float(rate), int(steps)) for noise, rate, steps in state["history"]]
+        if state.get("mechanism") != self.accountant.mechanism() or not isinstance(
+            state.get("history"), list
+        ):
+            raise PrivacyError(
+                "the state is of another accountant; make the engine with the same accountant"
+            )
+        history = [
+            (float(noise), float(rate), int(steps)) for noise, rate, steps in state["history"]
+        ]
         self.accountant.history = history
 
-    def save_checkpoint(self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any) -> None:
+    def save_checkpoint(
+        self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any
+    ) -> None:
         """Weights, optimiser state and accountant in one safetensors file; nothing in it can execute."""
         _refuse_options(unsupported)
         save_checkpoint(path, module, optimizer, self.state())
 
-    def load_checkpoint(self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any) -> None:
+    def load_checkpoint(
+        self, *, path: Any, module: nn.Module, optimizer: Any = None, **unsupported: Any
+    ) -> None:
         """Read what ``save_checkpoint`` wrote."""
         _refuse_options(unsupported)
         self.restore(load_checkpoint(path, module, optimizer))
 
     def _mode(
-        self, module: nn.Module, optimizer: Any, mode: str, features: Tensor | None, *, plain: bool, batch_first: bool
+        self,
+        module: nn.Module,
+        optimizer: Any,
+        mode: str,
+        features: Tensor | None,
+        *,
+        plain: bool,
+        batch_first: bool,
     ) -> tuple[str, str, FastChain | None]:
         """The mode to use for the one that was asked for, why, and the chain of the fast one."""
         if isinstance(module, AbstractGradSampleModule):
             found = "fast" if isinstance(module, FastGradSampleModule) else "hooks"
-            return (found, "the module is wrapped already", None) if mode == "auto" else (mode, _BY_NAME, None)
+            return (
+                (found, "the module is wrapped already", None)
+                if mode == "auto"
+                else (mode, _BY_NAME, None)
+            )
         if mode == "auto" and not plain:
             mode, reason = "hooks", "the fast mode clips flat, batch first, in a wrapped module"
         elif mode in ("auto", "fast"):
             chain, reason = chain_of(module) if features is None else probed_chain(module, features)
-            held = sum(parameter.requires_grad for group in optimizer.param_groups for parameter in group["params"])
+            held = sum(
+                parameter.requires_grad
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+            )
             if chain is not None and len(chain.parameters) != held:
                 chain, reason = None, "the optimizer holds a part of the parameters"
             if chain is not None:
@@ -253,22 +313,38 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
         check_module(inner)
         if self.dataset is not None and self.dataset is not data_loader.dataset:
             warnings.warn(
-                "the dataset changed: one engine accounts one dataset; make an engine a dataset", stacklevel=3
+                "the dataset changed: one engine accounts one dataset; make an engine a dataset",
+                stacklevel=3,
             )
         self.dataset = data_loader.dataset
         features = first_features(data_loader.dataset)
         if features is not None and module is inner:
             if not batch_first and features.dim() < 2:
-                raise PrivacyError("batch_first=False takes records of one dimension or more; use batch_first=True")
-            probe_rows(module if batch_first else RowsSecond(module), size_of_all_outputs, features, features)
+                raise PrivacyError(
+                    "batch_first=False takes records of one dimension or more; use batch_first=True"
+                )
+            probe_rows(
+                module if batch_first else RowsSecond(module),
+                size_of_all_outputs,
+                features,
+                features,
+            )
         return features
 
     def _prepare_model(
-        self, module: nn.Module, *, grad_sample_mode: str, chain: FastChain | None = None, **options: Any
+        self,
+        module: nn.Module,
+        *,
+        grad_sample_mode: str,
+        chain: FastChain | None = None,
+        **options: Any,
     ) -> Any:
         if not isinstance(module, AbstractGradSampleModule):
             module.train()
-            same = {"batch_first": options["batch_first"], "loss_reduction": options["loss_reduction"]}
+            same = {
+                "batch_first": options["batch_first"],
+                "loss_reduction": options["loss_reduction"],
+            }
             if grad_sample_mode == "fast":
                 return FastGradSampleModule(module, chain=chain, **same)
             if grad_sample_mode == "ew":
@@ -277,14 +353,22 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
             return module
         out_of_place(module)
         if grad_sample_mode == "ghost":
-            check_ghost_layers(module._module if isinstance(module, AbstractGradSampleModule) else module)
+            check_ghost_layers(
+                module._module if isinstance(module, AbstractGradSampleModule) else module
+            )
         wrapped = super()._prepare_model(module, grad_sample_mode=grad_sample_mode, **options)
         if grad_sample_mode == "ghost":
             wrapped.NORM_SAMPLERS = GHOST_NORMS
         return wrapped
 
     def _prepare_optimizer(
-        self, *, optimizer: torch.optim.Optimizer, clipping: str, grad_sample_mode: str, module: Any, **options: Any
+        self,
+        *,
+        optimizer: torch.optim.Optimizer,
+        clipping: str,
+        grad_sample_mode: str,
+        module: Any,
+        **options: Any,
     ) -> Any:
         if isinstance(optimizer, DPOptimizer):
             optimizer = optimizer.original_optimizer
@@ -297,23 +381,40 @@ class PrivacyEngine(opacus.PrivacyEngine):  # type: ignore[misc]
 
 
 def _check_request(
-    poisson_sampling: bool, noise_generator: Any, rand_on_empty: bool, clipping: str, mode: str, module: nn.Module
+    poisson_sampling: bool,
+    noise_generator: Any,
+    rand_on_empty: bool,
+    clipping: str,
+    mode: str,
+    module: nn.Module,
 ) -> None:
     if not poisson_sampling:
         raise PrivacyError("poisson_sampling=False would be accounted as Poisson; leave it True")
     if noise_generator is not None:
-        raise PrivacyError("noise_generator is not used; make the engine with noise=SeededNoise(seed) for a test")
+        raise PrivacyError(
+            "noise_generator is not used; make the engine with noise=SeededNoise(seed) for a test"
+        )
     if rand_on_empty:
-        raise PrivacyError("rand_on_empty=True trains on made-up rows; leave it False, empty batches are handled")
-    if clipping not in ("flat", "per_layer") or (clipping == "per_layer" and mode in ("ghost", "fast")):
-        raise PrivacyError(f"clipping={clipping!r} does not go with grad_sample_mode={mode!r}; use flat")
+        raise PrivacyError(
+            "rand_on_empty=True trains on made-up rows; leave it False, empty batches are handled"
+        )
+    if clipping not in ("flat", "per_layer") or (
+        clipping == "per_layer" and mode in ("ghost", "fast")
+    ):
+        raise PrivacyError(
+            f"clipping={clipping!r} does not go with grad_sample_mode={mode!r}; use flat"
+        )
     if mode not in MODES:
         raise PrivacyError(f"grad_sample_mode={mode!r} is unknown; use one of {', '.join(MODES)}")
     if isinstance(module, nn.parallel.DistributedDataParallel):
-        raise PrivacyError("a distributed module is not supported; train in one process and federate instead")
+        raise PrivacyError(
+            "a distributed module is not supported; train in one process and federate instead"
+        )
 
 
-def _first_batches(module: nn.Module, features: Any, expected_size: float, *, batch_first: bool) -> FirstBatches | None:
+def _first_batches(
+    module: nn.Module, features: Any, expected_size: float, *, batch_first: bool
+) -> FirstBatches | None:
     """Compares rows alone with rows in a batch; None for a module that was wrapped, and so compared, before."""
     if isinstance(module, AbstractGradSampleModule):
         return None
@@ -331,4 +432,6 @@ def _check_bounds(max_grad_norm: float | Sequence[float]) -> None:
 def _refuse_options(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise PrivacyError(f"{given[0]} is not part of a checkpoint here; store it yourself without pickle")
+        raise PrivacyError(
+            f"{given[0]} is not part of a checkpoint here; store it yourself without pickle"
+        )

@@ -30,21 +30,30 @@ class FastGradSampleModule(AbstractGradSampleModule):  # type: ignore[misc]
     """
 
     def __init__(
-        self, m: nn.Module, *, batch_first: bool = True, loss_reduction: str = "mean", chain: FastChain | None = None
+        self,
+        m: nn.Module,
+        *,
+        batch_first: bool = True,
+        loss_reduction: str = "mean",
+        chain: FastChain | None = None,
     ) -> None:
         super().__init__(m, batch_first=batch_first, loss_reduction=loss_reduction)
         chain, reason = chain_of(m) if chain is None else (chain, "batch_first=False")
         if chain is None or not batch_first:
             raise PrivacyError(f"grad_sample_mode=fast: {reason}; use grad_sample_mode=auto")
         self.passes = Passes(chain, loss_reduction)
-        self._anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward; gets no gradient
+        self._anchor = torch.zeros(
+            (), requires_grad=True
+        )  # makes autograd call backward; gets no gradient
 
     def forward(self, inputs: Tensor) -> Tensor:
         if not (self.training and torch.is_grad_enabled()):
             plain: Tensor = self._module(inputs)
             return plain
         if inputs.requires_grad:
-            raise PrivacyError("grad_sample_mode=fast gives no gradient at the inputs; use grad_sample_mode=hooks")
+            raise PrivacyError(
+                "grad_sample_mode=fast gives no gradient at the inputs; use grad_sample_mode=hooks"
+            )
         outputs: Tensor = _TapeFunction.apply(self._anchor, inputs, self.passes)  # type: ignore[no-untyped-call]
         return outputs
 
@@ -87,7 +96,9 @@ class Passes:
         """Write (or add) the clipped sum of the last pass, once."""
         squares, inputs, gradient = self._squares, self._inputs, self._gradient
         if squares is None or inputs is None or gradient is None:
-            raise ValueError("no gradients since the last step: call backward() on the loss before optimizer.step()")
+            raise ValueError(
+                "no gradients since the last step: call backward() on the loss before optimizer.step()"
+            )
         self._inputs = self._gradient = self._squares = None
         if not all_finite(squares):
             finite = squares.isfinite()
@@ -112,12 +123,16 @@ class FastDPOptimizer(SecureDPOptimizer):
         - as SecureDPOptimizer; a sum is released once, and zero_grad() has to come before the next.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, *, module: FastGradSampleModule, **options: Any) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, module: FastGradSampleModule, **options: Any
+    ) -> None:
         super().__init__(optimizer, **options)
         self._passes = module.passes
         self._chain_order = cast("list[nn.Parameter]", self._passes.chain.parameters)
         if {id(parameter) for parameter in self._chain_order} != set(self.trained):
-            raise PrivacyError("grad_sample_mode=fast trains all trainable parameters; use grad_sample_mode=hooks")
+            raise PrivacyError(
+                "grad_sample_mode=fast trains all trainable parameters; use grad_sample_mode=hooks"
+            )
         size = sum(parameter.numel() for parameter in self._chain_order)
         self._sum = torch.zeros(size, dtype=torch.float64, device=self._chain_order[0].device)
         self._sums = views(self._sum, self._chain_order)
@@ -133,7 +148,9 @@ class FastDPOptimizer(SecureDPOptimizer):
     def clip_and_accumulate(self) -> None:
         accumulate = self._chain_order[0].summed_grad is not None  # type: ignore[attr-defined]
         if accumulate and self._released and self._passes.ready:
-            raise ValueError("the last sum was released already: call optimizer.zero_grad() before the next pass")
+            raise ValueError(
+                "the last sum was released already: call optimizer.zero_grad() before the next pass"
+            )
         with torch.no_grad():
             self._passes.take_clipped_sum(self.max_grad_norm, self._sums, accumulate)
         self._released = False
@@ -143,9 +160,13 @@ class FastDPOptimizer(SecureDPOptimizer):
     def add_noise(self) -> None:
         check_trained(self)
         if self._released:
-            raise ValueError("the last sum was released already: call optimizer.zero_grad() before the next pass")
+            raise ValueError(
+                "the last sum was released already: call optimizer.zero_grad() before the next pass"
+            )
         if not all_finite(self._sum):
-            raise PrivacyError("a clipped sum of gradients is not finite; lower the learning rate or clean the data")
+            raise PrivacyError(
+                "a clipped sum of gradients is not finite; lower the learning rate or clean the data"
+            )
         sigma = check_has_noise(float(self.noise_multiplier)) * float(self.max_grad_norm)
         if self._vectors is None:
             self._vectors = NoiseVectors(self.noise_source, len(self._sum), _ENDLESS)
@@ -186,7 +207,8 @@ class FastDPOptimizer(SecureDPOptimizer):
             if not self._is_last_step_skipped:
                 parameter.summed_grad = None  # type: ignore[attr-defined]
         own = self._gradient is not None and all(
-            parameter.grad is gradient for parameter, gradient in zip(self._chain_order, self._gradients, strict=True)
+            parameter.grad is gradient
+            for parameter, gradient in zip(self._chain_order, self._gradients, strict=True)
         )
         if own and self._gradient is not None and not set_to_none:
             self._gradient.zero_()

@@ -11,7 +11,14 @@ import torch
 from opacus.data_loader import wrap_collate_with_empty
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
@@ -26,7 +33,9 @@ def poisson_sampler(data_loader: DataLoader[Any]) -> PoissonSampler:
     0.4
     """
     if isinstance(data_loader.dataset, IterableDataset):
-        raise PrivacyError("an IterableDataset cannot be Poisson sampled; give a map-style dataset or tensors")
+        raise PrivacyError(
+            "an IterableDataset cannot be Poisson sampled; give a map-style dataset or tensors"
+        )
     rows = len(data_loader.dataset)  # type: ignore[arg-type]
     if rows < 1:
         raise PrivacyError("the dataset has 0 rows; give at least one")
@@ -35,12 +44,18 @@ def poisson_sampler(data_loader: DataLoader[Any]) -> PoissonSampler:
         return PoissonSampler(rows, float(known))
     batch_size = data_loader.batch_size or getattr(data_loader.batch_sampler, "batch_size", None)
     if batch_size is None:
-        raise PrivacyError("the data loader has no batch_size; give one, it is the expected size of a Poisson batch")
+        raise PrivacyError(
+            "the data loader has no batch_size; give one, it is the expected size of a Poisson batch"
+        )
     return PoissonSampler(rows, min(1.0, batch_size / rows))
 
 
 def poisson_loader(
-    data_loader: DataLoader[Any], sampler: PoissonSampler, noise: NoiseSource, *, batch_first: bool = True
+    data_loader: DataLoader[Any],
+    sampler: PoissonSampler,
+    noise: NoiseSource,
+    *,
+    batch_first: bool = True,
 ) -> DataLoader[Any]:
     """A loader over the same data and as many steps an epoch, with Poisson batches; empty batches come as empty.
 
@@ -49,7 +64,11 @@ def poisson_loader(
     """
     steps = len(data_loader)
     batches = PoissonBatchSampler(sampler, noise, steps)
-    rows = tensor_rows(data_loader.dataset) if data_loader.collate_fn in (default_collate, _as_is) else None
+    rows = (
+        tensor_rows(data_loader.dataset)
+        if data_loader.collate_fn in (default_collate, _as_is)
+        else None
+    )
     if rows is not None and batch_first:
         return RowsLoader(rows, batches)
     first = data_loader.dataset[0]
@@ -74,7 +93,9 @@ class PoissonBatchSampler(UniformWithReplacementSampler):  # type: ignore[misc]
     """Batches of row numbers of one epoch; a subclass of Opacus' sampler, so that its memory manager accepts it."""
 
     def __init__(self, sampler: PoissonSampler, noise: NoiseSource, steps: int) -> None:
-        super().__init__(num_samples=sampler.population, sample_rate=sampler.sample_rate, steps=steps)
+        super().__init__(
+            num_samples=sampler.population, sample_rate=sampler.sample_rate, steps=steps
+        )
         self._batches = PoissonBatches(sampler, noise)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -124,21 +145,31 @@ def tensor_rows(dataset: Dataset[Any]) -> TensorRows | None:
     """The dataset as tensors, without a copy, where it is nothing more; None where rows are made by code."""
     if isinstance(dataset, TensorRows):
         return dataset
-    if isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__:
+    if (
+        isinstance(dataset, TensorDataset)
+        and type(dataset).__getitem__ is TensorDataset.__getitem__
+    ):
         return TensorRows(dataset.tensors)
     if type(dataset) is Subset:
         inner = tensor_rows(dataset.dataset)
         if inner is not None and inner._order is None:
-            return TensorRows(inner.tensors, torch.as_tensor(list(dataset.indices), dtype=torch.int64))
+            return TensorRows(
+                inner.tensors, torch.as_tensor(list(dataset.indices), dtype=torch.int64)
+            )
     return None
 
 
 def first_features(dataset: Dataset[Any], count: int = 4) -> Tensor | None:
     """The features of a few rows, for probing a module; None where a row is not (features, label)."""
     rows = [dataset[index] for index in range(min(count, len(dataset)))]  # type: ignore[arg-type]
-    if not all(isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], Tensor) for row in rows):
+    if not all(
+        isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], Tensor)
+        for row in rows
+    ):
         return None
-    return torch.stack([row[0] for row in rows]) if len({row[0].shape for row in rows}) == 1 else None
+    return (
+        torch.stack([row[0] for row in rows]) if len({row[0].shape for row in rows}) == 1 else None
+    )
 
 
 def steps_for(epochs: int, data_loader: DataLoader[Any]) -> int:

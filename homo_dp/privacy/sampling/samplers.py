@@ -53,7 +53,9 @@ class Sampler(ABC):
     def event(self, noise_multiplier: float, steps: int = 1) -> DpEvent:
         """``steps`` draws, each followed by a sum with noise of ``noise_multiplier`` times the clip norm."""
         steps = _whole("steps", steps, "the number of draws")
-        gaussian = GaussianDpEvent(_positive("noise_multiplier", noise_multiplier) / self.sensitivity(1.0))
+        gaussian = GaussianDpEvent(
+            _positive("noise_multiplier", noise_multiplier) / self.sensitivity(1.0)
+        )
         return SelfComposedDpEvent(self._sampled(gaussian), steps)
 
     @abstractmethod
@@ -92,7 +94,9 @@ class PoissonSampler(Sampler):
         if self.declared is None or self.population != 0:
             _population(self.population)
         if not 0 < self.sample_rate <= 1:
-            raise PrivacyError(f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over population")
+            raise PrivacyError(
+                f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over population"
+            )
 
     @property
     def expected_size(self) -> float:
@@ -122,7 +126,9 @@ class FixedSizeSampler(Sampler):
     def __post_init__(self) -> None:
         _population(self.population)
         if not 1 <= self.size <= self.population:
-            raise PrivacyError(f"size={self.size} is outside [1, population={self.population}]; give a cohort size")
+            raise PrivacyError(
+                f"size={self.size} is outside [1, population={self.population}]; give a cohort size"
+            )
         _whole("size", self.size, "a cohort size")
         object.__setattr__(self, "sample_rate", self.size / self.population)
 
@@ -152,7 +158,9 @@ class EveryoneSampler(Sampler):
     def __post_init__(self) -> None:
         _population(self.population)
         if self.relation not in (ADD_OR_REMOVE_ONE, REPLACE_ONE):
-            raise PrivacyError(f"relation={self.relation!r} is unknown; give {ADD_OR_REMOVE_ONE} or {REPLACE_ONE}")
+            raise PrivacyError(
+                f"relation={self.relation!r} is unknown; give {ADD_OR_REMOVE_ONE} or {REPLACE_ONE}"
+            )
 
     def draw(self, noise: NoiseSource | None) -> Tensor:
         return torch.arange(self.population)

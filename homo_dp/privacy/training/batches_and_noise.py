@@ -21,7 +21,9 @@ from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 _BLOCK = 8192  # row numbers (or normals) drawn in one call where a step needs fewer
 _AHEAD = 16384  # noise vectors at least this long are drawn by a background thread
-_TOGETHER = 1 << 20  # normals that the thread draws in one go: threads that meet less often disturb each other less
+_TOGETHER = (
+    1 << 20
+)  # normals that the thread draws in one go: threads that meet less often disturb each other less
 _TASK = 1 << 18  # the same where several threads share a vector
 _LONG = 1 << 20  # vectors from this length on have no thread beside a trainer that uses all cores
 
@@ -38,7 +40,9 @@ class PoissonBatches:
         self._noise = noise
         self._population = sampler.population
         self._steps = max(1, min(64, int(_BLOCK / max(1.0, sampler.expected_size))))
-        self._block = PoissonSampler(sampler.population * self._steps, sampler.sample_rate, sampler.declared)
+        self._block = PoissonSampler(
+            sampler.population * self._steps, sampler.sample_rate, sampler.declared
+        )
         self._ready: list[Tensor] = []
         self._forks = forks()
 
@@ -50,7 +54,9 @@ class PoissonBatches:
 
     def _draw_block(self) -> None:
         drawn = self._block.draw(self._noise)  # ascending, so each step's rows lie together
-        rows = drawn.numpy()  # torch's threads do not live through a fork, and a child would wait for them for ever
+        rows = (
+            drawn.numpy()
+        )  # torch's threads do not live through a fork, and a child would wait for them for ever
         starts = np.arange(self._steps + 1) * self._population
         sizes = np.diff(np.searchsorted(rows, starts))
         rows -= np.repeat(starts[:-1], sizes)
@@ -78,10 +84,14 @@ class NoiseVectors:
         self._pool_forks = forks()
         threads = torch.get_num_threads()
         if noise.private and size >= _LONG and 1 < threads >= _cores():
-            self._pool = ThreadPoolExecutor(threads, "homo_dp noise", initializer=draw_in_background)
+            self._pool = ThreadPoolExecutor(
+                threads, "homo_dp noise", initializer=draw_in_background
+            )
         elif noise.private and size >= _AHEAD and steps > 2:
             self._together = max(1, min(steps // 4, _TOGETHER // size))
-            self._ahead = BackgroundNormals(noise, size * self._together, depth=1 if self._together > 1 else 2)
+            self._ahead = BackgroundNormals(
+                noise, size * self._together, depth=1 if self._together > 1 else 2
+            )
 
     def next(self) -> Tensor:
         """A fresh vector of independent normals with standard deviation 1."""
@@ -93,10 +103,14 @@ class NoiseVectors:
 
     def each(self, work: Callable[[int, Tensor], None]) -> None:
         """Hand the pieces of a fresh vector to ``work``, each with its place; several threads may call it at a time."""
-        if self._pool is None or self._pool_forks != forks():  # a forked child has none of the threads
+        if (
+            self._pool is None or self._pool_forks != forks()
+        ):  # a forked child has none of the threads
             work(0, self.next())
         else:
-            self._pool_seconds += sum(self._pool.map(self._piece_for(work), range(0, self._size, _TASK)))
+            self._pool_seconds += sum(
+                self._pool.map(self._piece_for(work), range(0, self._size, _TASK))
+            )
 
     def _piece_for(self, work: Callable[[int, Tensor], None]) -> Callable[[int], float]:
         def drawn(start: int) -> float:
@@ -136,7 +150,10 @@ class NoiseVectors:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -47,10 +47,14 @@ def secret_state() -> Tensor:
     """A state of torch's generator with 19,968 bits from the operating system."""
     state = torch.Generator().get_state().numpy().copy()
     if len(state) != _LENGTH:
-        raise PrivacyError(f"torch {torch.__version__} keeps its random state in another form; use the pinned torch")
+        raise PrivacyError(
+            f"torch {torch.__version__} keeps its random state in another form; use the pinned torch"
+        )
     words = np.frombuffer(os.urandom(4 * _WORDS), dtype=np.uint32).astype(np.uint64)
     state[_FIRST : _FIRST + 8 * _WORDS] = words.view(np.uint8)
-    state[_LEFT : _LEFT + 4] = np.array([1], dtype=np.int32).view(np.uint8)  # all used up: mix before the first draw
+    state[_LEFT : _LEFT + 4] = np.array([1], dtype=np.int32).view(
+        np.uint8
+    )  # all used up: mix before the first draw
     state[_NEXT : _NEXT + 8] = 0
     return torch.from_numpy(state)
 
@@ -62,7 +66,9 @@ def may_draw(module: nn.Module) -> bool:
     (False, True)
     """
     chain, _ = chain_of(module)
-    draws = any(isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU) for layer in module.modules())
+    draws = any(
+        isinstance(layer, nn.modules.dropout._DropoutNd | nn.RReLU) for layer in module.modules()
+    )
     return draws or chain is None or chain.has_foreign_code
 
 

@@ -25,7 +25,12 @@ from homo_dp.privacy.gradients.batch_invariance import Numbers, places_of
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.fast.chain import filled
 from homo_dp.privacy.gradients.fast.invariant_products import wide_product
-from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradient, softmax_cross_entropy
+from homo_dp.privacy.gradients.losses import (
+    Loss,
+    binary_logistic,
+    output_gradient,
+    softmax_cross_entropy,
+)
 from homo_dp.privacy.gradients.row_sums import BELOW
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import PrivateSum
@@ -94,9 +99,13 @@ class LinearGradient:
     ) -> None:
         layer = linear_layer(module)
         if layer is None:
-            raise PrivacyError("train.solver: needs a linear model with all of its weights trained; use solver: sgd")
+            raise PrivacyError(
+                "train.solver: needs a linear model with all of its weights trained; use solver: sgd"
+            )
         if private_sum.dimension != sum(parameter.numel() for parameter in layer.parameters()):
-            raise PrivacyError(f"dimension={private_sum.dimension}: is not that of the model's weights")
+            raise PrivacyError(
+                f"dimension={private_sum.dimension}: is not that of the model's weights"
+            )
         self.private_sum, self.noise = private_sum, noise
         self._layer, self._loss, self._labels = layer, loss, labels.detach()
         self._names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -110,7 +119,9 @@ class LinearGradient:
         self._turned: Tensor | None = None  # in those of the transform
         self._transform: Tensor | None = None
         self._lengths = row_norms(rows)
-        self.released: Tensor | None = None  # of the last step: values, or steps of the grid where noise is shared
+        self.released: Tensor | None = (
+            None  # of the last step: values, or steps of the grid where noise is shared
+        )
         self.last_norms = torch.zeros(0)  # LOCAL: never send them, they have no event
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -170,7 +181,10 @@ class LinearGradient:
         """Which rows, these in float64, and their labels; filled up to a size at which places do not matter."""
         if not len(drawn):
             return
-        size, features = piece_size(len(drawn), self._rows.shape[1]), self._rows[:, : self._layer.in_features]
+        size, features = (
+            piece_size(len(drawn), self._rows.shape[1]),
+            self._rows[:, : self._layer.in_features],
+        )
         size = self._places.at_once(size, features, self._labels)
         everybody = len(drawn) == len(self._rows)
         for piece in torch.split(drawn, size):
@@ -179,13 +193,17 @@ class LinearGradient:
 
     def _columns(self) -> list[Tensor]:
         """Weight and bias, each with one row an output."""
-        return [part.detach().reshape(self._layer.out_features, -1) for part in self._layer.parameters()]
+        return [
+            part.detach().reshape(self._layer.out_features, -1) for part in self._layer.parameters()
+        ]
 
 
 def _outputs(rows: Tensor, weights: Tensor) -> Tensor:
     """What padded rows give under weights of one row an output."""
     table = padded(weights.double())
-    return torch.mv(rows, table[0]).unsqueeze(1) if len(table) == 1 else wide_product(rows, table.t())
+    return (
+        torch.mv(rows, table[0]).unsqueeze(1) if len(table) == 1 else wide_product(rows, table.t())
+    )
 
 
 def _numbers_of(loss: Loss) -> Numbers:
@@ -195,8 +213,12 @@ def _numbers_of(loss: Loss) -> Numbers:
         layer = linear_layer(module)
         if layer is None:
             raise ValueError("the copy of a model is another model")
-        weights = torch.cat([part.detach().reshape(layer.out_features, -1) for part in layer.parameters()], dim=1)
-        residuals = output_gradient(loss, _outputs(padded(rows_of(layer, features)).double(), weights), labels)
+        weights = torch.cat(
+            [part.detach().reshape(layer.out_features, -1) for part in layer.parameters()], dim=1
+        )
+        residuals = output_gradient(
+            loss, _outputs(padded(rows_of(layer, features)).double(), weights), labels
+        )
         return [residuals, row_norms(residuals)]
 
     return numbers

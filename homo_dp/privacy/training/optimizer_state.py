@@ -42,7 +42,9 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, packed: Mapping[str, Tens
             continue
         index, name = key.removeprefix(_STATE).split(".", 1)
         if not index.isdigit() or int(index) >= len(shapes):
-            raise PrivacyError(f"{key} belongs to no parameter of this optimizer; restore the state of the same model")
+            raise PrivacyError(
+                f"{key} belongs to no parameter of this optimizer; restore the state of the same model"
+            )
         if value.dim() > 0 and value.shape != shapes[int(index)]:
             raise PrivacyError(
                 f"{key} has shape {tuple(value.shape)}, the parameter {tuple(shapes[int(index)])}; "
@@ -54,6 +56,8 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, packed: Mapping[str, Tens
     for position, group in enumerate(current["param_groups"]):
         rate = packed.get(f"{_RATE}{position}")
         if rate is None:
-            raise PrivacyError(f"{_RATE}{position} is missing; restore a state made by the same version")
+            raise PrivacyError(
+                f"{_RATE}{position} is missing; restore a state made by the same version"
+            )
         group["lr"] = float(rate)
     optimizer.load_state_dict(current)

@@ -60,7 +60,9 @@ class PrivateGradient(PrivateTraining):
                 )
             private_sum = replace(private_sum, dimension=self._sum.numel())
         self.private_sum = private_sum
-        self.released: Tensor | None = None  # of the last step: values, or steps of the grid where noise is shared
+        self.released: Tensor | None = (
+            None  # of the last step: values, or steps of the grid where noise is shared
+        )
 
     def event(self, steps: int) -> Any:
         return self.private_sum.event(steps)

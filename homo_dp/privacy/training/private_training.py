@@ -31,8 +31,12 @@ from homo_dp.privacy.training.optimizer_state import pack_optimizer, unpack_opti
 from homo_dp.privacy.training.sgd import step_optimizer, views
 
 _STEPS = "training.steps"
-_PIECE = 1 << 16  # numbers of a long sum that get their noise and go to the grid before they leave the cache
-_THREAD_PIECE = 1 << 14  # the same for one of several threads: so few that torch starts no threads of its own
+_PIECE = (
+    1 << 16
+)  # numbers of a long sum that get their noise and go to the grid before they leave the cache
+_THREAD_PIECE = (
+    1 << 14
+)  # the same for one of several threads: so few that torch starts no threads of its own
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +92,9 @@ class PrivateTraining:
         self.noise_cpu_seconds = 0.0
         self._batch: Tensor | None = None
         self._last_norms: list[Callable[[], Tensor]] = []
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         self._multiple = rows_multiple(self._parameters)
         first = self._parameters[0]
         size = sum(parameter.numel() for parameter in self._parameters)
@@ -108,7 +114,9 @@ class PrivateTraining:
         self._gradients, self.grad_sample_mode, self.mode_reason = choose_gradients(
             module, loss, self.max_grad_norm, grad_sample_mode, features
         )
-        self._table = table_of(module, loss, self.max_grad_norm, self._gradients, self._features, self._labels)
+        self._table = table_of(
+            module, loss, self.max_grad_norm, self._gradients, self._features, self._labels
+        )
         _log.info("grad_sample_mode=%s: %s", self.grad_sample_mode, self.mode_reason)
         if self._alone is not None:
             size = int(min(physical_batch_size or math.inf, max(1, sampler.expected_size)))
@@ -137,10 +145,15 @@ class PrivateTraining:
     def run(self, steps: int, after_step: Callable[[], None] | None = None) -> None:
         """Take ``steps`` private steps; ``after_step`` is called after each, for example to move a schedule on."""
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-            raise PrivacyError(f"steps={steps!r} is not a whole number >= 0; give the number of steps to take")
+            raise PrivacyError(
+                f"steps={steps!r} is not a whole number >= 0; give the number of steps to take"
+            )
         self._check_trained()
         self.module.train()
-        with secret_masks(self.noise), NoiseVectors(self.noise, self._sum.numel(), steps) as vectors:
+        with (
+            secret_masks(self.noise),
+            NoiseVectors(self.noise, self._sum.numel(), steps) as vectors,
+        ):
             for _ in range(steps):
                 rows = self._draw()
                 if self._alone is not None:
@@ -157,17 +170,25 @@ class PrivateTraining:
 
     def weights(self) -> dict[str, Tensor]:
         """A copy of every parameter under the name it has in the module; never a buffer."""
-        return {name: parameter.detach().clone() for name, parameter in self.module.named_parameters()}
+        return {
+            name: parameter.detach().clone() for name, parameter in self.module.named_parameters()
+        }
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Put weights (of the aggregator) into the module in place; optimiser, hooks and step count stay."""
         own = dict(self.module.named_parameters())
         if set(weights) != set(own):
             name = sorted(set(weights) ^ set(own))[0]
-            raise PrivacyError(f"weight {name} is missing or unknown; load the weights of the same model")
+            raise PrivacyError(
+                f"weight {name} is missing or unknown; load the weights of the same model"
+            )
         for name, parameter in own.items():
             value = weights[name]
-            if value.shape != parameter.shape or not value.is_floating_point() or not bool(value.isfinite().all()):
+            if (
+                value.shape != parameter.shape
+                or not value.is_floating_point()
+                or not bool(value.isfinite().all())
+            ):
                 raise PrivacyError(
                     f"weight {name} with shape={tuple(value.shape)} dtype={value.dtype} is not "
                     f"{tuple(parameter.shape)} of finite floats; load the weights of the same model"
@@ -190,7 +211,11 @@ class PrivateTraining:
     @property
     def last_norms(self) -> Tensor:
         """Gradient norms of the last batch before clipping. LOCAL: never send them, they have no event."""
-        return torch.cat([norms() for norms in self._last_norms]) if self._last_norms else torch.zeros(0)
+        return (
+            torch.cat([norms() for norms in self._last_norms])
+            if self._last_norms
+            else torch.zeros(0)
+        )
 
     @property
     def last_fraction_clipped(self) -> float:
@@ -212,8 +237,12 @@ class PrivateTraining:
         trained = {id(parameter) for parameter in self._parameters}
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad != (id(parameter) in trained):
-                was, now = ("frozen", "trainable") if parameter.requires_grad else ("trainable", "frozen")
-                raise PrivacyError(f"{name} was {was} and is {now} now; make a new training for other layers")
+                was, now = (
+                    ("frozen", "trainable") if parameter.requires_grad else ("trainable", "frozen")
+                )
+                raise PrivacyError(
+                    f"{name} was {was} and is {now} now; make a new training for other layers"
+                )
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 if id(parameter) not in trained:
@@ -222,7 +251,10 @@ class PrivateTraining:
     def _compare(self, alone: RowsAlone, rows: Tensor) -> None:
         """Raise, before anything is summed, if rows meet in the batches of a first step."""
         pieces = torch.split(rows, self._physical_batch_size or max(1, len(rows)))
-        batches = [(self._features.index_select(0, piece), self._labels.index_select(0, piece)) for piece in pieces]
+        batches = [
+            (self._features.index_select(0, piece), self._labels.index_select(0, piece))
+            for piece in pieces
+        ]
         if not alone.compare_step(self.module, batches):
             self._alone = None
 
@@ -239,7 +271,9 @@ class PrivateTraining:
 
     def _noise_from(self, start: int, noise: Tensor) -> None:
         """Put noise on the numbers from ``start`` on and release them; of a long sum by several threads."""
-        if noise.shape[0] == self._short:  # all of it: slices take longer than the sum of a small model
+        if (
+            noise.shape[0] == self._short
+        ):  # all of it: slices take longer than the sum of a small model
             self._add_noise(self._sum, noise)
             self._release(self._sum, self._released)
             return
@@ -270,12 +304,16 @@ class PrivateTraining:
         for index, piece in enumerate(pieces):
             piece, filling = filled(piece, self._multiple), -piece.shape[0] % self._multiple
             features, labels = self._gather(piece), self._labels.index_select(0, piece)
-            self._last_norms.append(self._gradients.clipped_sum(features, labels, self._sums, index > 0, filling))
+            self._last_norms.append(
+                self._gradients.clipped_sum(features, labels, self._sums, index > 0, filling)
+            )
         if not all_finite(self._sum):
             # This depends on rows, so an error would tell of them: a step of noise alone tells less.
             self._sum.zero_()
             self.sums_not_finite += 1
-            _log.warning("a clipped sum of gradients is not finite and counts as zeros; lower the learning rate")
+            _log.warning(
+                "a clipped sum of gradients is not finite and counts as zeros; lower the learning rate"
+            )
 
     def _gather(self, rows: Tensor) -> Tensor:
         # One buffer for all batches: memory that is given back and asked for again every step costs page faults.
@@ -292,13 +330,19 @@ class PrivateTraining:
         released.copy_(self._grid.steps_(total)).mul_(self._step_over_batch)
 
 
-def _check_rows(features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None) -> None:
+def _check_rows(
+    features: Tensor, labels: Tensor, sampler: PoissonSampler, physical_batch_size: int | None
+) -> None:
     if len(features) != len(labels):
-        raise PrivacyError(f"features has {len(features)} rows, labels {len(labels)}; give one label a row")
+        raise PrivacyError(
+            f"features has {len(features)} rows, labels {len(labels)}; give one label a row"
+        )
     if sampler.population != len(features):
         raise PrivacyError(
             f"sampler.population={sampler.population} is not the {len(features)} rows that are trained on; "
             "make the sampler with population=len(features), or the accounted rate is not the rate used"
         )
     if physical_batch_size is not None and physical_batch_size < 1:
-        raise PrivacyError(f"physical_batch_size={physical_batch_size} is not >= 1; give a number of rows, or None")
+        raise PrivacyError(
+            f"physical_batch_size={physical_batch_size} is not >= 1; give a number of rows, or None"
+        )

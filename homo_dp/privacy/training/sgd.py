@@ -10,7 +10,9 @@ _FEW = 4  # tensors up to which one call each is quicker than one call for all
 _OFF = ("momentum", "weight_decay", "maximize", "nesterov", "differentiable", "fused")
 
 
-def step_optimizer(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], gradients: list[Tensor]) -> None:
+def step_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], gradients: list[Tensor]
+) -> None:
     """Step the optimiser over all of its trainable parameters, whose ``grad`` the gradients are.
 
     >>> weight = nn.Parameter(torch.ones(2))
@@ -36,7 +38,11 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
     if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) != 1:
         return False
     group = optimizer.param_groups[0]
-    watched = "step" in vars(optimizer) or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    watched = (
+        "step" in vars(optimizer)
+        or optimizer._optimizer_step_pre_hooks
+        or optimizer._optimizer_step_post_hooks
+    )
     return not (watched or any(map(group.get, _OFF))) and isinstance(group["lr"], float)
 
 
@@ -47,4 +53,6 @@ def views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
     [torch.Size([1, 2]), torch.Size([1])]
     """
     pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
-    return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
+    return [
+        piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)
+    ]

@@ -31,7 +31,9 @@ def turned_rows(rows: Tensor, transform: Tensor) -> Tensor:
     """
     if transform.dim() == 1:
         long, axes = rows.double(), transform.double()
-        turned = torch.cat([long[:, :-1] - long[:, -1:] * axes[:-1], long[:, -1:] * axes[-1]], dim=1)
+        turned = torch.cat(
+            [long[:, :-1] - long[:, -1:] * axes[:-1], long[:, -1:] * axes[-1]], dim=1
+        )
     else:
         turned = _products(rows, transform)
     # A factor of zero does not silence what is not finite, so the row has to go too.
@@ -73,5 +75,7 @@ def padded(columns: Tensor) -> Tensor:
 def _numbers(module: nn.Module, features: Tensor, labels: Tensor) -> list[Tensor]:
     """What such products are of made-up rows: for ``batch_invariance.py``."""
     width = features.shape[1]
-    transform = torch.randn(width, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    transform = torch.randn(
+        width, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     return [wide_product(padded(features).double(), padded(transform.t()).t())]

@@ -11,7 +11,14 @@ from typing import Any
 
 NAMES = {"test_acc": "accuracy", "test_auc": "auc"}
 FIRST_COLUMNS = ("epsilon", "accuracy", "auc")
-CHANGING = ("epsilon", "accuracy", "auc", "train_", "test_", "seconds")  # charts, even of a single round
+CHANGING = (
+    "epsilon",
+    "accuracy",
+    "auc",
+    "train_",
+    "test_",
+    "seconds",
+)  # charts, even of a single round
 CONSTANT = ("rounds_done", "test_majority")  # told once, at the end
 
 

@@ -12,13 +12,19 @@ from homo_dp.tracking.mlflow.charts import FIRST_COLUMNS
 
 VIEW = "homo_dp"
 _ATTRIBUTES = ("Dataset", "Source", "Description")
-_FIXED = {"0": 50, "attributes.`Run Name`": 180, "runDateAndNestInfo": 140}  # columns that are always first: pixels
+_FIXED = {
+    "0": 50,
+    "attributes.`Run Name`": 180,
+    "runDateAndNestInfo": 140,
+}  # columns that are always first: pixels
 _WIDTHS = (80, 90, 80, 170, 90, 320)
 
 
 def view_tags() -> dict[str, str]:
     """The tags of an experiment that give it our first view, and say that it is about models (not about prompts)."""
-    columns = [f"metrics.`{name}`" for name in FIRST_COLUMNS] + [f"attributes.`{name}`" for name in _ATTRIBUTES]
+    columns = [f"metrics.`{name}`" for name in FIRST_COLUMNS] + [
+        f"attributes.`{name}`" for name in _ATTRIBUTES
+    ]
     state = {
         "searchFilter": "",
         "orderByKey": "attributes.start_time",
@@ -43,9 +49,16 @@ def view_tags() -> dict[str, str]:
         "autoRefreshEnabled": True,
         "useGroupedValuesInCharts": True,
         "hideEmptyCharts": True,
-        "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+        "globalLineChartConfig": {
+            "xAxisKey": "step",
+            "lineSmoothness": 0,
+            "selectedXAxisMetricKey": "",
+        },
     }
-    return {f"mlflow.sharedViewState.{VIEW}": json.dumps(state), "mlflow.experimentKind": "custom_model_development"}
+    return {
+        f"mlflow.sharedViewState.{VIEW}": json.dumps(state),
+        "mlflow.experimentKind": "custom_model_development",
+    }
 
 
 def view_address(server: str, experiment: str) -> str:

@@ -23,7 +23,9 @@ REQUIREMENTS = ("homo_dp", "torch", "safetensors", "pandas", "pyarrow")
 SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 
 
-def log_model(client: MlflowClient, experiment: Any, run_id: str, path: Path, register: str | None) -> str:
+def log_model(
+    client: MlflowClient, experiment: Any, run_id: str, path: Path, register: str | None
+) -> str:
     """Log a model file under its run, and register it if a name is given; the model's id.
 
     MLflow's own log_model loads the model to try it, which takes seconds and torch; the pieces are the same.
@@ -46,7 +48,9 @@ def log_model(client: MlflowClient, experiment: Any, run_id: str, path: Path, re
     return str(logged.model_id)
 
 
-def save_pyfunc(path: Path, folder: Path, model_id: str | None = None, run_id: str | None = None) -> None:
+def save_pyfunc(
+    path: Path, folder: Path, model_id: str | None = None, run_id: str | None = None
+) -> None:
     """Write the folder of an MLflow model: our file, how to load it, its signature and its made-up example."""
     import mlflow.pyfunc
     from mlflow.models import Model
@@ -70,7 +74,10 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "data").touch()
         mlflow.pyfunc.save_model(
-            f"{folder}/model", loader_module=LOADER, data_path=f"{folder}/data", pip_requirements=[REQUIREMENTS[0]]
+            f"{folder}/model",
+            loader_module=LOADER,
+            data_path=f"{folder}/data",
+            pip_requirements=[REQUIREMENTS[0]],
         )
 
 
@@ -101,11 +108,15 @@ def model_file(name: str, uri: str) -> Iterator[str]:
             ) from error
         files = [found] if found.is_file() else sorted(found.glob("data/*"))
         if len(files) != 1:
-            raise ModelFileError(f"modelFileName={name}: is not a model that homo_dp logged; give one of ours")
+            raise ModelFileError(
+                f"modelFileName={name}: is not a model that homo_dp logged; give one of ours"
+            )
         yield str(files[0])
 
 
-def _register(client: MlflowClient, name: str, model_id: str, run_id: str, tags: Mapping[str, str]) -> None:
+def _register(
+    client: MlflowClient, name: str, model_id: str, run_id: str, tags: Mapping[str, str]
+) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -115,4 +126,6 @@ def _register(client: MlflowClient, name: str, model_id: str, run_id: str, tags:
             raise
     statement = tags.get("statement")
     said = {key: value for key, value in tags.items() if key != "statement"}
-    client.create_model_version(name, f"models:/{model_id}", run_id, said, description=statement, model_id=model_id)
+    client.create_model_version(
+        name, f"models:/{model_id}", run_id, said, description=statement, model_id=model_id
+    )

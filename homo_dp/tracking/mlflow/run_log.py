@@ -98,13 +98,20 @@ class RunLog:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                env={**os.environ, ADDRESS: absolute(self.uri)},  # which only this user can read, and no file keeps
+                env={
+                    **os.environ,
+                    ADDRESS: absolute(self.uri),
+                },  # which only this user can read, and no file keeps
             )
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("tracking.uri=%s: %s", masked(self.uri), without_secrets(" ".join(reason.split()), self.uri))
+            log.warning(
+                "tracking.uri=%s: %s",
+                masked(self.uri),
+                without_secrets(" ".join(reason.split()), self.uri),
+            )
 
 
 def _answer(sender: subprocess.Popen[bytes] | None, seconds: float) -> dict[str, Any] | None:

@@ -107,10 +107,14 @@ def explain(error: BaseException) -> str:
 
 def _follow(folder: Path) -> int:
     """Send a run's spool while the run goes on, then what earlier runs left."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training; its end comes as a line
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is for the training; its end comes as a line
     os.nice(POLITENESS)
     answer = os.dup(ANSWER)
-    os.dup2(sys.stderr.fileno(), ANSWER)  # what a library prints goes to the log, and not to a run that may be gone
+    os.dup2(
+        sys.stderr.fileno(), ANSWER
+    )  # what a library prints goes to the log, and not to a run that may be gone
     writer = opening(folder)["pid"]
     with locked(folder) as mine:
         if not mine or not send(folder, lambda: os.getppid() == writer):

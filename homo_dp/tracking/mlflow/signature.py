@@ -31,10 +31,14 @@ def describe(path: Path) -> Description:
         with safe_open(str(path), framework="np") as file:
             metadata = file.metadata() or {}
         return Description(
-            json.loads(metadata["encoding"]), json.loads(metadata["classes"]), float(json.loads(metadata["threshold"]))
+            json.loads(metadata["encoding"]),
+            json.loads(metadata["classes"]),
+            float(json.loads(metadata["threshold"])),
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise ModelFileError(f"{path}: is damaged or not a homo_dp model ({error}); train it again") from error
+        raise ModelFileError(
+            f"{path}: is damaged or not a homo_dp model ({error}); train it again"
+        ) from error
 
 
 def privacy_tags(path: Path) -> dict[str, str]:
@@ -45,7 +49,11 @@ def privacy_tags(path: Path) -> dict[str, str]:
         privacy = json.loads((file.metadata() or {})["privacy"])
     said = {key: privacy.get(key) for key in ("epsilon", "delta", "unit", "mechanism", "statement")}
     said["epsilon"] = said["epsilon"] if privacy.get("private") else None
-    tags = {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in said.items() if value}
+    tags = {
+        key: f"{value:.6g}" if isinstance(value, float) else str(value)
+        for key, value in said.items()
+        if value
+    }
     return tags | {"privacy": "private" if privacy.get("private") else "NOT PRIVATE"}
 
 
@@ -54,7 +62,9 @@ def signature_of(description: Description) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 
-    outputs = Schema([ColSpec(kind, name) for name, kind in output_columns(description.classes).items()])
+    outputs = Schema(
+        [ColSpec(kind, name) for name, kind in output_columns(description.classes).items()]
+    )
     params = None
     if len(description.classes) == 2:
         params = ParamSchema([ParamSpec("threshold", DataType.double, description.threshold)])
@@ -110,7 +120,9 @@ def _spec_type(column: Mapping[str, Any]) -> Any:
     """Dates and booleans may come typed or as text, so their columns take any value; the encoding reads all of them."""
     from mlflow.types.schema import AnyType
 
-    if "date" in column or any(str(level).lower() in ("true", "false") for level in column.get("levels", ())):
+    if "date" in column or any(
+        str(level).lower() in ("true", "false") for level in column.get("levels", ())
+    ):
         return AnyType()
     return _input_type(column)
 

@@ -37,10 +37,16 @@ class Spool:
         make_folder(folder.parent)
         folder.mkdir(mode=0o700)
         self._file = open(folder / LINES, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115 (closed by close)
-        with contextlib.suppress(OSError):  # a file system without locks: then only what was closed is left behind
-            fcntl.flock(self._file, fcntl.LOCK_EX)  # ends with this process, whose number another may have later
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: then only what was closed is left behind
+            fcntl.flock(
+                self._file, fcntl.LOCK_EX
+            )  # ends with this process, whose number another may have later
         self.used = False
-        self._write({"op": "open", "uri": masked(uri), "experiment": experiment, "pid": os.getpid()})
+        self._write(
+            {"op": "open", "uri": masked(uri), "experiment": experiment, "pid": os.getpid()}
+        )
 
     def add(self, op: str, **fields: Any) -> None:
         """Append one line; it is in the file when this returns."""
@@ -55,7 +61,9 @@ class Spool:
         kept = self.folder / FILES / path.name
         kept.unlink(missing_ok=True)
         try:
-            os.link(path, kept)  # outputs are replaced, never written into, so a second name is a copy
+            os.link(
+                path, kept
+            )  # outputs are replaced, never written into, so a second name is a copy
         except OSError:
             shutil.copy2(path, kept)
         return f"{FILES}/{path.name}"
@@ -74,7 +82,9 @@ class Spool:
 def spool_name() -> str:
     """A name for a new spool that sorts after all earlier ones, even if a killed process starts again at once."""
     moment = time.time_ns()
-    started = time.strftime("%Y%m%d-%H%M%S", time.gmtime(moment // 10**9))  # UTC never repeats an hour
+    started = time.strftime(
+        "%Y%m%d-%H%M%S", time.gmtime(moment // 10**9)
+    )  # UTC never repeats an hour
     return f"{started}-{moment % 10**9:09d}-{secrets.token_hex(4)}"
 
 
@@ -86,7 +96,9 @@ class State:
     experiment_id: str | None = None
     runs: dict[str, str] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
-    shared: list[str] = field(default_factory=list)  # runs in which an earlier or later process has a part
+    shared: list[str] = field(
+        default_factory=list
+    )  # runs in which an earlier or later process has a part
     error: str | None = None
     refused: list[str] = field(default_factory=list)
     done: bool = False
@@ -101,7 +113,9 @@ class State:
 
     def save(self, folder: Path) -> None:
         """Replace the state on disk."""
-        write_file(folder / STATE, json.dumps(asdict(self)).encode(), point="spool_state", sync=False)
+        write_file(
+            folder / STATE, json.dumps(asdict(self)).encode(), point="spool_state", sync=False
+        )
 
 
 def read_lines(folder: Path, offset: int) -> list[tuple[Line, int]]:
@@ -152,7 +166,9 @@ def alone(parent: Path) -> Iterator[None]:
     """Wait until no other process that has to do with this folder is in such a block."""
     descriptor = os.open(parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then it is only very likely
+        with contextlib.suppress(
+            OSError
+        ):  # a file system without locks: then it is only very likely
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -165,7 +181,9 @@ def unsent(parent: Path) -> list[Path]:
         folders = [folder for folder in parent.iterdir() if (folder / LINES).is_file()]
     except OSError:
         return []
-    return sorted((folder for folder in folders if _left_behind(folder)), key=lambda folder: folder.name)
+    return sorted(
+        (folder for folder in folders if _left_behind(folder)), key=lambda folder: folder.name
+    )
 
 
 def discard(folder: Path) -> None:
@@ -182,7 +200,9 @@ def _left_behind(folder: Path) -> bool:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 200))
             if f'{{"op": "{CLOSE}"'.encode() not in file.read():
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which its writer holds as long as it lives
+                fcntl.flock(
+                    file, fcntl.LOCK_SH | fcntl.LOCK_NB
+                )  # which its writer holds as long as it lives
     except (OSError, ValueError):
         return False
     return True

@@ -25,11 +25,19 @@ log = logging.getLogger(__name__)
 
 PARAM_LENGTH, TAG_LENGTH, KEY_LENGTH = 6000, 5000, 250
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-PUBLIC_FILES = (MODEL, CONFIG)  # the ledger lists the rounds that a party was in, and cohorts may be secret
+PUBLIC_FILES = (
+    MODEL,
+    CONFIG,
+)  # the ledger lists the rounds that a party was in, and cohorts may be secret
 SPOOL_TAG = "homo_dp.spool"
 HOLDER_TAG = "homo_dp.holder"  # of a run that several processes told of, one after another: the spool of the newest
 # What a store answers to a line that it will never take, however often it is sent.
-REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
+REFUSALS = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_ALREADY_EXISTS",
+    "RESOURCE_DOES_NOT_EXIST",
+)
 
 Numbered = tuple[Line, int]
 
@@ -43,7 +51,9 @@ class MlflowStore:
             from mlflow.tracking import MlflowClient, set_tracking_uri
 
         with quiet(), _in_turn(uri):
-            set_tracking_uri(uri)  # registering a model looks its source up there, whatever the client's own address
+            set_tracking_uri(
+                uri
+            )  # registering a model looks its source up there, whatever the client's own address
             self.client: MlflowClient = MlflowClient(uri)
             if state.experiment_id is None:
                 state.experiment_id = self._experiment(uri, experiment)
@@ -100,7 +110,12 @@ class MlflowStore:
             if error.error_code not in REFUSALS:
                 raise
             self.state.refused.append(first_line(error))
-        except (KeyError, TypeError, AttributeError, FileNotFoundError) as error:  # it would fail again
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            FileNotFoundError,
+        ) as error:  # it would fail again
             self.state.refused.append(f"{type(error).__name__}: {first_line(error)}")
         except Exception:
             self._retried = True
@@ -120,7 +135,11 @@ class MlflowStore:
                     self.client.set_experiment_tag(found.experiment_id, key, value)
             return str(found.experiment_id)
         try:
-            return str(self.client.create_experiment(name, artifact_location=artifact_location(uri), tags=view_tags()))
+            return str(
+                self.client.create_experiment(
+                    name, artifact_location=artifact_location(uri), tags=view_tags()
+                )
+            )
         except MlflowException:
             made = self.client.get_experiment_by_name(name)  # by another run, in between
             if made is None:
@@ -128,15 +147,22 @@ class MlflowStore:
             return str(made.experiment_id)
 
     def _run(self, line: Line) -> None:
-        key, mark = line["key"], line.get("mark")  # the mark of a process that may be killed and started again
+        key, mark = (
+            line["key"],
+            line.get("mark"),
+        )  # the mark of a process that may be killed and started again
         if key in self.state.runs:
             return
         if mark is None:
             run_id = self._made_before(self._tag(line)) if self._retried else None
-            self.state.runs[key] = run_id or self._reopened(line.get("existing")) or self._make(line, {})
+            self.state.runs[key] = (
+                run_id or self._reopened(line.get("existing")) or self._make(line, {})
+            )
             return
         self.state.shared = [*{*self.state.shared, key}]
-        with alone(self.folder.parent):  # the sender of a process that was killed may be about to make the run
+        with alone(
+            self.folder.parent
+        ):  # the sender of a process that was killed may be about to make the run
             run_id = self._made_before(self._tag(line))
             if run_id is None:
                 run_id = self._make(line, {HOLDER_TAG: self.folder.name})
@@ -182,14 +208,18 @@ class MlflowStore:
 
     def _made_before(self, mark: str) -> str | None:
         """A run that the store made although its answer was lost; None if there is none."""
-        found = self.client.search_runs([self.state.experiment_id], f"tags.`{SPOOL_TAG}` = '{mark}'", max_results=1)
+        found = self.client.search_runs(
+            [self.state.experiment_id], f"tags.`{SPOOL_TAG}` = '{mark}'", max_results=1
+        )
         return str(found[0].info.run_id) if found else None
 
     def _params(self, line: Line) -> None:
         from mlflow.entities import Param
 
         named = {_name(key): str(value)[:PARAM_LENGTH] for key, value in line["params"].items()}
-        if line["key"] in self.state.shared:  # parameters of an earlier start stay: MLflow does not let them change
+        if (
+            line["key"] in self.state.shared
+        ):  # parameters of an earlier start stay: MLflow does not let them change
             known = self.client.get_run(self._id(line)).data.params
             named = {key: value for key, value in named.items() if key not in known}
         params = [Param(key, value) for key, value in named.items()]
@@ -202,7 +232,10 @@ class MlflowStore:
         by_run: dict[str, list[Any]] = {}
         for line in lines:
             for key, values in line["runs"].items():
-                found = [Metric(_name(name), float(v), line["time"], line["step"]) for name, v in values.items()]
+                found = [
+                    Metric(_name(name), float(v), line["time"], line["step"])
+                    for name, v in values.items()
+                ]
                 by_run.setdefault(key, []).extend(found)
         for key, metrics in by_run.items():
             if key not in self.state.runs:
@@ -215,14 +248,23 @@ class MlflowStore:
 
         said = line["dataset"]
         dataset = Dataset(
-            said["name"], said["digest"], "homo_dp", said["source"], said.get("schema"), said.get("profile")
+            said["name"],
+            said["digest"],
+            "homo_dp",
+            said["source"],
+            said.get("schema"),
+            said.get("profile"),
         )
-        self.client.log_inputs(self._id(line), [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+        self.client.log_inputs(
+            self._id(line), [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])]
+        )
 
     def _tags(self, line: Line) -> None:
         from mlflow.entities import RunTag
 
-        tags = [RunTag(_name(name), str(value)[:TAG_LENGTH]) for name, value in line["tags"].items()]
+        tags = [
+            RunTag(_name(name), str(value)[:TAG_LENGTH]) for name, value in line["tags"].items()
+        ]
         self.client.log_batch(self._id(line), tags=tags)
 
     def _files_elsewhere(self, uri: str) -> str | None:
@@ -236,20 +278,28 @@ class MlflowStore:
         """Whether a file must not be sent, because only the numbers of this store are on this machine."""
         if self._elsewhere is None or what in PUBLIC_FILES:
             return False
-        self.state.refused.append(f"{what} must stay on this machine, and the experiment's files are {self._elsewhere}")
+        self.state.refused.append(
+            f"{what} must stay on this machine, and the experiment's files are {self._elsewhere}"
+        )
         return True
 
     def _artifact(self, line: Line) -> None:
         if self._must_stay(line.get("role") or "a file"):
             return
-        self.client.log_artifact(self._id(line), str(self.folder / line["path"]), line.get("folder"))
+        self.client.log_artifact(
+            self._id(line), str(self.folder / line["path"]), line.get("folder")
+        )
 
     def _model(self, line: Line) -> None:
         from homo_dp.tracking.mlflow.model_log import log_model
 
         with quiet():
             log_model(
-                self.client, self.state.experiment_id, self._id(line), self.folder / line["path"], line["register"]
+                self.client,
+                self.state.experiment_id,
+                self._id(line),
+                self.folder / line["path"],
+                line["register"],
             )
 
     def _draw(self, line: Line) -> None:
@@ -277,7 +327,11 @@ class MlflowStore:
 
     def _end(self, line: Line) -> None:
         run_id = self._id(line)
-        with alone(self.folder.parent) if line["key"] in self.state.shared else contextlib.nullcontext():
+        with (
+            alone(self.folder.parent)
+            if line["key"] in self.state.shared
+            else contextlib.nullcontext()
+        ):
             if line["key"] not in self.state.shared or self._holder(run_id) == self.folder.name:
                 self.client.set_terminated(run_id, line["status"], line["time"])
         self.state.ended.append(line["key"])
@@ -313,7 +367,9 @@ def _in_turn(uri: str) -> Iterator[None]:
             aside = path.with_name(f"{path.name}.half_made")
             os.replace(path, aside)
             log.warning(
-                "%s: its tables were half made when a process ended and it holds no runs: is now %s", path, aside.name
+                "%s: its tables were half made when a process ended and it holds no runs: is now %s",
+                path,
+                aside.name,
             )
         if not path.exists():
             _make_database(path)
@@ -335,9 +391,14 @@ def _make_database(path: Path) -> None:
 def _half_made(path: Path) -> bool:
     """Whether a process ended while it made the tables in place, as homo_dp did before, so that no run can be there."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:
-        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        names = {
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
         if any(name.startswith("_alembic_tmp_") for name in names):
-            return "runs" in names and database.execute("SELECT COUNT(*) FROM runs").fetchone()[0] == 0
+            return (
+                "runs" in names and database.execute("SELECT COUNT(*) FROM runs").fetchone()[0] == 0
+            )
     return False
 
 

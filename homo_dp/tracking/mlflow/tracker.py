@@ -46,7 +46,9 @@ class MlflowTracker:
         self.run_name, self.register, self.pictures = run_name, register, pictures
         self.run_id: str | None = None
         self.local = is_local(uri)
-        self._hidden = () if self.local or private_metrics else PRIVATE_PREFIXES[: 1 if public_test else 2]
+        self._hidden = (
+            () if self.local or private_metrics else PRIVATE_PREFIXES[: 1 if public_test else 2]
+        )
         place = Path(beside)
         self._log = RunLog(uri, experiment, place.with_name(f"{place.stem}_unsent"))
         self._runs: list[str] = []
@@ -63,7 +65,9 @@ class MlflowTracker:
         mark: str | None = None,
         dataset: Mapping[str, Any] | None = None,
     ) -> None:
-        made_up = tags.get(NAME) or "/".join(filter(None, (tags.get("run", TRAINING), tags.get("party"))))
+        made_up = tags.get(NAME) or "/".join(
+            filter(None, (tags.get("run", TRAINING), tags.get("party")))
+        )
         name, self._description = self.run_name or made_up, tags.get(DESCRIPTION, "")
         shared = {key: value for key, value in tags.items() if key not in (NAME, DESCRIPTION)}
         said = {DESCRIPTION: self._description} if self._description else {}
@@ -71,21 +75,31 @@ class MlflowTracker:
         if dataset is not None:
             self._log.add("dataset", key=TRAINING, dataset=dict(dataset))
         for party in parties:
-            child = f"{party} {name.rpartition(' ')[2]}" if name == tags.get(NAME) else f"{name}/{party}"
-            self._open(f"party/{party}", TRAINING, child, shared | {"party": party}, {"party": party}, mark)
+            child = (
+                f"{party} {name.rpartition(' ')[2]}"
+                if name == tags.get(NAME)
+                else f"{name}/{party}"
+            )
+            self._open(
+                f"party/{party}", TRAINING, child, shared | {"party": party}, {"party": party}, mark
+            )
         if self._hidden:
             log.warning(
                 "tracking.uri is not on this machine: numbers that were computed from private rows stay out of it "
                 "(tracking.private_metrics: true sends them)"
             )
 
-    def log_round(self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]) -> None:
+    def log_round(
+        self, number: int, metrics: Mapping[str, float], parties: Mapping[str, Mapping[str, float]]
+    ) -> None:
         self._round, self._last = number, dict(metrics)
         found = {TRAINING: chart_names(self._shown(metrics))}
         found |= {f"party/{party}": dict(values) for party, values in parties.items() if values}
         drawn: dict[int, dict[str, Any]] = {}
         for key, values in found.items():
-            for step, charted in self._steady.setdefault(key, Steady()).charted(number, values).items():
+            for step, charted in (
+                self._steady.setdefault(key, Steady()).charted(number, values).items()
+            ):
                 drawn.setdefault(step, {})[key] = charted
         for step, runs in sorted(drawn.items()):
             self._log.add("metrics", step=step, runs=runs)
@@ -128,7 +142,11 @@ class MlflowTracker:
         self._runs.append(key)
 
     def _last_words(
-        self, status: str, files: Mapping[str, Path], tags: Mapping[str, str], metrics: Mapping[str, float]
+        self,
+        status: str,
+        files: Mapping[str, Path],
+        tags: Mapping[str, str],
+        metrics: Mapping[str, float],
     ) -> None:
         shown = self._shown(metrics)
         news = {name: value for name, value in shown.items() if self._last.get(name) != value}
@@ -137,7 +155,10 @@ class MlflowTracker:
             self._log.add("metrics", step=self._round, runs={TRAINING: chart_names(charts)})
         self._tell_constants({name: value for name, value in shown.items() if name in CONSTANT})
         if tags:
-            said = [self._description, *(tags[key] for key in ("statement", "reason") if key in tags)]
+            said = [
+                self._description,
+                *(tags[key] for key in ("statement", "reason") if key in tags),
+            ]
             described = {DESCRIPTION: "\n\n".join(filter(None, said))}
             self._log.add("tags", key=TRAINING, tags=dict(tags) | described)
         kept = self._keep(files)
@@ -162,7 +183,9 @@ class MlflowTracker:
         for role, path in files.items():
             if not self.local and role in LOCAL_FILES:
                 continue
-            name = self._log.keep(self._may_leave(path) if role == INDICATORS and self._hidden else path)
+            name = self._log.keep(
+                self._may_leave(path) if role == INDICATORS and self._hidden else path
+            )
             if name is not None:
                 kept[role] = name
         return kept
@@ -178,7 +201,9 @@ class MlflowTracker:
         if folder is None:
             return path
         copy = folder / "published" / path.name
-        write_json(copy, published(json.loads(path.read_text(encoding="utf-8"))), "published indicators")
+        write_json(
+            copy, published(json.loads(path.read_text(encoding="utf-8"))), "published indicators"
+        )
         return copy
 
     def _shown(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,10 +38,24 @@ PARTY_COLUMNS = {
 }
 METRICS = ("loss", "acc", "auc", "ks", "f1", "precision", "recall", "r2", "rmse", "mae")
 MOST_ROWS = 2000
-ABOUT = {"purpose": "purpose", "controller": "data controller", "retention": "retention", "contact": "contact"}
+ABOUT = {
+    "purpose": "purpose",
+    "controller": "data controller",
+    "retention": "retention",
+    "contact": "contact",
+}
 # What the report says in words or tables of their own; everything else that a mechanism states is listed as it is.
 SAID = {
-    *("private", "statement", "mechanism", "unit", "neighbouring_relation", "epsilon", "delta", "secure_mode"),
+    *(
+        "private",
+        "statement",
+        "mechanism",
+        "unit",
+        "neighbouring_relation",
+        "epsilon",
+        "delta",
+        "secure_mode",
+    ),
     *("observers", "quoted_observer", "parties", "rows", "note", "notes", "basis"),
 }
 
@@ -118,7 +132,10 @@ def _trained(record: Record) -> list[tuple[str, object]]:
         ("model", indicators.get("model")),
         ("data", indicators.get("data")),
         ("parties", f"{len(parties)}: {', '.join(parties)}"),
-        (f"training {_counted(record)}", sum(known) if known and len(known) == len(rows) else "not in this report"),
+        (
+            f"training {_counted(record)}",
+            sum(known) if known and len(known) == len(rows) else "not in this report",
+        ),
         ("row counts", record.privacy.get("rows")),
         ("bounds and levels", _bounds_words(record)),
         ("one row per person", _rows_words(indicators)),
@@ -135,7 +152,9 @@ def _software(indicators: Mapping[str, Any]) -> str:
     """Version, commit and the libraries that the result rests on."""
     found = _mapping(indicators.get("software"))
     commit = f", commit {found['commit']}" if found.get("commit") else ""
-    used = ", ".join(f"{name} {number}" for name, number in _mapping(found.get("libraries")).items())
+    used = ", ".join(
+        f"{name} {number}" for name, number in _mapping(found.get("libraries")).items()
+    )
     return f"homo_dp {indicators.get('version', 'unknown')}{commit}" + (f"; {used}" if used else "")
 
 
@@ -175,7 +194,9 @@ def _bounds_words(record: Record) -> str | None:
     if not isinstance(bounds, dict):
         return None
     columns = bounds.get("columns")
-    each = [f"{name}: {text}" for name, text in columns.items()] if isinstance(columns, dict) else []
+    each = (
+        [f"{name}: {text}" for name, text in columns.items()] if isinstance(columns, dict) else []
+    )
     return "; ".join([str(bounds.get("source")), *each])
 
 
@@ -184,11 +205,18 @@ def _guarantee_facts(record: Record) -> list[tuple[str, object]]:
     privacy = record.privacy
     return [
         ("unit", privacy.get("unit")),
-        ("neighbouring relation", str(privacy.get("neighbouring_relation", "see each party")).replace("_", " ")),
+        (
+            "neighbouring relation",
+            str(privacy.get("neighbouring_relation", "see each party")).replace("_", " "),
+        ),
         ("mechanism", privacy.get("mechanism")),
         ("secure mode", privacy.get("secure_mode")),
         *((f"towards {who}", said) for who, said in observers(privacy)),
-        *((key.replace("_", " "), privacy[key]) for key in privacy if key not in SAID and _plain(privacy[key])),
+        *(
+            (key.replace("_", " "), privacy[key])
+            for key in privacy
+            if key not in SAID and _plain(privacy[key])
+        ),
     ]
 
 
@@ -196,13 +224,21 @@ def _parties(record: Record) -> HtmlTable:
     """A row for each party, with the figures that any of them has."""
     parties: Mapping[str, Mapping[str, Any]] = record.privacy.get("parties") or {}
     names = [name for name in PARTY_COLUMNS if any(name in party for party in parties.values())]
-    header = ["party", *(_counted(record) if name == "rows" else PARTY_COLUMNS[name] for name in names)]
-    return HtmlTable(header, [[party, *(values.get(name) for name in names)] for party, values in parties.items()])
+    header = [
+        "party",
+        *(_counted(record) if name == "rows" else PARTY_COLUMNS[name] for name in names),
+    ]
+    return HtmlTable(
+        header,
+        [[party, *(values.get(name) for name in names)] for party, values in parties.items()],
+    )
 
 
 def _counted(record: Record) -> str:
     """What the numbers of rows are of: a simulation has one entry for all its users, and counts those."""
-    together = record.privacy.get("unit") == "user" and list(record.privacy.get("parties") or {}) == ["users"]
+    together = record.privacy.get("unit") == "user" and list(
+        record.privacy.get("parties") or {}
+    ) == ["users"]
     return "users" if together else "rows"
 
 
@@ -211,7 +247,9 @@ def _releases(record: Record) -> HtmlTable:
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in record.ledger:
         event = json.dumps(row.get("event"), sort_keys=True)
-        groups.setdefault((str(row.get("party")), str(row.get("kind")), event, str(row.get("sigma"))), []).append(row)
+        groups.setdefault(
+            (str(row.get("party")), str(row.get("kind")), event, str(row.get("sigma"))), []
+        ).append(row)
     shown = [
         (
             key[0],
@@ -243,7 +281,17 @@ def _heads(record: Record) -> HtmlTable | None:
 
 def _ledger(record: Record) -> HtmlTable | None:
     """The rows of the ledger extract, the first ``MOST_ROWS`` of them; None where there is no extract."""
-    header = ["row", "time", "party", "round", "kind", "observer", "epsilon so far", "delta", "hash"]
+    header = [
+        "row",
+        "time",
+        "party",
+        "round",
+        "kind",
+        "observer",
+        "epsilon so far",
+        "delta",
+        "hash",
+    ]
     rows = [
         [
             row.get("row"),
@@ -282,11 +330,18 @@ def _plots(record: Record, checks: Checks) -> list[tuple[str, bool, bytes]]:
         "accuracy_epsilon": ("accuracy against epsilon", record.local),
         "learning": ("accuracy and loss per round", record.local),
         "roc": ("ROC curve", record.local),
-        "released_curves": ("ROC and calibration, released with noise (bars: 95 %, of the noise alone)", False),
+        "released_curves": (
+            "ROC and calibration, released with noise (bars: 95 %, of the noise alone)",
+            False,
+        ),
         "confusion": ("confusion matrix", record.local),
         "gradient_norms": ("gradient norms against the clip norm", True),
     }
-    return [(text, local, checks.pictures[name]) for name, (text, local) in names.items() if name in checks.pictures]
+    return [
+        (text, local, checks.pictures[name])
+        for name, (text, local) in names.items()
+        if name in checks.pictures
+    ]
 
 
 def _quality(record: Record) -> HtmlTable | None:
@@ -294,37 +349,59 @@ def _quality(record: Record) -> HtmlTable | None:
     indicators = record.indicators
     parts, released = ("train", "test"), indicators.get("released_metrics")
     released = released if isinstance(released, dict) else {}
-    known = [name for name in METRICS if any(indicators.get(f"{part}_{name}") is not None for part in parts)]
+    known = [
+        name
+        for name in METRICS
+        if any(indicators.get(f"{part}_{name}") is not None for part in parts)
+    ]
     metrics = [name for name in METRICS if name in known or name in released]
     if not metrics:
         return None
     rows = [[part, *(indicators.get(f"{part}_{name}") for name in metrics)] for part in parts]
     if indicators.get("test_majority") is not None:
         rows.append(
-            ["test, most frequent class", *(indicators["test_majority"] if m == "acc" else None for m in metrics)]
+            [
+                "test, most frequent class",
+                *(indicators["test_majority"] if m == "acc" else None for m in metrics),
+            ]
         )
     fit = indicators.get("plain_fit")
     if isinstance(fit, dict):
         rows.append([f"test, {fit.get('what')}", *(fit.get(f"test_{name}") for name in metrics)])
     if released:
-        rows.append(["test, released with noise (95 %)", *(_with_bar(released.get(name)) for name in metrics)])
+        rows.append(
+            [
+                "test, released with noise (95 %)",
+                *(_with_bar(released.get(name)) for name in metrics),
+            ]
+        )
     parties = indicators.get("released_parties")
     for party, own in parties.items() if isinstance(parties, dict) else ():
         figures = own if isinstance(own, dict) else {}
-        rows.append([f"test, {party}, released with noise", *(_with_bar(figures.get(name)) for name in metrics)])
+        rows.append(
+            [
+                f"test, {party}, released with noise",
+                *(_with_bar(figures.get(name)) for name in metrics),
+            ]
+        )
     return HtmlTable(["rows of", *metrics], rows)
 
 
 def _with_bar(released: object) -> str | None:
     """A released figure with the half width of its bar; None where there is none."""
-    if not isinstance(released, dict) or not all(isinstance(released.get(key), float) for key in ("value", "error")):
+    if not isinstance(released, dict) or not all(
+        isinstance(released.get(key), float) for key in ("value", "error")
+    ):
         return None
     return f"{released['value']:.3g} ± {released['error']:.2g}"
 
 
 def _lifetime(record: Record) -> float | None:
     """The lifetime budget of the data, if one was set."""
-    limits = [each.get("lifetime_epsilon") for each in (record.indicators.get("ledger") or {}).get("datasets") or ()]
+    limits = [
+        each.get("lifetime_epsilon")
+        for each in (record.indicators.get("ledger") or {}).get("datasets") or ()
+    ]
     return next((limit for limit in limits if limit is not None), None)
 
 

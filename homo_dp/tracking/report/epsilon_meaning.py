@@ -50,16 +50,27 @@ def posterior(prior: float, spent: float) -> float:
     return odds / (1 + odds)
 
 
-def meaning_table(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]) -> HtmlTable | None:
+def meaning_table(
+    privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]]
+) -> HtmlTable | None:
     """Epsilon in odds and in attacks, for the party with the largest; None where no epsilon holds."""
     spent, delta = privacy.get("epsilon"), privacy.get("delta")
-    if not privacy.get("private") or not isinstance(spent, int | float) or not isinstance(delta, int | float):
+    if (
+        not privacy.get("private")
+        or not isinstance(spent, int | float)
+        or not isinstance(delta, int | float)
+    ):
         return None
     points = [(float(spent), float(delta)), *_profile(privacy, ledger, float(spent))]
     unit = str(privacy.get("unit", "record"))
-    believed = {f"who believed it with {prior:.0%} can come to believe it with": prior for prior in PRIORS}
+    believed = {
+        f"who believed it with {prior:.0%} can come to believe it with": prior for prior in PRIORS
+    }
     rows: list[Sequence[object]] = [
-        [f"odds that one {unit} was in the data can change by a factor of", _short(math.exp(min(spent, 700)))],
+        [
+            f"odds that one {unit} was in the data can change by a factor of",
+            _short(math.exp(min(spent, 700))),
+        ],
         *[[words, f"{posterior(prior, spent):.1%}"] for words, prior in believed.items()],
         [
             f"the best attack finds this share of the {unit}s that were in, if it takes 1 % of the others for members",
@@ -71,14 +82,22 @@ def meaning_table(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]
     return HtmlTable(["what it means", "at most"], rows)
 
 
-def _profile(privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], spent: float) -> Points:
+def _profile(
+    privacy: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]], spent: float
+) -> Points:
     """Other (epsilon, delta) of the same releases, by PLD: one attack is bounded best by one, another by another."""
     by_party: dict[str, list[Mapping[str, Any]]] = {}
     for row in ledger:
         by_party.setdefault(str(row.get("party")), []).append(row)
-    most = max(by_party.values(), key=lambda rows: max(float(row.get("epsilon") or 0.0) for row in rows), default=[])
+    most = max(
+        by_party.values(),
+        key=lambda rows: max(float(row.get("epsilon") or 0.0) for row in rows),
+        default=[],
+    )
     quoted = max((float(row.get("epsilon") or 0.0) for row in most), default=0.0)
-    if not most or not math.isclose(quoted, spent, rel_tol=0.01):  # the extract is not of what the statement quotes
+    if not most or not math.isclose(
+        quoted, spent, rel_tol=0.01
+    ):  # the extract is not of what the statement quotes
         return []
     try:
         event: DpEvent = ComposedDpEvent([from_json(json.dumps(row["event"])) for row in most])

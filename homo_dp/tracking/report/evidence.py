@@ -56,14 +56,20 @@ class AuditOnFile:
         """Whether it audited the claim of this run: the same mechanism, and the same epsilon but for rounding."""
         epsilon = privacy.get("epsilon")
         same = self.audit.mechanism in (None, privacy.get("mechanism"))
-        return same and isinstance(epsilon, float) and abs(self.audit.claimed_epsilon / epsilon - 1) <= SAME
+        return (
+            same
+            and isinstance(epsilon, float)
+            and abs(self.audit.claimed_epsilon / epsilon - 1) <= SAME
+        )
 
 
 def audits_in(folder: Path) -> tuple[AuditOnFile, ...]:
     """Audits in a folder of outputs and in its subfolders: ``audit.json``, with ``roc.png`` beside it."""
     found = []
     for path in [*folder.glob("audit.json"), *sorted(folder.glob("*/audit.json"))]:
-        file = Foreign(str(path), "the file is damaged or not of an audit: audit again", InputError, LARGEST)
+        file = Foreign(
+            str(path), "the file is damaged or not of an audit: audit again", InputError, LARGEST
+        )
         audit = file.check(Audit, file.json(file.read(path)))
         picture = path.with_name("roc.png")
         fits = picture.is_file() and picture.stat().st_size <= LARGEST_PICTURE
@@ -73,11 +79,31 @@ def audits_in(folder: Path) -> tuple[AuditOnFile, ...]:
 
 def audit_table(audits: Sequence[AuditOnFile], privacy: Mapping[str, object]) -> HtmlTable | None:
     """A row for each audit; None where there is none."""
-    header = ["attack", "observer", "claim", "at least", "confidence", "ceiling", "estimate", "runs", "outcome"]
+    header = [
+        "attack",
+        "observer",
+        "claim",
+        "at least",
+        "confidence",
+        "ceiling",
+        "estimate",
+        "runs",
+        "outcome",
+    ]
     rows = [
         [
-            *(each.audit.attack, each.audit.observer, each.audit.claimed_epsilon, each.audit.lower_bound),
-            *(each.audit.confidence, each.audit.ceiling, each.audit.point_estimate, each.audit.runs),
+            *(
+                each.audit.attack,
+                each.audit.observer,
+                each.audit.claimed_epsilon,
+                each.audit.lower_bound,
+            ),
+            *(
+                each.audit.confidence,
+                each.audit.ceiling,
+                each.audit.point_estimate,
+                each.audit.runs,
+            ),
             ("REFUTED" if each.audit.refuted else "not refuted")
             + ("" if each.of_this(privacy) else " (of another claim than this run's)"),
         ]

@@ -41,7 +41,9 @@ def ledger_summary(ledger: Ledger, run: str, budget: Budget) -> dict[str, Any]:
     }
 
 
-def _dataset(ledger: Ledger, last: Sequence[LedgerRow], scope: Scope, run: str, budget: Budget) -> dict[str, Any]:
+def _dataset(
+    ledger: Ledger, last: Sequence[LedgerRow], scope: Scope, run: str, budget: Budget
+) -> dict[str, Any]:
     dataset, unit, relation = scope
     runs: dict[str, list[LedgerRow]] = {}
     for row in last:  # its epsilon is of the run so far
@@ -64,7 +66,9 @@ def _dataset(ledger: Ledger, last: Sequence[LedgerRow], scope: Scope, run: str, 
     }
 
 
-def verify_extract(rows: Rows, head: str | None = None, releases: int | None = None) -> list[Finding]:
+def verify_extract(
+    rows: Rows, head: str | None = None, releases: int | None = None
+) -> list[Finding]:
     """Check each row against its own hash, neighbours against each other, and the last against the anchored head.
 
     An extract holds the rows of one run, so where other runs wrote in between there is a gap; a gap is reported, and
@@ -76,12 +80,19 @@ def verify_extract(rows: Rows, head: str | None = None, releases: int | None = N
         if row.get("row") == before.get("row", 0) + 1:
             links += 1
             if row.get("previous_hash") != before.get("hash"):
-                bad.append(f"row {row.get('row')} does not follow row {before.get('row')}: a row was replaced")
+                bad.append(
+                    f"row {row.get('row')} does not follow row {before.get('row')}: a row was replaced"
+                )
         elif row.get("row", 0) > before.get("row", 0):
             gaps += 1
         else:
-            bad.append(f"row {row.get('row')} stands after row {before.get('row')}: rows were reordered")
-    good = [f"{len(rows)} rows match their own hashes", f"{links} of them follow directly on the one before"]
+            bad.append(
+                f"row {row.get('row')} stands after row {before.get('row')}: rows were reordered"
+            )
+    good = [
+        f"{len(rows)} rows match their own hashes",
+        f"{links} of them follow directly on the one before",
+    ]
     if gaps:
         good.append(f"{gaps} gaps where other runs wrote; the whole ledger closes them")
     if head is not None and rows and rows[-1].get("row") == releases:
@@ -101,7 +112,12 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
         return [(True, "NOT PRIVATE: no epsilon is claimed, so there is none to add up")]
     if unprotected:
         number = unprotected[0].get("row")
-        return [(False, f"row {number} says that its noise was NOT PRIVATE, and the run claims to be private")]
+        return [
+            (
+                False,
+                f"row {number} says that its noise was NOT PRIVATE, and the run claims to be private",
+            )
+        ]
     parties = (privacy.get("parties") or {}).values()
     quoted = [_quoted(party) for party in parties]
     known = [value for value in quoted if value is not None]
@@ -109,14 +125,21 @@ def verify_statement(privacy: Mapping[str, Any], rows: Rows) -> list[Finding]:
     if len(known) < len(quoted) or largest is None or said is None:
         return []
     if abs(largest - said) > SAME * largest:
-        return [(False, f"the largest epsilon of a party is {largest:.4g}, but {said} was stated for the run")]
+        return [
+            (
+                False,
+                f"the largest epsilon of a party is {largest:.4g}, but {said} was stated for the run",
+            )
+        ]
     sentence = str(privacy.get("statement", ""))
     if f"epsilon {said:.4g} " not in f"{sentence} ":
         return [(False, f"epsilon of the run is {said:.4g}, but its sentence says: {sentence}")]
     return [(True, f"epsilon of the run is the largest of its parties, {said:.4g}, as stated")]
 
 
-def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, interrupted: bool = False) -> list[Finding]:
+def verify_epsilon(
+    rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, interrupted: bool = False
+) -> list[Finding]:
     """Add up the events of the extract again, by both accountants, and compare with what the statement says.
 
     Rows under a name that is not a party's are the aggregator's, which then adds the noise for all parties. The
@@ -133,7 +156,12 @@ def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, inte
             and not _same(spent.rdp, stated.get("epsilon_rdp"))
             and _same(recomputed([*own, own[-1]]).rdp, stated.get("epsilon_rdp"))
         ):
-            found.append((True, f"{name}: had not answered the round that was interrupted, which is counted for it"))
+            found.append(
+                (
+                    True,
+                    f"{name}: had not answered the round that was interrupted, which is counted for it",
+                )
+            )
             spent = recomputed([*own, own[-1]])
         for accountant, value, said in (
             ("PLD", spent.pld, stated.get("epsilon_pld")),
@@ -142,18 +170,27 @@ def verify_epsilon(rows: Rows, parties: Mapping[str, Mapping[str, Any]], *, inte
             same = _same(value, said)
             shown = "none" if value is None else f"{value:.4g}"
             ending = "as stated" if same else f"but {said} was stated"
-            found.append((same, f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}"))
+            found.append(
+                (
+                    same,
+                    f"{name}: epsilon by {accountant}, added up from the ledger, is {shown}, {ending}",
+                )
+            )
     listed = {str(row.get("party")) for row in rows}
     if listed & set(parties):  # else the aggregator's rows are for all
         silent = {name: _quoted(stated) for name, stated in parties.items() if name not in listed}
         found += [
-            (False, f"{name}: has no row, but epsilon {said} was stated") for name, said in silent.items() if said
+            (False, f"{name}: has no row, but epsilon {said} was stated")
+            for name, said in silent.items()
+            if said
         ]
     return found
 
 
 def _same(value: float | None, said: float | None) -> bool:
-    return value == said or (value is not None and said is not None and abs(value - said) <= SAME * said)
+    return value == said or (
+        value is not None and said is not None and abs(value - said) <= SAME * said
+    )
 
 
 def recomputed(rows: Rows) -> Epsilon:
@@ -170,10 +207,14 @@ def verify_against(path: Path, rows: Rows) -> list[Finding]:
             known = {row.row: row.hash for row in ledger.rows()}
     except (LedgerError, PrivacyError, OSError) as error:
         return [(False, f"the ledger {path.name} is not whole: {error}")]
-    strangers = [row.get("row") for row in rows if known.get(int(row.get("row", -1))) != row.get("hash")]
+    strangers = [
+        row.get("row") for row in rows if known.get(int(row.get("row", -1))) != row.get("hash")
+    ]
     if strangers:
         return [(False, f"row {strangers[0]} of the extract is not in the ledger {path.name}")]
-    return [(True, f"the whole ledger {path.name} is intact: {head.count} rows, head {head.hash[:16]}")]
+    return [
+        (True, f"the whole ledger {path.name} is intact: {head.count} rows, head {head.hash[:16]}")
+    ]
 
 
 def knows_run(path: Path, run: str) -> bool:
@@ -191,7 +232,9 @@ def _edited(row: Mapping[str, Any]) -> list[str]:
         return [f"row {row.get('row')} does not match its own hash: it was edited"]
     unprotected = str(row.get("noise", "")).startswith("NOT PRIVATE")
     if row.get("epsilon") != (None if unprotected else _quoted(row)):
-        return [f"row {row.get('row')} shows another epsilon than the one it was written with: it was edited"]
+        return [
+            f"row {row.get('row')} shows another epsilon than the one it was written with: it was edited"
+        ]
     return []
 
 

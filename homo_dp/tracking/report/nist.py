@@ -33,8 +33,16 @@ Row = tuple[str, str, str]
 def _about_the_guarantee(privacy: Mapping[str, Any], target: float | None) -> list[Row]:
     relation = str(privacy.get("neighbouring_relation", "see each party")).replace("_", " ")
     epsilon = privacy.get("epsilon")
-    said = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.4g}, delta {privacy.get('delta') or 0:g}"
-    chosen = "the noise was given" if target is None else f"the noise was solved for a target of {target:g}"
+    said = (
+        "no finite epsilon"
+        if epsilon is None
+        else f"epsilon {epsilon:.4g}, delta {privacy.get('delta') or 0:g}"
+    )
+    chosen = (
+        "the noise was given"
+        if target is None
+        else f"the noise was solved for a target of {target:g}"
+    )
     trusted = privacy.get("quoted_observer") == "model_reader"
     secure = privacy.get("secure_aggregation") == "on"
     return [
@@ -57,7 +65,11 @@ def _about_the_guarantee(privacy: Mapping[str, Any], target: float | None) -> li
         ),
         (
             "Trust model",
-            ("the aggregator is trusted with updates" if trusted else "nobody but the party itself is trusted")
+            (
+                "the aggregator is trusted with updates"
+                if trusted
+                else "nobody but the party itself is trusted"
+            )
             + ("; it sees only masked totals" if secure else ""),
             "privacy.trust_aggregator, privacy.secure_aggregation; docs/threat_model.md",
         ),
@@ -67,8 +79,15 @@ def _about_the_guarantee(privacy: Mapping[str, Any], target: float | None) -> li
 def _about_time(record: Record) -> list[Row]:
     datasets = (record.indicators.get("ledger") or {}).get("datasets") or ()
     runs = max((int(each.get("runs") or 0) for each in datasets), default=0)
-    limit = next((each["lifetime_epsilon"] for each in datasets if each.get("lifetime_epsilon") is not None), None)
-    capped = "no lifetime limit was set" if limit is None else f"a lifetime limit of {limit:g} is enforced"
+    limit = next(
+        (each["lifetime_epsilon"] for each in datasets if each.get("lifetime_epsilon") is not None),
+        None,
+    )
+    capped = (
+        "no lifetime limit was set"
+        if limit is None
+        else f"a lifetime limit of {limit:g} is enforced"
+    )
     return [
         (
             "Composition over time",
@@ -79,7 +98,11 @@ def _about_time(record: Record) -> list[Row]:
 
 
 def _about_the_computation(privacy: Mapping[str, Any]) -> list[Row]:
-    generator = "a cryptographic generator" if privacy.get("secure_mode") else "an ordinary generator, predictable"
+    generator = (
+        "a cryptographic generator"
+        if privacy.get("secure_mode")
+        else "an ordinary generator, predictable"
+    )
     return [
         (
             "Sampling",
@@ -102,7 +125,9 @@ def _about_the_computation(privacy: Mapping[str, Any]) -> list[Row]:
 
 def _about_the_rest(record: Record) -> list[Row]:
     bounds = record.indicators.get("bounds")
-    source = str(bounds.get("source")) if isinstance(bounds, dict) else "declared in the configuration"
+    source = (
+        str(bounds.get("source")) if isinstance(bounds, dict) else "declared in the configuration"
+    )
     return [
         (
             "Hyper-parameters",

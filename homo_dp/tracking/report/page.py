@@ -27,7 +27,10 @@ class HtmlTable:
         [False, True]
         """
         columns = range(len(self.header))
-        return [bool(self.rows) and all(_is_number(row[index]) for row in self.rows) for index in columns]
+        return [
+            bool(self.rows) and all(_is_number(row[index]) for row in self.rows)
+            for index in columns
+        ]
 
 
 def render(template: str, **values: object) -> str:
@@ -58,7 +61,11 @@ def shown(value: object) -> str:
 def _environment() -> Environment:
     templates = FileSystemLoader(Path(__file__).parent / "templates")
     made = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=templates,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters["shown"] = shown
     made.filters["base64"] = lambda data: base64.b64encode(data).decode()

@@ -29,7 +29,9 @@ def new_figure(
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
-    figure.subplots_adjust(left=left, right=0.97, bottom=below / height, top=1 - 0.4 / height, hspace=0.3, wspace=0.28)
+    figure.subplots_adjust(
+        left=left, right=0.97, bottom=below / height, top=1 - 0.4 / height, hspace=0.3, wspace=0.28
+    )
     axes = list(grid.flat)
     for each in axes:
         each.grid(True, color="0.88", linewidth=0.8)

@@ -21,7 +21,11 @@ def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
 
     ``mark`` goes into the title, here and below: a picture of a run that is not private says so wherever it ends up.
     """
-    shares = [(name, label) for name, label in (("test_acc", "accuracy"), ("test_auc", "AUC")) if _has(rounds, name)]
+    shares = [
+        (name, label)
+        for name, label in (("test_acc", "accuracy"), ("test_auc", "AUC"))
+        if _has(rounds, name)
+    ]
     panels = [shares] if shares else []
     if _has(rounds, "test_loss"):
         panels.append([("test_loss", "loss")])
@@ -33,9 +37,13 @@ def learning_curves(rounds: Rounds, mark: str = "") -> bytes | None:
             colour = COLOURS[1] if name == "test_loss" else COLOURS[0 if name == "test_acc" else 2]
             _line(axis, rounds, name, label, colour, MARKERS[index])
         whole_rounds(axis, [row["round"] for row in rounds])
-        axis.set_ylabel("loss (mean per row)" if lines[0][0] == "test_loss" else "share / area, 0 to 1")
+        axis.set_ylabel(
+            "loss (mean per row)" if lines[0][0] == "test_loss" else "share / area, 0 to 1"
+        )
         if lines[0][0] != "test_loss":
-            axis.legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False)  # above every line
+            axis.legend(
+                loc="lower right", bbox_to_anchor=(1.0, 0.97), ncols=2, frameon=False
+            )  # above every line
     axes[0].set_title(f"Learning, on test rows{mark}", loc="left")
     return png(figure)
 
@@ -62,7 +70,9 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
     if rdp:
         mark = "_" if len(rdp) == 1 else ""
         label = "cross-check by RDP (largest)"
-        axis.plot(list(rdp), list(rdp.values()), "--", color=GREY, marker=mark, markersize=14, label=label)
+        axis.plot(
+            list(rdp), list(rdp.values()), "--", color=GREY, marker=mark, markersize=14, label=label
+        )
     whole_rounds(axis, [number for values in parties.values() for number in values])
     highest = max(value for values in (rdp, *parties.values()) for value in values.values())
     axis.set_ylim(0, 1.06 * highest or 1.0)
@@ -73,12 +83,16 @@ def epsilon_per_party(rows: Rounds, rounds: Rounds, delta: float | None) -> byte
     return png(figure)
 
 
-def roc(fpr: Sequence[float], tpr: Sequence[float], area: float | None, mark: str = "") -> bytes | None:
+def roc(
+    fpr: Sequence[float], tpr: Sequence[float], area: float | None, mark: str = ""
+) -> bytes | None:
     """The ROC curve of two classes on test rows, with the diagonal of guessing; None without a curve."""
     if not fpr:
         return None
     figure, (axis,) = new_figure()
-    axis.plot(fpr, tpr, color=COLOURS[0], label="model" if area is None else f"model, AUC {area:.3f}")
+    axis.plot(
+        fpr, tpr, color=COLOURS[0], label="model" if area is None else f"model, AUC {area:.3f}"
+    )
     axis.plot([0, 1], [0, 1], "--", color=GREY, label="guessing, AUC 0.5")
     axis.set_xlim(0, 1)
     axis.set_ylim(0, 1.02)
@@ -97,9 +111,15 @@ def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
     figure, (left, right) = new_figure(columns=2)
     bar: dict[str, Any] = {"capsize": 2, "elinewidth": 0.8, "markersize": 4}
     fpr, tpr = roc_points["fpr"], roc_points["tpr"]
-    left.errorbar(fpr, tpr, roc_points["tpr_error"], roc_points["fpr_error"], "o-", color=COLOURS[0], **bar)
-    known = [at for at, error in enumerate(bins["share_error"]) if error < 1.0]  # the others hold noise alone
-    score, share, error = ([bins[name][at] for at in known] for name in ("score", "share", "share_error"))
+    left.errorbar(
+        fpr, tpr, roc_points["tpr_error"], roc_points["fpr_error"], "o-", color=COLOURS[0], **bar
+    )
+    known = [
+        at for at, error in enumerate(bins["share_error"]) if error < 1.0
+    ]  # the others hold noise alone
+    score, share, error = (
+        [bins[name][at] for at in known] for name in ("score", "share", "share_error")
+    )
     right.errorbar(score, share, error, None, "s", color=COLOURS[1], **bar)
     for axis in (left, right):
         axis.plot([0, 1], [0, 1], "--", color=GREY)
@@ -114,7 +134,9 @@ def released_curves(curves: Mapping[str, Any], mark: str = "") -> bytes | None:
     return png(figure)
 
 
-def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str = "") -> bytes | None:
+def confusion(
+    matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str = ""
+) -> bytes | None:
     """Rows of each true class by what was predicted; numbers in the cells where they can be read."""
     count = len(matrix)
     if not count or count > MOST_CLASSES or not any(map(any, matrix)):
@@ -125,7 +147,9 @@ def confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str], mark: str
     for row, cells in enumerate(matrix):
         for column, cell in enumerate(cells):
             ink = "white" if shares[row][column] > 0.6 else "black"
-            axis.text(column, row, f"{cell:,}", ha="center", va="center", color=ink, fontsize="small")
+            axis.text(
+                column, row, f"{cell:,}", ha="center", va="center", color=ink, fontsize="small"
+            )
     names = [name if len(name) <= 12 else name[:11] + "…" for name in map(str, classes)]
     axis.set_xticks(range(count), names)
     axis.set_yticks(range(count), names)
@@ -155,21 +179,32 @@ def accuracy_against_epsilon(
     compared = name == "test_acc" and (majority is not None or plain is not None)
     figure, (axis,) = new_figure(below=0.85 if compared else 0.55)
     mark = "o" if len(points) <= MOST_MARKERS else ""
-    axis.plot([p[0] for p in points], [p[1] for p in points], marker=mark, color=COLOURS[0], markersize=4)
+    axis.plot(
+        [p[0] for p in points], [p[1] for p in points], marker=mark, color=COLOURS[0], markersize=4
+    )
     _name_ends(axis, points)
     if name == "test_acc":
         lowest = min(0.0 if majority is None else majority, *(p[1] for p in points))
         axis.set_ylim(max(0.0, lowest - 0.03) if majority is not None else 0.0, 1.02)
-        for value, label in ((majority, "most frequent class"), (plain, "linear model without privacy")):
+        for value, label in (
+            (majority, "most frequent class"),
+            (plain, "linear model without privacy"),
+        ):
             if value is not None:
-                axis.axhline(value, color=GREY, linestyle="--" if value == majority else ":", label=label)
+                axis.axhline(
+                    value, color=GREY, linestyle="--" if value == majority else ":", label=label
+                )
         if compared:  # below the axes: accuracy may lie anywhere inside them
             figure.legend(loc="lower center", ncols=2, frameon=False, fontsize="small")
     else:
         axis.set_ylim(0, 1.12 * max(p[1] for p in points))
     axis.set_xlim(0, points[-1][0] * 1.15)
     axis.set_xlabel("epsilon so far" + (f" at delta = {delta:g}" if delta else ""))
-    axis.set_ylabel("accuracy on test rows (share)" if name == "test_acc" else "loss on test rows (mean per row)")
+    axis.set_ylabel(
+        "accuracy on test rows (share)"
+        if name == "test_acc"
+        else "loss on test rows (mean per row)"
+    )
     axis.set_title("What the privacy budget bought")
     return png(figure)
 
@@ -207,20 +242,38 @@ def budget_bars(datasets: Sequence[Mapping[str, Any]], mark: str = "") -> bytes 
             axis.barh(index, earlier, color=GREY, label="earlier runs, added up")
         axis.barh(index, each["epsilon_this_run"], left=earlier, color=COLOURS[0], label="this run")
         if each.get("epsilon_together") is not None and each.get("runs", 1) > 1:
-            axis.plot(each["epsilon_together"], index, "D", color="black", label="all runs together (RDP)", zorder=3)
+            axis.plot(
+                each["epsilon_together"],
+                index,
+                "D",
+                color="black",
+                label="all runs together (RDP)",
+                zorder=3,
+            )
         if each.get("lifetime_epsilon") is not None:
             ends = index - 0.45, index + 0.45
-            axis.vlines(each["lifetime_epsilon"], *ends, COLOURS[1], linewidth=3, label="lifetime limit")
+            axis.vlines(
+                each["lifetime_epsilon"], *ends, COLOURS[1], linewidth=3, label="lifetime limit"
+            )
     axis.set_yticks(range(len(shown)), [_short(each) for each in shown], fontsize="small")
     axis.invert_yaxis()
     axis.grid(False, axis="y")
     axis.set_xlim(left=0)
     axis.set_xlabel("epsilon")
-    left_out = f" (the {len(shown)} largest of {len(datasets)})" if len(datasets) > len(shown) else ""
+    left_out = (
+        f" (the {len(shown)} largest of {len(datasets)})" if len(datasets) > len(shown) else ""
+    )
     axis.set_title(f"Budget: what each dataset has given away{left_out}{mark}", loc="right")
     handles, labels = axis.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
-    figure.legend(once.values(), once.keys(), loc="lower center", ncols=len(once), frameon=False, fontsize="small")
+    figure.legend(
+        once.values(),
+        once.keys(),
+        loc="lower center",
+        ncols=len(once),
+        frameon=False,
+        fontsize="small",
+    )
     return png(figure)
 
 
@@ -231,13 +284,31 @@ def _party_lines(axis: Axes, parties: Mapping[str, Mapping[int, float]]) -> None
             width = 1.5 + 2.5 * (len(parties) - 1 - index)
             mark, size = ("o" if len(values) == 1 else ""), width + 5
             line = list(values), list(values.values())
-            axis.plot(*line, color=COLOURS[index], linewidth=width, marker=mark, markersize=size, label=name)
+            axis.plot(
+                *line,
+                color=COLOURS[index],
+                linewidth=width,
+                marker=mark,
+                markersize=size,
+                label=name,
+            )
         return
     numbers = sorted({number for values in parties.values() for number in values})
-    spent = [[values[number] for values in parties.values() if number in values] for number in numbers]
+    spent = [
+        [values[number] for values in parties.values() if number in values] for number in numbers
+    ]
     low, high = [min(each) for each in spent], [max(each) for each in spent]
-    axis.fill_between(numbers, low, high, color=COLOURS[0], alpha=0.25, label=f"all {len(parties)} parties")
-    axis.plot(numbers, high, color=COLOURS[0], linewidth=2, marker="o" if len(numbers) == 1 else "", label="largest")
+    axis.fill_between(
+        numbers, low, high, color=COLOURS[0], alpha=0.25, label=f"all {len(parties)} parties"
+    )
+    axis.plot(
+        numbers,
+        high,
+        color=COLOURS[0],
+        linewidth=2,
+        marker="o" if len(numbers) == 1 else "",
+        label="largest",
+    )
 
 
 def _few(parties: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
@@ -245,9 +316,19 @@ def _few(parties: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, 
     if len(parties) <= MOST_LINES:
         return parties
     sizes = [sum(party["counts"]) for party in parties.values()]
-    above = sum(party["fraction_clipped"] * size for party, size in zip(parties.values(), sizes, strict=True))
-    counts = [sum(column) for column in zip(*(party["counts"] for party in parties.values()), strict=True)]
-    return {f"all {len(parties)} parties": {"counts": counts, "fraction_clipped": above / max(1, sum(sizes))}}
+    above = sum(
+        party["fraction_clipped"] * size
+        for party, size in zip(parties.values(), sizes, strict=True)
+    )
+    counts = [
+        sum(column) for column in zip(*(party["counts"] for party in parties.values()), strict=True)
+    ]
+    return {
+        f"all {len(parties)} parties": {
+            "counts": counts,
+            "fraction_clipped": above / max(1, sum(sizes)),
+        }
+    }
 
 
 def _name_ends(axis: Axes, points: Sequence[tuple[float, float, int]]) -> None:
@@ -257,14 +338,23 @@ def _name_ends(axis: Axes, points: Sequence[tuple[float, float, int]]) -> None:
         shift = (6, -4) if end == "last" else (-4, -16)
         back = {"facecolor": "white", "edgecolor": "none", "pad": 1.0, "alpha": 0.8}
         text = f"round {number}"
-        axis.annotate(text, (epsilon, value), shift, textcoords="offset points", fontsize="small", bbox=back)
+        axis.annotate(
+            text, (epsilon, value), shift, textcoords="offset points", fontsize="small", bbox=back
+        )
         axis.plot(epsilon, value, "o", color=COLOURS[0], markersize=5)
 
 
 def _line(axis: Axes, rounds: Rounds, name: str, label: str, colour: str, marker: str) -> None:
     points = [(row["round"], row[name]) for row in rounds if row.get(name) is not None]
     mark = marker if len(points) <= MOST_MARKERS else ""
-    axis.plot([x for x, _ in points], [y for _, y in points], color=colour, marker=mark, markersize=4, label=label)
+    axis.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=colour,
+        marker=mark,
+        markersize=4,
+        label=label,
+    )
 
 
 def _short(each: Mapping[str, Any]) -> str:

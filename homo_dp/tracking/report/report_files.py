@@ -31,14 +31,21 @@ def plots_of(record: Record, but: Collection[str] = ()) -> dict[str, bytes]:
     mark = "" if private else NOT_PRIVATE
     plain = (indicators.get("plain_fit") or {}).get("test_acc")
     fpr, tpr = indicators.get("test_fpr") or [], indicators.get("test_tpr") or []
-    matrix, classes = indicators.get("test_confusion_matrix") or [], indicators.get("test_per_class")
+    matrix, classes = (
+        indicators.get("test_confusion_matrix") or [],
+        indicators.get("test_per_class"),
+    )
     names = [str(name) for name in classes or indicators.get("classes") or ()]
     names = names if len(names) == len(matrix) else [str(number) for number in range(len(matrix))]
     plots: dict[str, Callable[[], bytes | None]] = {
         "learning": lambda: learning_curves(rounds, mark),
         "epsilon": lambda: epsilon_per_party(record.ledger, rounds, delta) if private else None,
-        "accuracy_epsilon": lambda: accuracy_against_epsilon(rounds, delta, indicators.get("test_majority"), plain),
-        "gradient_norms": lambda: gradient_norms(record.norms, mark) if record.norms is not None else None,
+        "accuracy_epsilon": lambda: accuracy_against_epsilon(
+            rounds, delta, indicators.get("test_majority"), plain
+        ),
+        "gradient_norms": lambda: (
+            gradient_norms(record.norms, mark) if record.norms is not None else None
+        ),
         "budget": lambda: budget_bars(summary.get("datasets") or (), mark),
         "roc": lambda: roc(fpr, tpr, indicators.get("test_auc"), mark),
         "released_curves": lambda: released_curves(indicators.get("released_curves") or {}, mark),
@@ -54,7 +61,12 @@ def checked_by_the_run(record: Record) -> tuple[tuple[bool, str], ...]:
     if not summary.get("checked") or not summary.get("head"):
         return ()
     words = f"the run checked the whole ledger at its end: {summary['releases']} rows, head {summary['head'][:16]}"
-    return ((True, f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its events"),)
+    return (
+        (
+            True,
+            f"{words}; python -m homo_dp.report checks it again and adds up epsilon from its events",
+        ),
+    )
 
 
 def begin_pictures(record: Mapping[str, Any], folder: Path) -> None:
@@ -70,7 +82,9 @@ def draw_pictures(files: Mapping[str, Path], folder: Path) -> list[tuple[Path, s
     record = read_record(files)
     (folder / PLOTS).mkdir(exist_ok=True)
     there = [plot.stem for plot in (folder / PLOTS).glob("*.png")]
-    for name, data in plots_of(record, there).items():  # scores come last: their plots were not begun
+    for name, data in plots_of(
+        record, there
+    ).items():  # scores come last: their plots were not begun
         (folder / PLOTS / f"{name}.png").write_bytes(data)
     plots = sorted((folder / PLOTS).glob("*.png"))
     path = folder / "report.html"

@@ -75,14 +75,22 @@ class Record:
 
 def read_record(files: Mapping[str, Path]) -> Record:
     """A record from files whose roles are known."""
-    read = {role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, NORMS)}
+    read = {
+        role: _read(path) for role, path in files.items() if role in (INDICATORS, LEDGER, NORMS)
+    }
     text = _text(files[CONFIG]) if CONFIG in files else ""
     _check(files[INDICATORS], Indicators, read[INDICATORS])
     if read.get(LEDGER):
         _check(files[LEDGER], EXTRACT, read[LEDGER])
     if read.get(NORMS) is not None:
         _check(files[NORMS], Norms, read[NORMS])
-    return Record(read[INDICATORS], tuple(read.get(LEDGER) or ()), text, read.get(NORMS), files[INDICATORS].parent)
+    return Record(
+        read[INDICATORS],
+        tuple(read.get(LEDGER) or ()),
+        text,
+        read.get(NORMS),
+        files[INDICATORS].parent,
+    )
 
 
 def find_record(place: Path) -> Record:
@@ -91,22 +99,32 @@ def find_record(place: Path) -> Record:
     try:
         found = {path: _read(path) for path in sorted(folder.iterdir()) if path.is_file()}
     except OSError as error:
-        raise InputError(f"{folder}: cannot be read ({error.strerror or error}); check its permissions") from None
+        raise InputError(
+            f"{folder}: cannot be read ({error.strerror or error}); check its permissions"
+        ) from None
     trainings = {
-        path: value for path, value in found.items() if _is_indicators(value) and (place.is_dir() or path == place)
+        path: value
+        for path, value in found.items()
+        if _is_indicators(value) and (place.is_dir() or path == place)
     }
     if not trainings:
-        raise InputError(f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its folder")
+        raise InputError(
+            f"{place}: holds no indicators of a training (JSON with privacy and rounds); give its folder"
+        )
     finished = {path: value for path, value in trainings.items() if not value.get("interrupted")}
     if len(finished) == 1:  # an interrupted run beside a finished one has names of its own
         trainings = finished
     if len(trainings) > 1:
         names = ", ".join(path.name for path in trainings)
-        raise InputError(f"{place}: holds the indicators of several trainings ({names}); give one of these files")
+        raise InputError(
+            f"{place}: holds the indicators of several trainings ({names}); give one of these files"
+        )
     path, indicators = trainings.popitem()
     _check(path, Indicators, indicators)
     run = indicators.get("run")
-    extracts = [each for each, value in found.items() if _is_extract(value) and value[0].get("run") == run]
+    extracts = [
+        each for each, value in found.items() if _is_extract(value) and value[0].get("run") == run
+    ]
     norms = [each for each, value in found.items() if _is_norms(value) and value.get("run") == run]
     for each in extracts[:1]:
         _check(each, EXTRACT, found[each])
@@ -171,19 +189,25 @@ def _text(path: Path) -> str:
 
 
 def _check(path: Path, schema: Any, tree: Any) -> None:
-    Foreign(str(path), "the file is damaged or not of a run: write it again by training", InputError).check(
-        schema, tree
-    )
+    Foreign(
+        str(path), "the file is damaged or not of a run: write it again by training", InputError
+    ).check(schema, tree)
 
 
 def _is_indicators(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("privacy"), dict):
         return False
-    return "mechanism" in value["privacy"] and isinstance(value.get("rounds"), list) and "run" in value
+    return (
+        "mechanism" in value["privacy"] and isinstance(value.get("rounds"), list) and "run" in value
+    )
 
 
 def _is_extract(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(r, dict) and "previous_hash" in r for r in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(r, dict) and "previous_hash" in r for r in value)
+    )
 
 
 def _is_norms(value: Any) -> bool:
@@ -193,7 +217,9 @@ def _is_norms(value: Any) -> bool:
 def _config(found: Mapping[Path, Any], indicators: Path) -> str:
     """The resolved config: the one named after the indicators, else the only one there is."""
     sections = {"model", "data", "privacy", "train"}
-    configs = [path for path, value in found.items() if isinstance(value, dict) and sections <= set(value)]
+    configs = [
+        path for path, value in found.items() if isinstance(value, dict) and sections <= set(value)
+    ]
     named = [path for path in configs if path.stem == f"{indicators.stem}_config"]
     chosen = named or configs
     return _text(chosen[0]) if len(chosen) == 1 else ""

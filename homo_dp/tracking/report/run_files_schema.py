@@ -24,7 +24,9 @@ Delta = Annotated[float, Field(gt=0, lt=1)]
 class FilePart(Schema):
     """A part of a file of ours: known keys have their types, others may be anything."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="allow", strict=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
 
 
 class StatedParty(FilePart):
@@ -144,9 +146,13 @@ class ReleasedCurves(FilePart):
     @model_validator(mode="after")
     def _points_have_bars(self) -> Self:
         for curve in (self.roc, self.calibration):
-            lengths = {len(values) for values in curve.model_dump().values() if isinstance(values, list)}
+            lengths = {
+                len(values) for values in curve.model_dump().values() if isinstance(values, list)
+            }
             if len(lengths) != 1 or lengths.pop() > MOST_POINTS:
-                raise ValueError(f"curves must have as many bars as points, and at most {MOST_POINTS}")
+                raise ValueError(
+                    f"curves must have as many bars as points, and at most {MOST_POINTS}"
+                )
         return self
 
 

@@ -36,20 +36,36 @@ def key_picture(key: str, results: Results) -> bytes:
     for index, (label, rows) in enumerate(drawn):
         for axis, name in zip(axes, (metric, "epsilon"), strict=True):
             _line(axis, rows, key, name, label, index, len(drawn) - 1 - index, ticks, numeric)
-    words = {"test_acc": "accuracy on test rows (share)", "test_loss": "loss on test rows (mean per row)"}
+    words = {
+        "test_acc": "accuracy on test rows (share)",
+        "test_loss": "loss on test rows (mean per row)",
+    }
     axes[0].set_ylabel(words[metric])
     axes[1].set_ylabel("epsilon of one run" + _delta(results))
     axes[1].set_ylim(bottom=0)
     for axis in axes:
         _axis(axis, key, ticks, numeric)
     _epsilon_scale(axes[1], results)
-    left_out = f" ({len(lines) - MOST_LINES} more combinations not shown)" if len(lines) > MOST_LINES else ""
+    left_out = (
+        f" ({len(lines) - MOST_LINES} more combinations not shown)"
+        if len(lines) > MOST_LINES
+        else ""
+    )
     repeats = max(row.get("repeat", 0) for row in results) + 1
     shown = f" (mean and spread of {repeats} runs)" if repeats > 1 else ""
-    figure.suptitle(f"What the {NAMES.get(key, key)} changes{shown}{left_out}", fontsize="medium", y=0.985)
+    figure.suptitle(
+        f"What the {NAMES.get(key, key)} changes{shown}{left_out}", fontsize="medium", y=0.985
+    )
     handles, labels = axes[0].get_legend_handles_labels()
     if any(labels):
-        figure.legend(handles, labels, loc="lower center", ncols=min(4, len(labels)), frameon=False, fontsize="small")
+        figure.legend(
+            handles,
+            labels,
+            loc="lower center",
+            ncols=min(4, len(labels)),
+            frameon=False,
+            fontsize="small",
+        )
     widen_left(figure, axes[0])
     return png(figure)
 
@@ -58,31 +74,55 @@ def _lines(key: str, results: Results) -> dict[str, list[Mapping[str, Any]]]:
     """Results by the values of all other keys."""
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for row in results:
-        others = [f"{name.rpartition('.')[2]} {_plain(v)}" for name, v in row["values"].items() if name != key]
+        others = [
+            f"{name.rpartition('.')[2]} {_plain(v)}"
+            for name, v in row["values"].items()
+            if name != key
+        ]
         lines.setdefault(", ".join(others), []).append(row)
     return lines
 
 
 def _line(
-    axis: Axes, rows: Results, key: str, name: str, label: str, index: int, above: int, ticks: list[Any], numeric: bool
+    axis: Axes,
+    rows: Results,
+    key: str,
+    name: str,
+    label: str,
+    index: int,
+    above: int,
+    ticks: list[Any],
+    numeric: bool,
 ) -> None:
     """Mean over repeats, with a bar of one standard deviation where there are several."""
     x: list[float] = []
     middle: list[float] = []
     spread: list[float] = []
     for at, tick in enumerate(ticks):
-        values = [row[name] for row in rows if _plain(row["values"][key]) == tick and row.get(name) is not None]
+        values = [
+            row[name]
+            for row in rows
+            if _plain(row["values"][key]) == tick and row.get(name) is not None
+        ]
         if values:
             x.append(tick if numeric else at)
             middle.append(sum(values) / len(values))
-            spread.append(math.sqrt(sum((value - middle[-1]) ** 2 for value in values) / max(1, len(values) - 1)))
+            spread.append(
+                math.sqrt(
+                    sum((value - middle[-1]) ** 2 for value in values) / max(1, len(values) - 1)
+                )
+            )
     if x:
-        wide = [each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)]  # more than rounding
+        wide = [
+            each > 1e-9 * abs(mean) for each, mean in zip(spread, middle, strict=True)
+        ]  # more than rounding
         bars = spread if any(wide) else None
         width = 1.5 if bars else 1.5 + 2.0 * above  # equal lines stay visible below each other
         colour, marker = COLOURS[index], MARKERS[index]
         x = _beside(x, ticks, numeric, index) if bars else x
-        axis.errorbar(x, middle, bars, color=colour, marker=marker, label=label, linewidth=width, capsize=3)
+        axis.errorbar(
+            x, middle, bars, color=colour, marker=marker, label=label, linewidth=width, capsize=3
+        )
 
 
 def _beside(x: list[float], ticks: list[Any], numeric: bool, index: int) -> list[float]:

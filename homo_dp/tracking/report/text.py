@@ -13,7 +13,9 @@ RELATIONS = {
     "add_or_remove_one": "a table with that unit against the same table without it (add or remove one)",
     "replace_one": "a table with that unit against the same table with another in its place (replace one)",
 }
-UNKNOWN_RELATION = "a table with that unit against a neighbouring one; each party's own statement says which"
+UNKNOWN_RELATION = (
+    "a table with that unit against a neighbouring one; each party's own statement says which"
+)
 OBSERVERS = {
     "aggregator": "the aggregator, who sees every message of every party, and everybody who sees the model",
     "model_reader": "people who see only the published model",
@@ -46,7 +48,11 @@ def _trust(privacy: Mapping[str, Any]) -> str | None:
     if privacy.get("quoted_observer") != "model_reader":
         return None
     epsilon = (privacy.get("observers") or {}).get("aggregator", {}).get("epsilon")
-    return TRUSTED if epsilon is None else f"The aggregator is trusted with more: towards it epsilon is {epsilon:.4g}."
+    return (
+        TRUSTED
+        if epsilon is None
+        else f"The aggregator is trusted with more: towards it epsilon is {epsilon:.4g}."
+    )
 
 
 def weakness(privacy: Mapping[str, Any]) -> str | None:
@@ -54,14 +60,20 @@ def weakness(privacy: Mapping[str, Any]) -> str | None:
     epsilon = privacy.get("epsilon")
     if not privacy.get("private") or (epsilon is not None and epsilon <= WEAK_EPSILON):
         return None
-    shown = "There is no finite epsilon" if epsilon is None else f"Epsilon {epsilon:.3g} is above {WEAK_EPSILON:g}"
+    shown = (
+        "There is no finite epsilon"
+        if epsilon is None
+        else f"Epsilon {epsilon:.3g} is above {WEAK_EPSILON:g}"
+    )
     return f"{shown}: in the worst case such a guarantee says little about what can be learned of one person."
 
 
 def released_words(privacy: Mapping[str, Any]) -> str:
     """What else left a party, beside the releases on the ledger."""
     if not privacy.get("private"):
-        return "NOT PRIVATE: the noise can be repeated by whoever knows its seed, and taken off again."
+        return (
+            "NOT PRIVATE: the noise can be repeated by whoever knows its seed, and taken off again."
+        )
     if privacy.get("quoted_observer") == "model_reader":
         return (
             "Listed is what the aggregator published. The parties sent it their updates without enough noise of their "
@@ -93,17 +105,23 @@ def event_words(event: Mapping[str, Any]) -> str:
     """
     match event.get("type"):
         case "SelfComposedDpEvent":
-            return (f"{event['count']} times: " if event["count"] > 1 else "") + event_words(event["event"])
+            return (f"{event['count']} times: " if event["count"] > 1 else "") + event_words(
+                event["event"]
+            )
         case "ComposedDpEvent":
             return "; and ".join(event_words(inner) for inner in event["events"]) or "nothing"
         case "PoissonSampledDpEvent":
             rate = event["sampling_probability"]
-            return f"each unit drawn with probability {rate:.4g}, then {event_words(event['event'])}"
+            return (
+                f"each unit drawn with probability {rate:.4g}, then {event_words(event['event'])}"
+            )
         case "SampledWithoutReplacementDpEvent":
             drawn, total = event["sample_size"], event["source_dataset_size"]
             return f"{drawn} of {total} units drawn, then {event_words(event['event'])}"
         case "GaussianDpEvent":
-            return f"Gaussian noise of {event['noise_multiplier']:.4g} times the largest contribution"
+            return (
+                f"Gaussian noise of {event['noise_multiplier']:.4g} times the largest contribution"
+            )
         case "NoOpDpEvent":
             return "nothing"
         case name:
@@ -116,7 +134,10 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
         return ["There is no guarantee whose limits could be named: see above."]
     unit = str(privacy.get("unit"))
     found = [
-        str(privacy.get("note") or "The largest epsilon over the parties holds only if every person is in one party."),
+        str(
+            privacy.get("note")
+            or "The largest epsilon over the parties holds only if every person is in one party."
+        ),
         f"It is about one {unit}. A group of k {unit}s is protected k times less (epsilon grows about k-fold).",
         "It bounds what can be learned from somebody's presence in the data. What the model learns about everybody, "
         "for example that a symptom goes with an illness, can still be used against a person.",
@@ -131,17 +152,28 @@ def limits(privacy: Mapping[str, Any], lifetime_epsilon: float | None) -> list[s
     found[1:1] = [str(note) for note in privacy.get("notes") or ()]
     trust = _trust(privacy)
     if trust is not None:
-        found.insert(0, "The aggregator is trusted: towards it there is no guarantee." if trust is TRUSTED else trust)
+        found.insert(
+            0,
+            "The aggregator is trusted: towards it there is no guarantee."
+            if trust is TRUSTED
+            else trust,
+        )
     if not privacy.get("secure_mode"):
-        found.insert(0, "Secure mode was off: noise came from an ordinary generator and could be predicted.")
+        found.insert(
+            0, "Secure mode was off: noise came from an ordinary generator and could be predicted."
+        )
     if str(privacy.get("rows")).startswith("counted"):
         found.append(
             "Row counts were not declared (data.rows) but counted; sample rate, steps and noise disclose them."
         )
     if privacy.get("basis"):
-        found.append("Whether a lifetime budget limits further runs on these data, each party's own report says.")
+        found.append(
+            "Whether a lifetime budget limits further runs on these data, each party's own report says."
+        )
     elif lifetime_epsilon is None:
-        found.append("No lifetime budget was set (privacy.lifetime_epsilon): nothing stops further runs on these data.")
+        found.append(
+            "No lifetime budget was set (privacy.lifetime_epsilon): nothing stops further runs on these data."
+        )
     return found
 
 
@@ -152,7 +184,9 @@ def observers(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
         "model_reader": "a reader of the published model",
     }
     found = privacy.get("observers") or {}
-    return [(names.get(name, name), _epsilon(value.get("epsilon"))) for name, value in found.items()]
+    return [
+        (names.get(name, name), _epsilon(value.get("epsilon"))) for name, value in found.items()
+    ]
 
 
 def _epsilon(value: float | None) -> str:

@@ -70,7 +70,9 @@ class Answer:
         _check_version(fields)
         state = fields.get("state")
         if state not in _STATES:
-            raise MessageError(f"state: must be one of {', '.join(_STATES)}; the ClientApp is not homo_dp's")
+            raise MessageError(
+                f"state: must be one of {', '.join(_STATES)}; the ClientApp is not homo_dp's"
+            )
         return cls(str(state), _pieces(fields), _tags(fields, "done"), _tags(fields, "held"))
 
 
@@ -88,7 +90,9 @@ def receive_letter(connection: socket.socket, most_bytes: int) -> dict[str, Any]
     """The fields of a letter from a socket, of at most `most_bytes` of messages; MessageError if it is none."""
     (length,) = struct.unpack(">I", _exactly(connection, 4))
     if length > _MOST_HEADER:
-        raise MessageError(f"header of {length} bytes, allowed {_MOST_HEADER}: not a letter of homo_dp")
+        raise MessageError(
+            f"header of {length} bytes, allowed {_MOST_HEADER}: not a letter of homo_dp"
+        )
     try:
         fields = json.loads(_exactly(connection, length))
     except (ValueError, RecursionError):
@@ -97,7 +101,9 @@ def receive_letter(connection: socket.socket, most_bytes: int) -> dict[str, Any]
     if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
         raise MessageError("sizes: must be a list of sizes; not a letter of homo_dp")
     if len(sizes) > MOST_MESSAGES or sum(sizes) > most_bytes:
-        raise MessageError(f"{len(sizes)} messages of {sum(sizes)} bytes, allowed {MOST_MESSAGES} of {most_bytes}")
+        raise MessageError(
+            f"{len(sizes)} messages of {sum(sizes)} bytes, allowed {MOST_MESSAGES} of {most_bytes}"
+        )
     return {**fields, "sealed": [_exactly(connection, size) for size in sizes]}
 
 
@@ -129,6 +135,8 @@ def _pieces(fields: Mapping[str, Any]) -> tuple[bytes, ...]:
 
 def _tags(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
     found = fields.get(name)
-    if not isinstance(found, list) or not all(isinstance(tag, str) and len(tag) == 32 for tag in found):
+    if not isinstance(found, list) or not all(
+        isinstance(tag, str) and len(tag) == 32 for tag in found
+    ):
         raise MessageError(f"{name}: must be a list of names of messages")
     return tuple(found[:MOST_MESSAGES])

@@ -22,8 +22,12 @@ from homo_dp.transport.sealing import Sealer
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN: Final = 20.0  # seconds of silence after which a node is asked whether its party has something to say
-LOST_AFTER: Final = 60.0  # seconds after which a question is taken for lost; a ClientApp answers within 40
+ASK_AGAIN: Final = (
+    20.0  # seconds of silence after which a node is asked whether its party has something to say
+)
+LOST_AFTER: Final = (
+    60.0  # seconds after which a question is taken for lost; a ClientApp answers within 40
+)
 _UNKNOWN: Final = 3.0  # the same, for a node whose party is not known yet
 _TROUBLE: Final = 2.0  # seconds until a node is asked again that gave no answer
 _LOOK_FOR_NODES: Final = 1.0
@@ -76,7 +80,9 @@ class GridTransport:
     After a crash of the aggregator nothing of this is there any more: it asks again, and parties say the same again.
     """
 
-    def __init__(self, fleet: Fleet, run: str, sealer: Sealer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, fleet: Fleet, run: str, sealer: Sealer, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._fleet = fleet
         self._run = run
         self._sealer = sealer
@@ -92,7 +98,9 @@ class GridTransport:
     def send(self, message: Message) -> None:
         """Queue `message` for its party; it is under way as soon as the party's node takes questions."""
         if message.run != self._run:
-            raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
+            raise MessageError(
+                f"run={message.run!r} is not {self._run!r}, which this transport serves"
+            )
         sealed = b"".join(self._sealer.seal(message).pieces)
         kinds, queue = superseded_by(message.kind), self._queues.get(message.recipient, {})
         kept = {
@@ -121,7 +129,9 @@ class GridTransport:
         """Wait until the parties that are there have fetched the final weights, if there are some."""
         started, told = self._clock(), False
         while self._clock() < started + self.last_words and (missing := self._without_result()):
-            if self._clock() > started + 5 and all(self._is_settled(link) for link in self._links.values()):
+            if self._clock() > started + 5 and all(
+                self._is_settled(link) for link in self._links.values()
+            ):
                 break
             if not told:
                 told = True
@@ -130,7 +140,8 @@ class GridTransport:
             time.sleep(_LAST_PAUSE)
         if missing := self._without_result():
             log.warning(
-                "%s did not fetch the final weights; the same run, started again, sends them", ", ".join(missing)
+                "%s did not fetch the final weights; the same run, started again, sends them",
+                ", ".join(missing),
             )
 
     def _without_result(self) -> list[str]:
@@ -149,7 +160,9 @@ class GridTransport:
         if now - self._looked > _LOOK_FOR_NODES:
             self._looked = now
             self._look(now)
-        tickets = {link.ticket: node for node, link in self._links.items() if link.ticket is not None}
+        tickets = {
+            link.ticket: node for node, link in self._links.items() if link.ticket is not None
+        }
         names = list(tickets)
         for start in range(0, len(names), _AT_ONCE):
             for ticket, answer in self._fleet.pull(names[start : start + _AT_ONCE]):
@@ -212,7 +225,9 @@ class GridTransport:
                 link.ticket, link.held = None, frozenset()
             unsent = self._unsent(node, link)
             if now >= link.ask_at or (unsent and not link.rests):
-                questions.append((node, SealedQuestion(self._run, tuple(item.sealed for item in unsent))))
+                questions.append(
+                    (node, SealedQuestion(self._run, tuple(item.sealed for item in unsent)))
+                )
         for start in range(0, len(questions), _AT_ONCE):
             part = questions[start : start + _AT_ONCE]
             for (node, _), ticket in zip(part, self._fleet.push(part), strict=True):

@@ -35,7 +35,9 @@ from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)
 
-ANSWERS_WITHIN: Final = 20.0  # seconds that a question waits for work to end; after that the answer says: in hand
+ANSWERS_WITHIN: Final = (
+    20.0  # seconds that a question waits for work to end; after that the answer says: in hand
+)
 _CALLERS: Final = 4  # connections at once
 _LAST_WORDS: Final = 5.0  # seconds that a party which ends waits for somebody to fetch what it said
 
@@ -76,16 +78,23 @@ class NodeTransport:
     def send(self, message: Message) -> None:
         """Seal `message` and keep it until a ClientApp fetches it."""
         if message.run != self._run:
-            raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
+            raise MessageError(
+                f"run={message.run!r} is not {self._run!r}, which this transport serves"
+            )
         sealed = b"".join(self._sealer.seal(message).pieces)
         kinds = superseded_by(message.kind)
         if (
             message.kind != "refused"
         ):  # an answer says that this party is there; a join beside it would be answered with
-            kinds = (*kinds, "join")  # the same question again, which costs the party a turn in every round
+            kinds = (
+                *kinds,
+                "join",
+            )  # the same question again, which costs the party a turn in every round
         with self._news:
             self._said = [
-                (said, data) for said, data in self._said if said.kind not in kinds or said.round > message.round
+                (said, data)
+                for said, data in self._said
+                if said.kind not in kinds or said.round > message.round
             ]
             self._said.append((message, sealed))
             self._news.notify_all()
@@ -98,7 +107,9 @@ class NodeTransport:
             with self._news:
                 self._waiting = True
                 self._news.notify_all()
-                self._news.wait_for(lambda: self._wake or bool(self._inbox), max(0.0, deadline - time.monotonic()))
+                self._news.wait_for(
+                    lambda: self._wake or bool(self._inbox), max(0.0, deadline - time.monotonic())
+                )
                 self._waiting = self._wake = False
                 if not self._inbox:
                     return None

@@ -32,7 +32,9 @@ class PartyPlace:
     socket: Path
     command: tuple[str, ...] = ()
     log: Path | None = None
-    layer: bytes | None = None  # of a party that serves: what differs in this run, for a file in its folder
+    layer: bytes | None = (
+        None  # of a party that serves: what differs in this run, for a file in its folder
+    )
     at_once: int = 1  # how many runs such a party serves at the same time
 
     @classmethod
@@ -46,9 +48,19 @@ class PartyPlace:
         settings = load(config).config
         name, named, rules = settings.party.name, settings.federation.run, settings.party.serve
         if name is None:
-            raise ConfigError(f"{config}: party.name is not given; use the name under which the aggregator lists it")
+            raise ConfigError(
+                f"{config}: party.name is not given; use the name under which the aggregator lists it"
+            )
         folder = settings.party.folder / run
-        command = [sys.executable, "-m", "homo_dp.party", "--params", "transport.kind=flower", "--config", config]
+        command = [
+            sys.executable,
+            "-m",
+            "homo_dp.party",
+            "--params",
+            "transport.kind=flower",
+            "--config",
+            config,
+        ]
         if named == run:
             place = socket_of(settings.transport.flower.socket, settings.party.folder, run)
             return cls(place, tuple(command), folder / "party.log")
@@ -58,7 +70,11 @@ class PartyPlace:
         layer = yaml.safe_dump(served_layer(settings, run, asker_key(settings, run))).encode()
         command += ["--config", str(folder / SERVED)]
         return cls(
-            socket_of(None, settings.party.folder, run), tuple(command), folder / "party.log", layer, rules.at_once
+            socket_of(None, settings.party.folder, run),
+            tuple(command),
+            folder / "party.log",
+            layer,
+            rules.at_once,
         )
 
 
@@ -94,7 +110,10 @@ def _started(question: SealedQuestion, place: PartyPlace) -> Answer:
     deadline = time.monotonic() + _STARTS_WITHIN
     while time.monotonic() < deadline:
         code = process.poll()
-        with contextlib.suppress(OSError, MessageError), connect(place.socket, READS_WITHIN) as connection:
+        with (
+            contextlib.suppress(OSError, MessageError),
+            connect(place.socket, READS_WITHIN) as connection,
+        ):
             return exchange(connection, question)
         if code is not None:
             if code > 0:
@@ -132,7 +151,11 @@ def _start(place: PartyPlace) -> subprocess.Popen[bytes]:
     descriptor = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "ab") as said:
         process = subprocess.Popen(
-            place.command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            place.command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
     place.log.with_suffix(".pid").write_text(f"{process.pid}\n")
     return process

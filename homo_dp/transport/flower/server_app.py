@@ -53,7 +53,11 @@ class GridFleet:
             for node, question in questions
         ]
         tickets = list(self._grid.push_messages(messages))
-        return [ticket or None for ticket in tickets] if len(tickets) == len(messages) else [None] * len(messages)
+        return (
+            [ticket or None for ticket in tickets]
+            if len(tickets) == len(messages)
+            else [None] * len(messages)
+        )
 
     def pull(self, tickets: Sequence[str]) -> list[tuple[str, Answer | None]]:
         """The answers that have come."""

@@ -71,7 +71,10 @@ class ServingSocket:
         try:
             with connection:
                 connection.settimeout(READS_WITHIN)
-                send_letter(connection, self._answer(SealedQuestion.of(receive_letter(connection, self._most_bytes))))
+                send_letter(
+                    connection,
+                    self._answer(SealedQuestion.of(receive_letter(connection, self._most_bytes))),
+                )
         except (OSError, MessageError) as error:
             log.warning("a ClientApp at %s: %s", self._path, error)
         finally:
@@ -81,7 +84,10 @@ class ServingSocket:
         deadline = time.monotonic() + _STARTS_WITHIN
         while True:
             place = self._place(question.run)
-            with contextlib.suppress(OSError, MessageError), connect(place, READS_WITHIN) as process:
+            with (
+                contextlib.suppress(OSError, MessageError),
+                connect(place, READS_WITHIN) as process,
+            ):
                 return exchange(process, question)
             word = self._without_process(question.run)
             if word != "starting" or time.monotonic() > deadline:

@@ -54,7 +54,9 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:
-                with contextlib.suppress(AttributeError):  # asyncio's own, of a TLS connection that has ended
+                with contextlib.suppress(
+                    AttributeError
+                ):  # asyncio's own, of a TLS connection that has ended
                     writer.transport.abort()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -65,7 +67,9 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
     def _connect_command(self) -> bytes:
         """The line with the password."""
         if self._encrypted and not self._is_encrypted():
-            raise nats.errors.Error("the connection is not encrypted, and the configuration asks for TLS")
+            raise nats.errors.Error(
+                "the connection is not encrypted, and the configuration asks for TLS"
+            )
         command: bytes = super()._connect_command()
         return command
 
@@ -100,7 +104,11 @@ class _SafeParser(Parser):  # type: ignore[misc]  # nats-py has no types
             try:
                 await super().parse(data)
                 end = self.buf.find(_LINE_END) if self.state == AWAITING_CONTROL_LINE else -1
-                if end < 0 and self.state == AWAITING_CONTROL_LINE and len(self.buf) > _LONGEST_LINE:
+                if (
+                    end < 0
+                    and self.state == AWAITING_CONTROL_LINE
+                    and len(self.buf) > _LONGEST_LINE
+                ):
                     raise nats.errors.ProtocolError
                 if end < 0:
                     return

@@ -106,7 +106,9 @@ class Link:
                 break
             except Exception as error:
                 # A refused login is a plain nats.errors.Error while connecting: only its text tells it.
-                final = isinstance(error, ssl.SSLError | nats.js.errors.APIError) or "uthorization" in str(error)
+                final = isinstance(
+                    error, ssl.SSLError | nats.js.errors.APIError
+                ) or "uthorization" in str(error)
                 if final or left < pause:
                     raise self._unreachable(error) from None
             await asyncio.sleep(pause)
@@ -116,7 +118,9 @@ class Link:
             asyncio.create_task(self._stay_in_hand()),
         ]
 
-    async def send(self, subject: str, parts: Iterator[Part], older: list[str], patience: float) -> None:
+    async def send(
+        self, subject: str, parts: Iterator[Part], older: list[str], patience: float
+    ) -> None:
         """Publish the parts, a few at a time, and return when the stream has stored them all.
 
         What was sent on the subjects `older` before, and never fetched, is then removed (only the aggregator may).
@@ -151,7 +155,9 @@ class Link:
 
     def acknowledge(self, sequences: list[int]) -> None:
         """Tell the queue that these need not come again."""
-        self._acks.extend(self._held.pop(sequence) for sequence in sequences if sequence in self._held)
+        self._acks.extend(
+            self._held.pop(sequence) for sequence in sequences if sequence in self._held
+        )
         self._acks_wait.set()
 
     async def stop(self) -> None:
@@ -223,7 +229,9 @@ class Link:
                         consumers = await make_stream(client, self._queue, separate=separate)
                 self._hear(consumers)
                 return client, closed
-            except Exception as error:  # nats-py raises any kind of error if a server breaks the protocol
+            except (
+                Exception
+            ) as error:  # nats-py raises any kind of error if a server breaks the protocol
                 failure = error
                 await client.end()
         raise failure
@@ -259,7 +267,11 @@ class Link:
             self._up.clear()
             for request in self._requests:
                 request.cancel()
-            log.warning("nats: connection of %s lost (%s); trying again", self.names.name, self.complaint or "closed")
+            log.warning(
+                "nats: connection of %s lost (%s); trying again",
+                self.names.name,
+                self.complaint or "closed",
+            )
             told = ""
             for pause in _pauses():
                 await asyncio.sleep(pause)
@@ -270,12 +282,16 @@ class Link:
                     reason = self.complaint or one_line(error) or type(error).__name__
                     if reason != told:
                         told = reason
-                        log.warning("nats: %s cannot connect: %s; trying on", self.names.name, reason)
+                        log.warning(
+                            "nats: %s cannot connect: %s; trying on", self.names.name, reason
+                        )
             log.warning("nats: %s is connected again", self.names.name)
 
     async def _pull_until(self, client: SafeClient, closed: asyncio.Event) -> None:
         """Pull as long as the connection stands; a pull that fails is a connection to give up."""
-        tasks = {asyncio.create_task(self._pull(client, source)) for source in self._sources.values()}
+        tasks = {
+            asyncio.create_task(self._pull(client, source)) for source in self._sources.values()
+        }
         tasks.add(asyncio.create_task(_set(closed)))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -317,9 +333,13 @@ class Link:
                 if isinstance(error, TimeoutError) and left > 0 and self._up.is_set():
                     self._tell(_STALLED)
             if deadline - asyncio.get_running_loop().time() < pause:
-                raise TransportError(f"nats: {subject} was not stored: {reason}; sending again is safe")
+                raise TransportError(
+                    f"nats: {subject} was not stored: {reason}; sending again is safe"
+                )
             await asyncio.sleep(pause)
-        raise TransportError(f"nats: {subject} was not stored")  # not reached: there is always another pause
+        raise TransportError(
+            f"nats: {subject} was not stored"
+        )  # not reached: there is always another pause
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
@@ -336,7 +356,9 @@ class Link:
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         """The sequence under which the stream stored `data`; fails at once when the connection does."""
         client = await self._connected()
-        request = asyncio.create_task(client.jetstream().publish(subject, data, timeout=_PUBLISH, headers=headers))
+        request = asyncio.create_task(
+            client.jetstream().publish(subject, data, timeout=_PUBLISH, headers=headers)
+        )
         self._requests.add(request)
         try:
             return int((await request).seq)
@@ -363,7 +385,11 @@ class Link:
             news.set()
 
         await client.subscribe(inbox, cb=arrived)
-        request = {"batch": _BATCH, "expires": int(_PULL * 1e9), "idle_heartbeat": int(_HEARTBEAT * 1e9)}
+        request = {
+            "batch": _BATCH,
+            "expires": int(_PULL * 1e9),
+            "idle_heartbeat": int(_HEARTBEAT * 1e9),
+        }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{source.consumer}"
         pauses = _pauses()
         while not client.is_closed:
@@ -399,7 +425,9 @@ class Link:
             return
         given_up = self._parts.outdated(sender)
         if given_up:
-            self._refusals.note(sender, f"unfinished messages of {sender}", f"{len(given_up)} parts are given up")
+            self._refusals.note(
+                sender, f"unfinished messages of {sender}", f"{len(given_up)} parts are given up"
+            )
             source.bad += 1
         self.acknowledge(given_up)
         if delivery is not None:

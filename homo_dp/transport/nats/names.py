@@ -47,7 +47,9 @@ class Names:
 
     def filter(self, name: str) -> str:
         """The subjects that `name` receives."""
-        return f"{self.base}.from.>" if name == AGGREGATOR else f"{self.base}.to.{self.token(name)}.>"
+        return (
+            f"{self.base}.from.>" if name == AGGREGATOR else f"{self.base}.to.{self.token(name)}.>"
+        )
 
     def subject(self, sender: str, recipient: str, kind: str) -> str:
         """The subject of a message."""
@@ -57,4 +59,6 @@ class Names:
     def sender(self, subject: str) -> str:
         """Who may publish on `subject`."""
         fields = subject.split(".")
-        return fields[3].replace("=", ".") if len(fields) > 3 and fields[2] == "from" else AGGREGATOR
+        return (
+            fields[3].replace("=", ".") if len(fields) > 3 and fields[2] == "from" else AGGREGATOR
+        )

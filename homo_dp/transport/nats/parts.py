@@ -10,7 +10,9 @@ from homo_dp.core.errors import MessageError
 
 TAG, ATTEMPT, PART, PARTS, SIZE = "Homo-Tag", "Homo-Attempt", "Homo-Part", "Homo-Parts", "Homo-Size"
 PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
-_UNFINISHED: Final = 3  # incomplete messages kept for one sender: one, its earlier attempt, and the next
+_UNFINISHED: Final = (
+    3  # incomplete messages kept for one sender: one, its earlier attempt, and the next
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Part:
         return dict(zip((TAG, ATTEMPT, PART, PARTS, SIZE), map(str, values), strict=True))
 
 
-def split(pieces: Iterable[bytes], size: int, tag: str, part_size: int = PART_BYTES) -> Iterator[Part]:
+def split(
+    pieces: Iterable[bytes], size: int, tag: str, part_size: int = PART_BYTES
+) -> Iterator[Part]:
     """`pieces` of `size` bytes in all as parts of at most `part_size` bytes, made one at a time."""
     count, attempt = max(1, -(-size // part_size)), secrets.token_hex(8)
     number, buffer = 0, bytearray()
@@ -87,20 +91,30 @@ class Assembler:
 
     def __init__(self, max_size: int, part_size: int = PART_BYTES) -> None:
         self._max_size = max_size
-        self._least_part = max(1, part_size // 2)  # on average; room for versions that cut smaller parts
+        self._least_part = max(
+            1, part_size // 2
+        )  # on average; room for versions that cut smaller parts
         self._making: dict[str, dict[tuple[str, str], _Making]] = {}
         self._given_up: dict[str, list[int]] = {}
 
-    def add(self, sender: str, headers: Mapping[str, str], data: bytes, sequence: int) -> Delivery | None:
+    def add(
+        self, sender: str, headers: Mapping[str, str], data: bytes, sequence: int
+    ) -> Delivery | None:
         """A delivery once all parts are there; MessageError if this part cannot belong to a message."""
         tag, attempt, number, count, size = self._read(headers, sender)
         if count == 1:
             if len(data) != size:
-                raise MessageError(f"queue message of {sender!r} has {len(data)} bytes, it says {size}")
+                raise MessageError(
+                    f"queue message of {sender!r} has {len(data)} bytes, it says {size}"
+                )
             return Delivery(sender, size, [sequence], deque([data]))
         waiting = self._making.setdefault(sender, {})
         making = waiting.setdefault((tag, attempt), _Making(count, size, sequence))
-        if (making.count, making.size) != (count, size) or making.held + len(data) > size or number in making.parts:
+        if (
+            (making.count, making.size) != (count, size)
+            or making.held + len(data) > size
+            or number in making.parts
+        ):
             raise MessageError(f"parts of {sender!r} do not fit together")
         making.parts[number] = data
         making.held += len(data)
@@ -112,7 +126,9 @@ class Assembler:
         if making.held != size:
             self._given_up[sender] = making.sequences
             raise MessageError(f"parts of {sender!r} do not add up to {size} bytes")
-        return Delivery(sender, size, making.sequences, deque(making.parts[number] for number in range(count)))
+        return Delivery(
+            sender, size, making.sequences, deque(making.parts[number] for number in range(count))
+        )
 
     def outdated(self, sender: str) -> list[int]:
         """Queue sequences of parts that were given up: a newer attempt came, or too much is unfinished."""
@@ -123,7 +139,10 @@ class Assembler:
         dropped = [key for key, making in waiting.items() if making.first < newest[key[0]]]
         given_up = self._given_up.pop(sender, [])
         given_up += [sequence for key in dropped for sequence in waiting.pop(key).sequences]
-        while len(waiting) > _UNFINISHED or sum(making.held for making in waiting.values()) > self._max_size:
+        while (
+            len(waiting) > _UNFINISHED
+            or sum(making.held for making in waiting.values()) > self._max_size
+        ):
             oldest = min(waiting, key=lambda key: waiting[key].first)
             given_up += waiting.pop(oldest).sequences
         return given_up
@@ -135,12 +154,16 @@ class Assembler:
             not all(text.isascii() and text.isdigit() and len(text) < 16 for text in numbers)
             or len(tag + attempt) > 200
         ):
-            raise MessageError(f"queue message of {sender!r} lacks its headers: it is not from homo_dp")
+            raise MessageError(
+                f"queue message of {sender!r} lacks its headers: it is not from homo_dp"
+            )
         number, count, size = map(int, numbers)
         if size > self._max_size:
             raise MessageError(
                 f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise transport.max_message_bytes"
             )
         if not 0 <= number < count <= 1 + size // self._least_part:
-            raise MessageError(f"queue message of {sender!r} is part {number} of {count}: not possible")
+            raise MessageError(
+                f"queue message of {sender!r} is part {number} of {count}: not possible"
+            )
         return tag, attempt, number, count, size

@@ -84,9 +84,13 @@ class NatsTransport:
         self._handed: WeakKeyDictionary[Message, list[int]] = WeakKeyDictionary()
         options = connect_options(config)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=[self._loop], name="homo_dp nats", daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=[self._loop], name="homo_dp nats", daemon=True
+        )
         self._thread.start()
-        self._names = Names(check_id("transport.nats.stream", config.stream), self._run, sealer.name)
+        self._names = Names(
+            check_id("transport.nats.stream", config.stream), self._run, sealer.name
+        )
         size = largest_sealed(sealer.limits)
         self._link = link_type(
             queue_type(self._names, list(sealer.allowed), list(sealer.kinds), size, ack_wait),
@@ -104,14 +108,20 @@ class NatsTransport:
     def send(self, message: Message) -> None:
         """Seal `message` and store it in the stream; waits for a server that is away."""
         if message.run != self._run:
-            raise MessageError(f"run={message.run!r} is not {self._run!r}, which this transport serves")
+            raise MessageError(
+                f"run={message.run!r} is not {self._run!r}, which this transport serves"
+            )
         sealed = self._sealer.seal(message)
         older: list[str] = []
         if message.sender == AGGREGATOR:
             kinds = superseded_by(message.kind)
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
         # A repeatable kind is sent again after a restart: with the same tag the queue would drop it as a duplicate.
-        tag = f"{sealed.tag}.{self._life}" if self._sealer.kinds[message.kind].repeatable else sealed.tag
+        tag = (
+            f"{sealed.tag}.{self._life}"
+            if self._sealer.kinds[message.kind].repeatable
+            else sealed.tag
+        )
         parts = split(sealed.pieces, sealed.size, tag)
         subject = self._names.subject(message.sender, message.recipient, message.kind)
         crash_point("nats.before_publish")
@@ -129,7 +139,9 @@ class NatsTransport:
             try:
                 message = self._sealer.open(delivery.read, delivery.size)
                 if message.run != self._run or message.sender != delivery.sender:
-                    raise MessageError(f"it is by {message.sender!r} of run {message.run!r}: misplaced")
+                    raise MessageError(
+                        f"it is by {message.sender!r} of run {message.run!r}: misplaced"
+                    )
             except MessageError as refusal:
                 self.refusals.note(delivery.sender, f"a message of {delivery.sender}", refusal)
                 self._call(partial(self._link.read, delivery.consumer, refused=True))
@@ -204,7 +216,9 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if config.user is not None:
         options["user"] = config.user
-        options["password"] = _text(config.password_file, "password_file").strip() if config.password_file else ""
+        options["password"] = (
+            _text(config.password_file, "password_file").strip() if config.password_file else ""
+        )
     if config.credentials is not None:
         options |= _credentials(_text(config.credentials, "credentials"), str(config.credentials))
     if names_tls(config):
@@ -228,20 +242,28 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
 
 def names_tls(config: NatsConfig) -> bool:
     """Whether the configuration asks for TLS, by settings or by an address; then no server is spoken to without."""
-    return config.tls is not None or any(server.lower().startswith(("tls://", "wss://")) for server in config.servers)
+    return config.tls is not None or any(
+        server.lower().startswith(("tls://", "wss://")) for server in config.servers
+    )
 
 
 def _credentials(text: str, path: str) -> dict[str, Any]:
     """A .creds file (JWT and seed), or a bare nkey seed."""
     seed, jwt = _SEED.search(text), _JWT.search(text)
     if seed is None:
-        raise InputError(f"transport.nats.credentials={path} holds no user seed (SU...): ask for a .creds file")
+        raise InputError(
+            f"transport.nats.credentials={path} holds no user seed (SU...): ask for a .creds file"
+        )
     if jwt is None:
         if importlib.util.find_spec("nkeys") is None:
-            raise InputError(f"transport.nats.credentials={path} is a bare nkey: run `pip install nkeys` to use one")
+            raise InputError(
+                f"transport.nats.credentials={path} is a bare nkey: run `pip install nkeys` to use one"
+            )
         return {"nkeys_seed_str": seed[1]}
     # Two prefix bytes, 32 bytes of Ed25519 seed, two bytes of checksum.
-    key = Ed25519PrivateKey.from_private_bytes(base64.b32decode(seed[1] + "=" * (-len(seed[1]) % 8))[2:34])
+    key = Ed25519PrivateKey.from_private_bytes(
+        base64.b32decode(seed[1] + "=" * (-len(seed[1]) % 8))[2:34]
+    )
     token = jwt[1].encode()
     return {
         "user_jwt_cb": lambda: bytearray(token),
@@ -271,4 +293,6 @@ def needs_nats() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "nats":
             raise
-        raise InputError("transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`") from None
+        raise InputError(
+            "transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`"
+        ) from None

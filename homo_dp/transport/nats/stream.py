@@ -6,15 +6,26 @@ from typing import Final
 
 import nats.js.errors
 from nats.aio.client import Client
-from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
 
 from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.transport.nats.names import Names
 from homo_dp.transport.nats.parts import PART_BYTES
 
-_DUPLICATES: Final = 120.0  # seconds within which the server recognises a message that is sent twice
+_DUPLICATES: Final = (
+    120.0  # seconds within which the server recognises a message that is sent twice
+)
 _KEEP: Final = 30 * 86400.0  # seconds that the stream keeps what nobody fetched
-_SMALL: Final = 256  # messages of one kind and party that may wait, besides the parts of two large ones
+_SMALL: Final = (
+    256  # messages of one kind and party that may wait, besides the parts of two large ones
+)
 _HEADERS: Final = 8192  # bytes beside a part
 _NOT_UNIQUE: Final = 10100  # the server's error: another consumer has this message already
 
@@ -60,9 +71,14 @@ async def make_stream(client: Client, queue: RunQueue, *, separate: bool) -> lis
                 allow_direct=True,  # a party that serves looks at what waits for it, and leaves it there
             )
         )
-    await _add(client, queue, ((names.consumer(party), names.filter(party)) for party in queue.parties))
+    await _add(
+        client, queue, ((names.consumer(party), names.filter(party)) for party in queue.parties)
+    )
     if separate:
-        own = [(names.consumer_from(party), names.subject(party, AGGREGATOR, "*")) for party in queue.parties]
+        own = [
+            (names.consumer_from(party), names.subject(party, AGGREGATOR, "*"))
+            for party in queue.parties
+        ]
         try:
             await _add(client, queue, own)
             return [name for name, _ in own]

@@ -41,7 +41,9 @@ class NatsCalls:
         self._config = config
         self._party = party
         self._sealers = sealers
-        self._loop = asyncio.new_event_loop()  # runs while somebody looks, and stands still in between
+        self._loop = (
+            asyncio.new_event_loop()
+        )  # runs while somebody looks, and stands still in between
         self._client: SafeClient | None = None
         self._first = 0  # of the runs that the server lists, the one that the next look begins with
 
@@ -53,7 +55,9 @@ class NatsCalls:
             self._disconnect()
         try:
             return self._wait(self._ask(self._wait(self._connect()), known))
-        except Exception as error:  # nats-py raises any kind of error if a server breaks the protocol
+        except (
+            Exception
+        ) as error:  # nats-py raises any kind of error if a server breaks the protocol
             self._disconnect()
             raise TransportError(
                 f"transport.nats.servers: no list of runs ({type(error).__name__}); does the server run, and may this "
@@ -72,9 +76,15 @@ class NatsCalls:
     async def _ask(self, client: SafeClient, known: Callable[[str], bool]) -> list[Call]:
         stream, party = self._config.stream, self._party
         runs, listed = await _runs(client, stream, party, self._first)
-        self._first = self._first + MOST_RUNS if listed > MOST_RUNS else 0  # the rest comes with the next looks
+        self._first = (
+            self._first + MOST_RUNS if listed > MOST_RUNS else 0
+        )  # the rest comes with the next looks
         found = checked_runs(runs, self._sealers, known)
-        return [call for call in found if await _waits(client, Names(stream, call.run, party), call, self._sealers)]
+        return [
+            call
+            for call in found
+            if await _waits(client, Names(stream, call.run, party), call, self._sealers)
+        ]
 
     async def _connect(self) -> SafeClient:
         options: dict[str, Any] = connect_options(self._config)
@@ -105,11 +115,17 @@ async def _quiet(error: Exception) -> None:
 async def _runs(client: SafeClient, stream: str, party: str, first: int) -> tuple[list[str], int]:
     """Names of runs whose streams hold subjects of this party, from a place on, and how many there are from there."""
     wanted = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>", "offset": first}
-    reply = await client.request("$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER)
+    reply = await client.request(
+        "$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER
+    )
     answer = json.loads(reply.data)
     listed, prefix = answer.get("streams") or [], f"{Names.token(stream)}-"
     left = int(answer.get("total") or 0) - first
-    found = [name.removeprefix(prefix).replace("=", ".") for name in listed if str(name).startswith(prefix)]
+    found = [
+        name.removeprefix(prefix).replace("=", ".")
+        for name in listed
+        if str(name).startswith(prefix)
+    ]
     return found[:MOST_RUNS], left
 
 
@@ -117,7 +133,9 @@ async def _waits(client: SafeClient, names: Names, call: Call, sealers: Sealers)
     for kind in _CALLS:
         subject = names.subject("aggregator", names.name, kind)
         with contextlib.suppress(nats.errors.Error, TimeoutError):
-            reply = await client.request(f"$JS.API.DIRECT.GET.{names.stream}.{subject}", b"", timeout=_ANSWER)
+            reply = await client.request(
+                f"$JS.API.DIRECT.GET.{names.stream}.{subject}", b"", timeout=_ANSWER
+            )
             if is_call(reply.data, call.run, sealers[call.asker][1]):
                 return True
     return False

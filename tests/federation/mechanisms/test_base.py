@@ -8,7 +8,11 @@ from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.privacy.errors import PrivacyError
 from tests.federation.small import small_config, small_mechanism, zeros
 
-NOISED = {"privacy__noise_multiplier": None, "privacy__target_epsilon": 4, "metrics__release": "noised"}
+NOISED = {
+    "privacy__noise_multiplier": None,
+    "privacy__target_epsilon": 4,
+    "metrics__release": "noised",
+}
 
 
 def test_the_mean_is_by_weight_and_changes_no_update() -> None:
@@ -21,7 +25,9 @@ def test_the_mean_is_by_weight_and_changes_no_update() -> None:
 
 
 def test_metrics_take_rounds_of_their_own() -> None:
-    mechanism = small_mechanism(small_config(train__rounds=4, metrics__every=2, **NOISED), {"a": 2000})
+    mechanism = small_mechanism(
+        small_config(train__rounds=4, metrics__every=2, **NOISED), {"a": 2000}
+    )
     assert list(mechanism.sums) == [3, 6]
     assert (mechanism.rounds, mechanism.facts.rounds) == (6, 4)
     assert [mechanism.training_round(number) for number in range(1, 7)] == [1, 2, 2, 3, 4, 4]
@@ -34,7 +40,9 @@ def test_metrics_need_a_mechanism_that_has_a_share_for_them() -> None:
     mechanism = small_mechanism(small_config(train__rounds=2, **NOISED), {"a": 2000})
     type(mechanism).asks_metrics, before = False, type(mechanism).asks_metrics
     try:
-        with pytest.raises(PrivacyError, match=r"metrics\.release=noised: needs dp_sgd or dp_fedsgd"):
+        with pytest.raises(
+            PrivacyError, match=r"metrics\.release=noised: needs dp_sgd or dp_fedsgd"
+        ):
             _ = mechanism.sums
     finally:
         type(mechanism).asks_metrics = before

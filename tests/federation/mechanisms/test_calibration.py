@@ -30,7 +30,9 @@ TRUE = torch.tensor([1.0, -0.5, 0.8, -1.0], dtype=torch.float64)  # of three col
 def made_rows(count: int = 20_000) -> tuple[Tensor, Tensor]:
     """Rows with a 1 behind, and their classes by the true weights."""
     generator = torch.Generator().manual_seed(0)
-    rows = torch.randn(count, 4, generator=generator, dtype=torch.float64) + torch.tensor([0.5, 0.0, -0.5, 0.0])
+    rows = torch.randn(count, 4, generator=generator, dtype=torch.float64) + torch.tensor(
+        [0.5, 0.0, -0.5, 0.0]
+    )
     rows[:, -1] = 1.0
     return rows, (torch.rand(count, generator=generator) < torch.sigmoid(rows @ TRUE)).double()
 
@@ -48,7 +50,9 @@ def found_at(weights: Tensor, rows: Tensor, clip: float = 1.0) -> Calibration:
 def gradient(found: Calibration, rows: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """As parties give it, clipped, without noise."""
     each = (torch.sigmoid(rows @ weights) - labels).unsqueeze(1) * (rows @ found.transform)
-    clipped: Tensor = each * (found.clip / each.norm(dim=1).clamp(min=1e-12)).clamp(max=1.0).unsqueeze(1)
+    clipped: Tensor = each * (found.clip / each.norm(dim=1).clamp(min=1e-12)).clamp(
+        max=1.0
+    ).unsqueeze(1)
     return clipped.mean(0)
 
 
@@ -59,7 +63,9 @@ def test_mean_and_spread_of_scores_follow_from_released_numbers() -> None:
     assert found.mean == pytest.approx(float(scores.mean()), abs=1e-6)
     assert found.spread == pytest.approx(float(scores.std()), rel=0.01)
     turned = rows @ found.transform
-    assert torch.allclose(turned[:, 0], (scores - found.mean) / found.spread / math.sqrt(2), atol=1e-9)
+    assert torch.allclose(
+        turned[:, 0], (scores - found.mean) / found.spread / math.sqrt(2), atol=1e-9
+    )
     ones = torch.tensor([1 / math.sqrt(2), 0.0, 0.0], dtype=torch.float64)
     assert torch.allclose(turned[:, 1:], ones.expand(len(rows), 3), atol=1e-12)
 
@@ -116,7 +122,9 @@ def test_a_row_moves_a_sum_in_coordinates_of_scores_by_the_clip_norm_at_most() -
             declared=200,
             noise=SeededNoise(0),
         )
-        made.load_weights({"weight": TRUE[:3].float().reshape(1, 3) * 30, "bias": TRUE[3:].float() * 30})
+        made.load_weights(
+            {"weight": TRUE[:3].float().reshape(1, 3) * 30, "bias": TRUE[3:].float() * 30}
+        )
         made.turn(found.transform.float())
         sums.append(made._sum().double().reshape(-1))
     assert 0.01 < float((sums[0] - sums[1]).norm()) <= 0.4
@@ -160,13 +168,16 @@ def test_only_the_last_rounds_are_in_coordinates_of_scores_and_a_restart_gives_t
     taken = mechanism.on_receive([Update("a", update, 1.0)], weights, 6)
     assert taken.whole
     assert torch.allclose(
-        taken.weights["linear.weight"][0, 1] / taken.weights["linear.weight"][0, 0], torch.tensor(2.0)
+        taken.weights["linear.weight"][0, 1] / taken.weights["linear.weight"][0, 0],
+        torch.tensor(2.0),
     )
     assert not mechanism.on_receive([Update("a", update, 1.0)], weights, 4).whole
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path: Path, secure: bool) -> None:
+def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(
+    tmp_path: Path, secure: bool
+) -> None:
     base = {
         "data.embedded": "breast_cancer",
         "data.partition": {"kind": "iid", "parties": 3},
@@ -196,8 +207,12 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
     assert len(seen) == 10
     final = outcome.weights["linear.weight"].reshape(-1)
     assert torch.equal(final, seen[-1])  # no mean of models is taken over it
-    assert torch.allclose(final / final.norm(), seen[-2] / seen[-2].norm(), atol=1e-5)  # the same way
-    assert not torch.allclose(final / final.norm(), seen[-3] / seen[-3].norm(), atol=1e-3)  # the mean of those before
+    assert torch.allclose(
+        final / final.norm(), seen[-2] / seen[-2].norm(), atol=1e-5
+    )  # the same way
+    assert not torch.allclose(
+        final / final.norm(), seen[-3] / seen[-3].norm(), atol=1e-3
+    )  # the mean of those before
 
 
 @pytest.mark.parametrize(
@@ -206,7 +221,10 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(tmp_path
         ({"train.solver": "gradient"}, "second_moment"),
         ({"train.solver": "second_moment", "train.auto": False}, "column_share"),
         ({"train.auto": False}, "second_moment"),
-        ({"train.solver": "second_moment", "train.column_share": 0.1, "train.rounds": 2}, "below train.rounds"),
+        (
+            {"train.solver": "second_moment", "train.column_share": 0.1, "train.rounds": 2},
+            "below train.rounds",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(keys: dict[str, Any], said: str) -> None:
@@ -215,11 +233,18 @@ def test_settings_that_cannot_work_are_refused(keys: dict[str, Any], said: str) 
 
 
 @pytest.mark.parametrize(
-    "keys", [{"outputs": 3}, {"model__bias": False}, {"model__name": "linear_regression", "model__task": "regression"}]
+    "keys",
+    [
+        {"outputs": 3},
+        {"model__bias": False},
+        {"model__name": "linear_regression", "model__task": "regression"},
+    ],
 )
 def test_only_a_model_of_two_classes_with_a_bias_is_calibrated(keys: dict[str, Any]) -> None:
     # Refused before a round is paid for: the scores of three classes failed in the last one, and those of a regression
     # were moved as if they were log odds.
     assert small(**keys).config.train.calibration_rounds == 0
-    with pytest.raises(ConfigError, match="calibration_rounds=2: is for two classes and a model with a bias"):
+    with pytest.raises(
+        ConfigError, match="calibration_rounds=2: is for two classes and a model with a bias"
+    ):
         small(train__calibration_rounds=2, **keys)

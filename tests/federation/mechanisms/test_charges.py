@@ -18,7 +18,11 @@ def test_a_charge_names_run_data_party_round_and_what_was_done() -> None:
     charge = ACCOUNT.planned(MECHANISM, PLAN, "aggregator", 2)
     assert (charge.run, charge.dataset, charge.party, charge.round) == ("run-1", "table", "a", 2)
     assert (charge.kind, charge.unit, charge.relation) == ("update", "record", "add_or_remove_one")
-    assert (charge.event, charge.sigma, charge.delta) == (PLAN.events["aggregator"], PLAN.sigma, PLAN.delta)
+    assert (charge.event, charge.sigma, charge.delta) == (
+        PLAN.events["aggregator"],
+        PLAN.sigma,
+        PLAN.delta,
+    )
     assert charge.noise == MECHANISM.noise_label
 
 
@@ -45,7 +49,9 @@ def test_metrics_are_charged_beside_training() -> None:
     )
     mechanism = small_mechanism(config, {"a": 2000})
     plan = mechanism.planned(mechanism.facts.parties["a"])
-    found = {charge.kind: times for charge, times in ACCOUNT.all_planned(mechanism, plan, "aggregator")}
+    found = {
+        charge.kind: times for charge, times in ACCOUNT.all_planned(mechanism, plan, "aggregator")
+    }
     assert found == {"update": 3, "metrics": 1}
     assert sum(found.values()) == plan.all_rounds
 

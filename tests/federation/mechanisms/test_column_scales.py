@@ -15,7 +15,13 @@ from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
 from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import PartyFacts
-from homo_dp.federation.mechanisms.column_scales import COLUMNS, MOST_SCALE, ROOM, WHOLE, ColumnRound
+from homo_dp.federation.mechanisms.column_scales import (
+    COLUMNS,
+    MOST_SCALE,
+    ROOM,
+    WHOLE,
+    ColumnRound,
+)
 from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, share_noise
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, MomentRound
@@ -47,31 +53,48 @@ def config_of(**keys: Any) -> Config:
         "train.column_share": 0.1,
         "train.auto": False,
     }
-    return load_config(None, base | {name.replace("__", "."): value for name, value in keys.items()})
+    return load_config(
+        None, base | {name.replace("__", "."): value for name, value in keys.items()}
+    )
 
 
-def round_of(width: int, rows: int, outputs: int = 1, levels: tuple[int, ...] = (), **keys: Any) -> ColumnRound:
+def round_of(
+    width: int, rows: int, outputs: int = 1, levels: tuple[int, ...] = (), **keys: Any
+) -> ColumnRound:
     config = config_of(**keys)
     parameters = outputs * (width + config.model.bias)
     return ColumnRound(
-        config, federation_facts(config, {"a": rows}, parameters, outputs, dict.fromkeys(levels, 0.0)), None
+        config,
+        federation_facts(config, {"a": rows}, parameters, outputs, dict.fromkeys(levels, 0.0)),
+        None,
     )
 
 
 def fit_of(features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> LocalFit:
-    model, facts = nn.Linear(features.shape[1], outputs, bias=bias), PartyFacts("a", len(features), 1, 1, 1.0)
-    return LocalFit(model, binary_logistic, features, labels, facts, config_of().train, torch.Generator())
+    model, facts = (
+        nn.Linear(features.shape[1], outputs, bias=bias),
+        PartyFacts("a", len(features), 1, 1, 1.0),
+    )
+    return LocalFit(
+        model, binary_logistic, features, labels, facts, config_of().train, torch.Generator()
+    )
 
 
-def answered(found: ColumnRound, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True) -> Tensor:
-    return found.answer(fit_of(features, labels, outputs, bias), found.passes[0], None, Silence()).tensors[SUM]
+def answered(
+    found: ColumnRound, features: Tensor, labels: Tensor, outputs: int = 1, bias: bool = True
+) -> Tensor:
+    return found.answer(
+        fit_of(features, labels, outputs, bias), found.passes[0], None, Silence()
+    ).tensors[SUM]
 
 
 def looked_closer(found: ColumnRound, features: Tensor, columns: Tensor) -> Tensor:
     """Columns after all passes but the first."""
     fit = fit_of(features, torch.zeros(len(features)).long())
     for asked in found.passes[1:]:
-        columns = found.closer({"a": found.answer(fit, asked, columns, Silence()).tensors[SUM]}, columns)
+        columns = found.closer(
+            {"a": found.answer(fit, asked, columns, Silence()).tensors[SUM]}, columns
+        )
     return columns
 
 
@@ -82,7 +105,9 @@ def test_a_row_moves_the_sum_by_at_most_the_clip_norm(value: float, outputs: int
     features[3], labels[3] = value, 1
     found = round_of(4, 20, outputs)
     kept = torch.arange(20) != 3
-    apart = answered(found, features, labels, outputs) - answered(found, features[kept], labels[kept], outputs)
+    apart = answered(found, features, labels, outputs) - answered(
+        found, features[kept], labels[kept], outputs
+    )
     private_sum = found.passes[0].private_sum
     assert private_sum.clip_norm == WHOLE * ROW_NORM
     assert float(apart.norm()) <= private_sum.clip_norm * (1 + 1e-9) + private_sum.grid.step * 10
@@ -90,14 +115,18 @@ def test_a_row_moves_the_sum_by_at_most_the_clip_norm(value: float, outputs: int
 
 @pytest.mark.parametrize("value", [1.0, 1e6, math.inf, 0.0])
 @pytest.mark.parametrize("scale", [1.0, 1e6])
-def test_a_row_moves_later_passes_by_at_most_the_clip_norm_in_any_columns(value: float, scale: float) -> None:
+def test_a_row_moves_later_passes_by_at_most_the_clip_norm_in_any_columns(
+    value: float, scale: float
+) -> None:
     features = torch.rand(300, 4) * 2 - 1
     features[3] = value
     columns = (torch.rand(5, 5, dtype=torch.float64) * 2 - 1) * scale
     found = round_of(4, 300, train__column_passes=3)
     private_sum = found.passes[1].private_sum
     totals = [
-        found.answer(fit_of(rows, torch.zeros(len(rows)).long()), found.passes[1], columns, Silence()).tensors[SUM]
+        found.answer(
+            fit_of(rows, torch.zeros(len(rows)).long()), found.passes[1], columns, Silence()
+        ).tensors[SUM]
         for rows in (features, features[torch.arange(300) != 3])
     ]
     apart = float((totals[0] - totals[1]).norm())
@@ -114,7 +143,10 @@ def test_what_noise_hides_in_one_pass_the_next_ones_find() -> None:
     found = round_of(4, count, levels=(3,), privacy__target_epsilon=8.0, train__column_passes=3)
     first = found.take({"a": answered(found, features, torch.arange(count) % 2)}).transform
     rows = torch.cat([features.double(), torch.ones(count, 1).double()], 1)
-    spreads = [(rows @ columns / columns[-1, -1]).std(0) for columns in (first, looked_closer(found, features, first))]
+    spreads = [
+        (rows @ columns / columns[-1, -1]).std(0)
+        for columns in (first, looked_closer(found, features, first))
+    ]
     assert float(spreads[0][1]) < 0.1
     assert float(spreads[1][0]) == pytest.approx(1.0, rel=0.3)
     assert float(spreads[1][1]) > 0.5
@@ -150,17 +182,26 @@ def test_rows_are_about_as_long_as_the_moment_takes() -> None:
     assert float(rows.square().sum(1).mean().sqrt()) == pytest.approx(ROW_NORM / ROOM, rel=0.05)
 
 
-@pytest.mark.parametrize(("chance", "epsilon", "odds"), [(0.05, 1e3, math.log(0.05 / 0.95)), (0.05, 0.01, 0.0)])
-def test_the_start_is_the_odds_unless_they_drown(chance: float, epsilon: float, odds: float) -> None:
+@pytest.mark.parametrize(
+    ("chance", "epsilon", "odds"), [(0.05, 1e3, math.log(0.05 / 0.95)), (0.05, 0.01, 0.0)]
+)
+def test_the_start_is_the_odds_unless_they_drown(
+    chance: float, epsilon: float, odds: float
+) -> None:
     count = 2000
     features, labels = torch.zeros(count, 2), (torch.arange(count) < chance * count).long()
     found = round_of(2, count, privacy__target_epsilon=epsilon)
-    assert float(found.take({"a": answered(found, features, labels)}).odds) == pytest.approx(odds, abs=0.05)
+    assert float(found.take({"a": answered(found, features, labels)}).odds) == pytest.approx(
+        odds, abs=0.05
+    )
 
 
 def test_odds_of_several_classes_and_none_of_a_number() -> None:
     count = 3000
-    features, labels = torch.zeros(count, 2), torch.arange(count) % 6 // 3 * 2  # half 0, half 2, no 1
+    features, labels = (
+        torch.zeros(count, 2),
+        torch.arange(count) % 6 // 3 * 2,
+    )  # half 0, half 2, no 1
     found = round_of(2, count, 3, privacy__target_epsilon=1e3)
     odds = found.take({"a": answered(found, features, labels, 3)}).odds
     assert odds[0] == pytest.approx(float(odds[2]), abs=0.05)
@@ -172,7 +213,9 @@ def test_odds_of_several_classes_and_none_of_a_number() -> None:
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(outputs: int) -> None:
+def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(
+    outputs: int,
+) -> None:
     """Noise of a mean is about 0.1 here: half of p (1 - p) of even classes, and twice that of rare ones."""
     count = 1000
     features = torch.rand(count, 2, generator=torch.Generator().manual_seed(2)) * 0.1
@@ -190,9 +233,13 @@ def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(
 def test_without_a_bias_nothing_is_centred() -> None:
     found = round_of(2, 1000, model__bias=False, privacy__target_epsilon=1e4)
     features = torch.full((1000, 2), 0.5)
-    transform = found.take({"a": answered(found, features, torch.arange(1000) % 2, bias=False)}).transform
+    transform = found.take(
+        {"a": answered(found, features, torch.arange(1000) % 2, bias=False)}
+    ).transform
     assert transform.shape == (2, 2)
-    assert float((features.double() @ transform).norm(dim=1)[0]) == pytest.approx(ROW_NORM / ROOM, rel=0.05)
+    assert float((features.double() @ transform).norm(dim=1)[0]) == pytest.approx(
+        ROW_NORM / ROOM, rel=0.05
+    )
 
 
 def test_where_a_row_stands_does_not_move_the_moment() -> None:
@@ -204,7 +251,9 @@ def test_where_a_row_stands_does_not_move_the_moment() -> None:
     row = torch.rand(width, generator=generator) * 2 - 1
     column = (torch.rand(width, generator=generator) * 2 - 1) * 1e6
     for _ in range(3):
-        column -= (column.double() @ row.double() / (row.double() @ row.double()) * row.double()).float()
+        column -= (
+            column.double() @ row.double() / (row.double() @ row.double()) * row.double()
+        ).float()
     transform = torch.zeros(width + 1, width + 1)
     transform[:width, 0] = column.clamp(-1e6, 1e6)
     features = row.repeat(count, 1)
@@ -219,7 +268,9 @@ def test_where_a_row_stands_does_not_move_the_moment() -> None:
 
 
 def test_a_share_of_given_noise_is_a_share_of_what_the_rounds_make() -> None:
-    config = config_of(privacy__target_epsilon=None, privacy__noise_multiplier=3.0, train__moment_share=0.2)
+    config = config_of(
+        privacy__target_epsilon=None, privacy__noise_multiplier=3.0, train__moment_share=0.2
+    )
     noise = share_noise(config, 10, 0.1)
     assert 1 / noise**2 / (10 / 3.0**2) == pytest.approx(0.1 / 0.7)
 
@@ -232,13 +283,21 @@ def test_shares_leave_something_for_the_rounds() -> None:
 def wide_table(folder: Path) -> dict[str, Any]:
     """Two numbers that fill a hundredth of their bounds, and say all that there is to know."""
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.normal(size=6000), "b": rng.normal(size=6000), "c": rng.uniform(-1, 1, 6000)})
-    frame["y"] = (rng.uniform(size=6000) < 1 / (1 + np.exp(-2 * frame.a + 2 * frame.b + 2))).astype(int)
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=6000), "b": rng.normal(size=6000), "c": rng.uniform(-1, 1, 6000)}
+    )
+    frame["y"] = (rng.uniform(size=6000) < 1 / (1 + np.exp(-2 * frame.a + 2 * frame.b + 2))).astype(
+        int
+    )
     frame.to_csv(folder / "table.csv", index=False)
     return {
         "data.files": {"table": str(folder / "table.csv")},
         "data.partition": {"kind": "iid", "parties": 3},
-        "data.columns": {"a": {"bounds": [-20, 300]}, "b": {"bounds": [-300, 20]}, "c": {"bounds": [-1, 1]}},
+        "data.columns": {
+            "a": {"bounds": [-20, 300]},
+            "b": {"bounds": [-300, 20]},
+            "c": {"bounds": [-1, 1]},
+        },
         "data.label": "y",
         "data.classes": [0, 1],
         "data.test_fraction": 0.2,
@@ -253,7 +312,12 @@ def ran(keys: dict[str, Any]) -> tuple[Simulation, RunOutcome, float]:
     found = Simulation(load_config(None, keys), lambda row, numbers: None)
     outcome = found.run()
     outcome.load_weights()
-    return found, outcome, round_metrics(outcome.model.module, outcome.model.task, found.test_tables)["test_auc"] or 0.0
+    return (
+        found,
+        outcome,
+        round_metrics(outcome.model.module, outcome.model.task, found.test_tables)["test_auc"]
+        or 0.0,
+    )
 
 
 @pytest.mark.parametrize("passes", [None, 3])
@@ -261,9 +325,14 @@ def ran(keys: dict[str, Any]) -> tuple[Simulation, RunOutcome, float]:
 def test_wide_bounds_cost_nothing(tmp_path: Path, secure: bool, passes: int | None) -> None:
     """AUC without privacy is 0.93; without scales of columns the same run stays at about 0.8."""
     asked = {} if passes is None else {"train.column_passes": passes}
-    found, outcome, area = ran(wide_table(tmp_path) | {"privacy.secure_aggregation": secure} | asked)
+    found, outcome, area = ran(
+        wide_table(tmp_path) | {"privacy.secure_aggregation": secure} | asked
+    )
     assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 1.0
     rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
     count = passes or 1
-    assert [row.kind for row in rows][: count + 2] == [COLUMNS] * count + ["second_moment", "update"]
+    assert [row.kind for row in rows][: count + 2] == [COLUMNS] * count + [
+        "second_moment",
+        "update",
+    ]
     assert area > 0.9

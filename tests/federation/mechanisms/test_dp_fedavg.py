@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SampledWithoutReplacementDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+)
 
 from homo_dp.config.privacy import UserKeys, keys_of
 from homo_dp.core.errors import ConfigError
@@ -111,20 +116,25 @@ def test_the_sigma_of_a_secret_cohort_does_not_tell_how_many_replied() -> None:
         combined = mechanism.on_receive(sent_by(mechanism, torch.zeros(replies, 4)), zeros(4), 1)
         told.add((combined.sigma, *sorted(combined.metrics.items())))
     assert len(told) == 1
-    assert math.isclose(combined.sigma, 2.0 * 3.0)  # what the guarantee rests on; more replies only add to it
+    assert math.isclose(
+        combined.sigma, 2.0 * 3.0
+    )  # what the guarantee rests on; more replies only add to it
 
 
 # --- what one user can change ---
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS, ids=["fixed", "adaptive"])
-@pytest.mark.parametrize("sampling", [POISSON, FIXED, EVERYONE], ids=["poisson", "fixed", "everyone"])
+@pytest.mark.parametrize(
+    "sampling", [POISSON, FIXED, EVERYONE], ids=["poisson", "fixed", "everyone"]
+)
 def test_the_event_covers_one_user(sampling: Keys, clipping: Keys) -> None:
     check_event_covers_one_user(DpFedAvg, user_config(sampling, clipping))
 
 
 @pytest.mark.parametrize(
-    ("kind", "sampling"), [(ForgetsFactorTwo, FIXED), (WeighsByRows, POISSON), (NoClipping, POISSON)]
+    ("kind", "sampling"),
+    [(ForgetsFactorTwo, FIXED), (WeighsByRows, POISSON), (NoClipping, POISSON)],
 )
 def test_an_event_that_costs_too_little_is_noticed(kind: type[DpFedAvg], sampling: Keys) -> None:
     with pytest.raises(AssertionError):
@@ -138,9 +148,13 @@ def test_the_share_of_a_party_covers_what_the_aggregator_sees_of_it(site: tuple[
     away = (
         -far if keys_of(config.privacy, UserKeys).sampling == "fixed" else torch.zeros(1, size)
     )  # everyone: an empty reply
-    sent = [sent_by(user_mechanism(config), rows)[0].tensors["weight"].double() for rows in (far, away)]
+    sent = [
+        sent_by(user_mechanism(config), rows)[0].tensors["weight"].double() for rows in (far, away)
+    ]
     silent = sent_by(user_mechanism(config), torch.zeros(1, size))[0].tensors["weight"].double()
-    along = far[0].double() / float(far.double().norm())  # rounding to the grid is hidden in one direction
+    along = far[0].double() / float(
+        far.double().norm()
+    )  # rounding to the grid is hidden in one direction
     measured = float(silent.std()) / float((sent[0] - sent[1]) @ along)
     assert abs(gaussian_of(user_mechanism(config).numbers.share_event) / measured - 1) < 0.03
 
@@ -181,14 +195,22 @@ def test_relation_and_accountants(sampling: Keys, relation: str) -> None:
     mechanism = user_mechanism(user_config(sampling))
     plan = mechanism.plan(mechanism.facts.parties["users"])
     assert plan.relation == relation
-    assert (epsilon(plan.events["model_reader"], plan.delta).pld is None) is (relation == "replace_one")
+    assert (epsilon(plan.events["model_reader"], plan.delta).pld is None) is (
+        relation == "replace_one"
+    )
 
 
-@pytest.mark.parametrize("sampling", [POISSON, FIXED, EVERYONE], ids=["poisson", "fixed", "everyone"])
+@pytest.mark.parametrize(
+    "sampling", [POISSON, FIXED, EVERYONE], ids=["poisson", "fixed", "everyone"]
+)
 def test_a_target_covers_all_rounds(sampling: Keys) -> None:
-    config = user_config(sampling, {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0})
+    config = user_config(
+        sampling, {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
+    )
     numbers = user_mechanism(config).numbers
-    spent = epsilon(numbers.sampler.event(numbers.noise_multiplier, 10), config.privacy.delta).quoted
+    spent = epsilon(
+        numbers.sampler.event(numbers.noise_multiplier, 10), config.privacy.delta
+    ).quoted
     assert 0.995 * 3.0 <= spent <= 3.0
 
 
@@ -196,7 +218,9 @@ def observers(*parts: Keys) -> dict[str, float | None]:
     mechanism = user_mechanism(user_config(*parts), noise=secure_noise())
     plans = {"users": mechanism.plan(mechanism.facts.parties["users"])}
     said = privacy_statement(mechanism, plans, 10, {"users": 1.0}, True, True, True)
-    return {name: entry["epsilon"] for name, entry in said["observers"].items()} | {"quoted": said["epsilon"]}
+    return {name: entry["epsilon"] for name, entry in said["observers"].items()} | {
+        "quoted": said["epsilon"]
+    }
 
 
 def test_noise_at_the_aggregator_protects_against_model_readers_only() -> None:
@@ -207,7 +231,11 @@ def test_noise_at_the_aggregator_protects_against_model_readers_only() -> None:
 
 @pytest.mark.parametrize("sampling", [FIXED, (EVERYONE | FIFTY)], ids=["fixed", "everyone"])
 def test_without_trust_the_target_holds_against_the_aggregator(sampling: Keys) -> None:
-    target: Keys = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "privacy.trust_aggregator": False}
+    target: Keys = {
+        "privacy.noise_multiplier": None,
+        "privacy.target_epsilon": 3.0,
+        "privacy.trust_aggregator": False,
+    }
     said = observers(PARTIES, sampling, target)
     assert said["aggregator"] is not None
     assert said["model_reader"] is not None
@@ -216,7 +244,11 @@ def test_without_trust_the_target_holds_against_the_aggregator(sampling: Keys) -
 
 
 def test_with_trust_the_target_holds_against_model_readers_and_both_are_said() -> None:
-    target: Keys = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0, "privacy.trust_aggregator": True}
+    target: Keys = {
+        "privacy.noise_multiplier": None,
+        "privacy.target_epsilon": 3.0,
+        "privacy.trust_aggregator": True,
+    }
     said = observers(PARTIES, FIXED, target)
     assert said["aggregator"] is not None
     assert said["model_reader"] is not None
@@ -242,7 +274,9 @@ def test_a_population_must_be_declared() -> None:
 @pytest.mark.parametrize(
     "keys", [{"privacy.clip_norm": 1e-13}, {**ADAPTIVE, "privacy.adaptive.initial_clip_norm": 1e13}]
 )
-def test_a_clip_norm_that_float32_does_not_resolve_is_refused_before_the_first_round(keys: Keys) -> None:
+def test_a_clip_norm_that_float32_does_not_resolve_is_refused_before_the_first_round(
+    keys: Keys,
+) -> None:
     with pytest.raises(PrivacyError, match="clip_norm=1e"):
         user_mechanism(user_config(keys))
 
@@ -268,7 +302,9 @@ def test_cohorts_have_the_rate_that_is_accounted() -> None:
 def test_parties_are_drawn_from_the_declared_population() -> None:
     names = [f"p{number}" for number in range(100)]
     mechanism = user_mechanism(user_config(FIXED))
-    drawn = [mechanism.cohort(names, 1) for _ in range(50)]  # 5 of the 50 numbers on average are parties
+    drawn = [
+        mechanism.cohort(names, 1) for _ in range(50)
+    ]  # 5 of the 50 numbers on average are parties
     assert 100 < sum(map(len, drawn)) < 400
     assert all(len(set(cohort)) == len(cohort) for cohort in drawn)
 
@@ -291,7 +327,9 @@ def test_an_empty_cohort_still_steps_and_still_adds_noise() -> None:
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_more_missing_than_tolerated_discards_and_charges(trust: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_more_missing_than_tolerated_discards_and_charges(
+    trust: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     keys: Keys = {"privacy.tolerated_dropouts": 5, "privacy.trust_aggregator": trust}
     mechanism = user_mechanism(user_config(PARTIES, FIXED, ADAPTIVE, keys))
     current = zeros(4)

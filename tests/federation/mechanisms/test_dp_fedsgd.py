@@ -13,7 +13,14 @@ from homo_dp.federation.mechanisms.base import Update
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.privacy.noise.grid import on_grid
 from homo_dp.runs.simulation import Simulation
-from tests.federation.small import small_config, small_mechanism, small_party, small_table, weights_message, zeros
+from tests.federation.small import (
+    small_config,
+    small_mechanism,
+    small_party,
+    small_table,
+    weights_message,
+    zeros,
+)
 
 KEYS = {"privacy__mechanism": "dp_fedsgd", "train__local_steps": None}
 
@@ -99,7 +106,9 @@ def test_a_party_without_masks_sends_no_share_of_noise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_a_simulation_trains_and_its_ledger_says_who_shares_the_noise(tmp_path: Path, secure: bool) -> None:
+def test_a_simulation_trains_and_its_ledger_says_who_shares_the_noise(
+    tmp_path: Path, secure: bool
+) -> None:
     keys = {
         "privacy.mechanism": "dp_fedsgd",
         "privacy.secure_aggregation": secure,

@@ -10,7 +10,13 @@ from homo_dp.privacy.accounting.accountants import epsilon
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.sampling.samplers import PoissonSampler
-from tests.federation.small import small_config, small_mechanism, small_party, small_table, weights_message
+from tests.federation.small import (
+    small_config,
+    small_mechanism,
+    small_party,
+    small_table,
+    weights_message,
+)
 
 
 def test_the_event_of_a_round_is_the_planned_one(tmp_path: Path) -> None:
@@ -26,7 +32,9 @@ def test_a_target_covers_all_rounds_and_not_one() -> None:
     plan = mechanism.plan(mechanism.facts.parties["a"])
     steps = mechanism.facts.parties["a"].steps_per_round
     one_round = epsilon(plan.events["aggregator"], plan.delta).quoted
-    all_rounds = epsilon(PoissonSampler(20, 0.5).event(plan.noise_multiplier, 2 * steps), plan.delta).quoted
+    all_rounds = epsilon(
+        PoissonSampler(20, 0.5).event(plan.noise_multiplier, 2 * steps), plan.delta
+    ).quoted
     assert one_round < 1.99
     assert 1.98 < all_rounds <= 2.0
 
@@ -45,7 +53,10 @@ def test_sums_are_divided_by_the_declared_rows(tmp_path: Path) -> None:
     bound is 6 standard errors of the deviation of 3 * 400 draws: a false alarm in less than one run in 1e8.
     """
     config = small_config(
-        train__local_steps=1, train__rounds=500, train__learning_rate=1.0, privacy__noise_multiplier=4.0
+        train__local_steps=1,
+        train__rounds=500,
+        train__learning_rate=1.0,
+        privacy__noise_multiplier=4.0,
     )
     mechanism = small_mechanism(config, {"a": 40})
     table = small_table(20)

@@ -52,14 +52,17 @@ def narrow_table(rows: int, seed: int, separable: bool) -> Table:
 class Run:
     """All messages of a run without a transport: losses after every round, and the weights."""
 
-    def __init__(self, tables: dict[str, Table], missing: tuple[str, ...] = (), **keys: Any) -> None:
+    def __init__(
+        self, tables: dict[str, Table], missing: tuple[str, ...] = (), **keys: Any
+    ) -> None:
         self.config = small_config(**(PLAIN | keys))
         rows = {name: len(table.features) for name, table in tables.items()}
         mechanism = self.mechanism = small_mechanism(self.config, rows)
         assert isinstance(mechanism, PlainAveraging)
         model = build_model(self.config.model, (FEATURES,), (0, 1))
         self.fits = {
-            name: build_fit(self.config, model, table, mechanism.facts.parties[name]) for name, table in tables.items()
+            name: build_fit(self.config, model, table, mechanism.facts.parties[name])
+            for name, table in tables.items()
         }
         weights, asked = zeros(), mechanism.sums[1]
         parts = {}
@@ -83,20 +86,32 @@ class Run:
     def loss(self, weights: Weights, tables: dict[str, Table]) -> float:
         """Mean loss over all rows, with the penalty of weights in columns of spread 1."""
         rows = torch.cat([table.features for table in tables.values()]).double()
-        labels = torch.cat([table.labels for table in tables.values() if table.labels is not None]).double()
+        labels = torch.cat(
+            [table.labels for table in tables.values() if table.labels is not None]
+        ).double()
         scores = rows @ weights["linear.weight"].double().t() + weights["linear.bias"].double()
-        penalty = (weights["linear.weight"].double().reshape(-1) * rows.std(0, correction=0)).square().sum()
-        found: Tensor = torch.nn.functional.binary_cross_entropy_with_logits(scores.reshape(-1), labels)
+        penalty = (
+            (weights["linear.weight"].double().reshape(-1) * rows.std(0, correction=0))
+            .square()
+            .sum()
+        )
+        found: Tensor = torch.nn.functional.binary_cross_entropy_with_logits(
+            scores.reshape(-1), labels
+        )
         return float(found + self.config.train.weight_decay * penalty / 2)
 
 
 @pytest.mark.parametrize("separable", [False, True])
 @pytest.mark.parametrize("decay", [0.0, 1e-3])
-def test_the_loss_falls_in_every_round_however_narrow_columns_are(separable: bool, decay: float) -> None:
+def test_the_loss_falls_in_every_round_however_narrow_columns_are(
+    separable: bool, decay: float
+) -> None:
     tables = {"a": narrow_table(400, 0, separable), "b": narrow_table(100, 1, separable)}
     found = Run(tables, train__weight_decay=decay)
     before = [math.log(2), *found.losses[:-1]]
-    assert all(now <= then + 1e-6 for now, then in zip(found.losses, before, strict=True)), found.losses
+    assert all(now <= then + 1e-6 for now, then in zip(found.losses, before, strict=True)), (
+        found.losses
+    )
     assert found.losses[-1] < (0.12 if separable else 0.45)
 
 
@@ -107,7 +122,10 @@ def test_weights_are_those_of_the_penalised_fit() -> None:
     rows = torch.cat([table.features.double(), torch.ones(600, 1, dtype=torch.float64)], dim=1)
     spread = rows.std(0, correction=0)
     scaled = torch.where(spread > 0, (rows - rows.mean(0)) / spread.clamp(min=1e-12), 1.0)
-    weights, penalty = torch.zeros(4, dtype=torch.float64), torch.tensor([0.01] * 3 + [0.0], dtype=torch.float64)
+    weights, penalty = (
+        torch.zeros(4, dtype=torch.float64),
+        torch.tensor([0.01] * 3 + [0.0], dtype=torch.float64),
+    )
     assert table.labels is not None
     for _ in range(30):
         chance = (scaled @ weights).sigmoid()
@@ -140,7 +158,9 @@ def test_a_restart_goes_on_with_the_same_steps() -> None:
     found = Run(tables, train__weight_decay=0.01)
     again = small_mechanism(found.config, {"a": 100})
     again.restore(found.mechanism.state())
-    update = [Update("a", {name: tensor.double() + 1 for name, tensor in found.weights.items()}, 1.0)]
+    update = [
+        Update("a", {name: tensor.double() + 1 for name, tensor in found.weights.items()}, 1.0)
+    ]
     steps = [each.on_receive(update, found.weights, 3).weights for each in (found.mechanism, again)]
     assert all(torch.equal(steps[0][name], steps[1][name]) for name in found.weights)
 
@@ -163,7 +183,9 @@ class Invaded:
         if config.model.task == "regression":
             assert table.labels is not None
             table = Table(table.features, table.labels.float())
-        self.aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, rows), None)
+        self.aggregator = build_aggregator(
+            config, RUN, zeros(), small_mechanism(config, rows), None
+        )
         self.honest = small_party(config, folder, "a", small_mechanism(config, rows), table=table)
 
     def ask(self) -> Weights:
@@ -183,11 +205,16 @@ class Invaded:
     def finish(self) -> None:
         self.aggregator.finish_round()
         weights = self.aggregator.weights.values()
-        assert all(bool(tensor.square().isfinite().all()) for tensor in weights)  # fedadam takes squares
+        assert all(
+            bool(tensor.square().isfinite().all()) for tensor in weights
+        )  # fedadam takes squares
 
 
 def filled(value: float) -> Weights:
-    return {name: torch.full(tensor.shape, value, dtype=torch.float64) for name, tensor in zeros().items()}
+    return {
+        name: torch.full(tensor.shape, value, dtype=torch.float64)
+        for name, tensor in zeros().items()
+    }
 
 
 @pytest.mark.parametrize("keys", [{}, REGRESSION])
@@ -212,7 +239,9 @@ def test_numbers_that_no_rows_give_are_refused_and_cost_their_sender_the_round(
 
 @pytest.mark.parametrize("server", ["fedavg", "fedavgm", "fedadam"])
 @pytest.mark.parametrize("keys", [{}, REGRESSION])
-def test_the_longest_numbers_that_are_taken_end_no_run(tmp_path: Path, keys: dict[str, Any], server: str) -> None:
+def test_the_longest_numbers_that_are_taken_end_no_run(
+    tmp_path: Path, keys: dict[str, Any], server: str
+) -> None:
     """The moment takes that of the honest party away, so that steps are as long as they get."""
     run = Invaded(tmp_path, train__server_optimizer={"name": server}, **keys)
     own = second_moment(run.ask()[SUM], FEATURES + 1)
@@ -230,12 +259,17 @@ def test_a_moment_without_an_inverse_is_left_out(monkeypatch: pytest.MonkeyPatch
     table = narrow_table(100, 0, separable=False)
     eigh = torch.linalg.eigh
     with monkeypatch.context() as patch:
-        patch.setattr(torch.linalg, "eigh", lambda matrix: eigh(matrix * math.nan))  # does not converge
+        patch.setattr(
+            torch.linalg, "eigh", lambda matrix: eigh(matrix * math.nan)
+        )  # does not converge
         found = Run({"a": table})
     assert not found.mechanism.state()
     assert found.losses == Run({"a": table}, missing=("a",)).losses
     assert found.losses[-1] < math.log(2)
-    asked, tiny = found.mechanism.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310  # 1 over it: infinite
+    asked, tiny = (
+        found.mechanism.sums[1],
+        torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310,
+    )  # 1 over it: infinite
     combined = found.mechanism.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
     assert combined.discarded
     assert not found.mechanism.state()
@@ -271,4 +305,6 @@ def test_a_private_run_cannot_ask_a_sum_without_noise(tmp_path: Path) -> None:
 def test_settings_of_local_steps_are_refused(keys: dict[str, Any], words: str) -> None:
     base = {"privacy.mechanism": "none", "train.solver": "second_moment", "train.auto": False}
     with pytest.raises(ConfigError, match=words):
-        load_config(None, base | ({} if "train.batch_size" in keys else {"train.sample_rate": 1.0}) | keys)
+        load_config(
+            None, base | ({} if "train.batch_size" in keys else {"train.sample_rate": 1.0}) | keys
+        )

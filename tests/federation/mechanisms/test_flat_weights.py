@@ -9,7 +9,11 @@ from torch import nn
 from homo_dp.federation.mechanisms.flat_weights import Layout, check_module, check_public
 from homo_dp.privacy.errors import PrivacyError
 
-WEIGHTS = {"w": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(7.0, dtype=torch.float64), "n": torch.tensor(3)}
+WEIGHTS = {
+    "w": torch.arange(6.0).reshape(2, 3),
+    "b": torch.tensor(7.0, dtype=torch.float64),
+    "n": torch.tensor(3),
+}
 
 
 def test_there_and_back() -> None:
@@ -18,7 +22,10 @@ def test_there_and_back() -> None:
     assert (layout.size, vector.dtype) == (7, torch.float64)
     back = layout.unflatten(vector)
     assert set(back) == {"w", "b"}
-    assert all(torch.equal(back[name], WEIGHTS[name]) and back[name].dtype == WEIGHTS[name].dtype for name in back)
+    assert all(
+        torch.equal(back[name], WEIGHTS[name]) and back[name].dtype == WEIGHTS[name].dtype
+        for name in back
+    )
 
 
 def test_views_of_many_users_share_their_memory() -> None:
@@ -40,7 +47,10 @@ def test_only_floats_are_noised() -> None:
 def test_state_beside_trained_weights_must_be_declared() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     with pytest.raises(PrivacyError, match="running_mean: is a buffer"):
-        check_module(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)), {"1.num_batches_tracked"})
+        check_module(
+            nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2, affine=False)),
+            {"1.num_batches_tracked"},
+        )
     public = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
     check_module(model, public)
     model[0].weight.requires_grad_(False)

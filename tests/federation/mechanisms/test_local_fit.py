@@ -17,10 +17,14 @@ FACTS = PartyFacts("a", rows=8, rounds=2, steps_per_round=3, sample_rate=0.5)
 
 def make_fit(**train: object) -> LocalFit:
     torch.manual_seed(0)
-    config = TrainConfig.model_validate({"rounds": 2, "local_steps": 3, "learning_rate": 0.5, **train})
+    config = TrainConfig.model_validate(
+        {"rounds": 2, "local_steps": 3, "learning_rate": 0.5, **train}
+    )
     model = nn.Sequential(nn.Linear(2, 1))
     features, labels = torch.randn(8, 2), torch.tensor([0.0, 1.0] * 4)
-    return LocalFit(model, binary_logistic, features, labels, FACTS, config, torch.Generator().manual_seed(1))
+    return LocalFit(
+        model, binary_logistic, features, labels, FACTS, config, torch.Generator().manual_seed(1)
+    )
 
 
 class Recorder(PlainAveraging):
@@ -44,7 +48,13 @@ class Recorder(PlainAveraging):
 def test_hooks_are_called_in_order() -> None:
     fit, mechanism = make_fit(), Recorder()
     fit.fit(mechanism, fit.weights(), 1, {})
-    assert mechanism.calls == ["before_fit", "after_batch", "after_batch", "after_batch", "after_fit"]
+    assert mechanism.calls == [
+        "before_fit",
+        "after_batch",
+        "after_batch",
+        "after_batch",
+        "after_fit",
+    ]
 
 
 def test_training_starts_from_the_global_weights_and_does_not_touch_them() -> None:
@@ -100,7 +110,9 @@ def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None
         weights = torch.zeros(3, width)
         weights[0] = (torch.rand(width, generator=generator) * 2 - 1) * 1e6
         for _ in range(3):
-            weights[0] -= (weights[0].double() @ row.double() / (row.double() @ row.double()) * row.double()).float()
+            weights[0] -= (
+                weights[0].double() @ row.double() / (row.double() @ row.double()) * row.double()
+            ).float()
         with torch.no_grad():
             layer.weight.copy_(weights)
             layer.bias.zero_()
@@ -109,7 +121,15 @@ def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None
         labels, asked = torch.zeros(count).long(), ReleasedMetrics("multiclass", 3)
         sums = []
         for start in (0, 1):
-            fit = LocalFit(nn.Sequential(layer), task.loss, features, labels, FACTS, TrainConfig(), torch.Generator())
+            fit = LocalFit(
+                nn.Sequential(layer),
+                task.loss,
+                features,
+                labels,
+                FACTS,
+                TrainConfig(),
+                torch.Generator(),
+            )
             fit.test = (task, features[start:].clone(), labels[start:])
             sums.append(torch.cat(list(fit.metric_parts(asked))).sum(0))
         worst = max(worst, float((sums[0] - sums[1]).norm()))

@@ -13,7 +13,11 @@ from homo_dp.privacy.noise.source import SeededNoise
 from homo_dp.privacy.private_sum import NoiseShare
 from tests.federation.user_parts import ADAPTIVE, user_config
 
-MASKED = {"privacy.secure_aggregation": True, "privacy.noise_at": "parties", "privacy.trust_aggregator": False}
+MASKED = {
+    "privacy.secure_aggregation": True,
+    "privacy.noise_at": "parties",
+    "privacy.trust_aggregator": False,
+}
 SHARE = NoiseShare(8)
 
 
@@ -56,7 +60,9 @@ def test_noise_of_a_holder_is_its_share_and_grows_with_the_clip_norm() -> None:
     assert float(values.std()) == pytest.approx(expected, rel=0.1)  # 9 standard errors
     for clip_norm in (3.0, 6.0):
         whole = found.released_by_all(CohortSum(clip_norm, empty, 0.0, 0), SeededNoise(1))
-        assert float(whole.updates.std()) == pytest.approx(expected * math.sqrt(8) * clip_norm, rel=0.1)
+        assert float(whole.updates.std()) == pytest.approx(
+            expected * math.sqrt(8) * clip_norm, rel=0.1
+        )
 
 
 def test_as_many_are_trained_as_are_usually_drawn_at_most() -> None:

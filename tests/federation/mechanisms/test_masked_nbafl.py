@@ -32,7 +32,9 @@ KEYS: dict[str, Any] = {
 }
 
 
-def masked(rows: dict[str, int] | None = None, parameters: int = 6, keys: dict[str, Any] | None = None) -> Nbafl:
+def masked(
+    rows: dict[str, int] | None = None, parameters: int = 6, keys: dict[str, Any] | None = None
+) -> Nbafl:
     config = load_config(None, KEYS | (keys or {}))
     counts = rows or dict.fromkeys(NAMES, 50)
     parties = {name: PartyFacts(name, count, ROUNDS, 1, 1.0) for name, count in counts.items()}
@@ -44,7 +46,11 @@ def test_no_trust_is_needed_and_both_observers_pay_for_the_exposures() -> None:
     plan = mechanism.plan(mechanism.facts.parties["a"])
     assert not mechanism.leaves_noise_to_aggregator(mechanism.config)
     assert mechanism.ledger_keeper == "party"
-    assert plan.events["aggregator"] == plan.events["model_reader"] == GaussianDpEvent(mechanism.reader_multiplier)
+    assert (
+        plan.events["aggregator"]
+        == plan.events["model_reader"]
+        == GaussianDpEvent(mechanism.reader_multiplier)
+    )
     assert plan.trained_by(ROUNDS) == EXPOSURES
     assert plan.sigma == pytest.approx(mechanism.download_sigma / math.sqrt(len(NAMES) - 1))
 
@@ -55,7 +61,9 @@ def test_noise_over_what_a_record_moves_is_that_of_the_event(rows: dict[str, int
     mechanism = masked(rows, keys={"train.weighting": "rows"} if rows else None)
     found = mechanism.masked_sum
     assert found is not None
-    most = max(share for number in range(1, ROUNDS + 1) for share in mechanism._shares(number).values())
+    most = max(
+        share for number in range(1, ROUNDS + 1) for share in mechanism._shares(number).values()
+    )
     assert found.sigma / (2 * C * most) == pytest.approx(mechanism.reader_multiplier)
     assert found.clip_norm == pytest.approx(C * most)
 
@@ -66,7 +74,11 @@ def test_honest_noise_is_the_download_noise(wrong: float, passes: bool) -> None:
     mechanism = masked(parameters=2000)
     found = mechanism.masked_sum
     assert found is not None
-    total = torch.stack([mechanism.noise_alone().tensors["sum"] for _ in NAMES[1:]]).sum(0) * found.grid.step * wrong
+    total = (
+        torch.stack([mechanism.noise_alone().tensors["sum"] for _ in NAMES[1:]]).sum(0)
+        * found.grid.step
+        * wrong
+    )
     assert bool(total.std() > mechanism.download_sigma * (1 - 4 / math.sqrt(4000))) is passes
 
 
@@ -91,7 +103,13 @@ def test_uploads_with_noise_or_a_model_with_buffers_are_refused() -> None:
 
 
 def test_noise_alone_costs_nothing_and_nothing_else_may_say_so() -> None:
-    base: dict[str, Any] = {"run": "r", "dataset": "d", "unit": "record", "relation": "replace_one", "party": "p"}
+    base: dict[str, Any] = {
+        "run": "r",
+        "dataset": "d",
+        "unit": "record",
+        "relation": "replace_one",
+        "party": "p",
+    }
     base |= {"round": 1, "delta": 1e-5, "sigma": 1.0, "observer": "aggregator"}
     assert Charge(**base, kind=NOISE_ALONE, event=NoOpDpEvent())
     with pytest.raises(PrivacyError, match="no release"):
@@ -102,7 +120,10 @@ def test_noise_alone_costs_nothing_and_nothing_else_may_say_so() -> None:
 
 
 def test_a_simulation_pays_for_the_exposures_and_moves_the_model(tmp_path: Path) -> None:
-    keys = {"data.partition": {"kind": "iid", "parties": 4}, "privacy.ledger": str(tmp_path / "ledger.sqlite")}
+    keys = {
+        "data.partition": {"kind": "iid", "parties": 4},
+        "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+    }
     config = load_config(None, KEYS | keys)
     simulation = Simulation(config, lambda row, numbers: None)
     outcome = simulation.run()
@@ -113,11 +134,15 @@ def test_a_simulation_pays_for_the_exposures_and_moves_the_model(tmp_path: Path)
     own = mechanism._rounds["party_1"]
     assert [row.round for row in rows] == list(range(1, ROUNDS + 1))
     assert {row.round for row in rows if row.kind == "update"} == set(own)
-    assert {row.round for row in rows if row.kind == NOISE_ALONE} == set(range(1, ROUNDS + 1)) - set(own)
+    assert {row.round for row in rows if row.kind == NOISE_ALONE} == set(
+        range(1, ROUNDS + 1)
+    ) - set(own)
     assert all("shared by 4 parties" in row.noise for row in rows)
     accounted = closed_form(mechanism.reader_multiplier, EXPOSURES, 1e-5)
     assert max(row.epsilon_pld or 0.0 for row in rows) == pytest.approx(accounted, rel=1e-6)
-    assert outcome.statement["observers"]["aggregator"]["epsilon"] == pytest.approx(accounted, rel=1e-6)
+    assert outcome.statement["observers"]["aggregator"]["epsilon"] == pytest.approx(
+        accounted, rel=1e-6
+    )
     assert outcome.statement["noise_shared_by"] == 4
     assert all(tensor.any() for tensor in outcome.weights.values())
     assert any("4 parties share the noise" in note for note in plan_of(config).notes)
@@ -125,12 +150,18 @@ def test_a_simulation_pays_for_the_exposures_and_moves_the_model(tmp_path: Path)
 
 def test_hardly_any_noise_gives_the_mean_of_the_cohort(tmp_path: Path) -> None:
     """The masked mean against the one that a trusted aggregator takes."""
-    keys = {"data.partition": {"kind": "iid", "parties": 4}, "nbafl.epsilon": 1e6, "train.weighting": "rows"}
+    keys = {
+        "data.partition": {"kind": "iid", "parties": 4},
+        "nbafl.epsilon": 1e6,
+        "train.weighting": "rows",
+    }
     found = []
     for secure in (True, False):
         trust = {"privacy.secure_aggregation": secure, "privacy.trust_aggregator": not secure}
         ledger = {"privacy.ledger": str(tmp_path / f"{secure}.sqlite")}
-        simulation = Simulation(load_config(None, KEYS | keys | trust | ledger), lambda row, numbers: None)
+        simulation = Simulation(
+            load_config(None, KEYS | keys | trust | ledger), lambda row, numbers: None
+        )
         found.append(simulation.run().weights)
     for name, tensor in found[0].items():
         assert torch.allclose(tensor, found[1][name], atol=1e-4)

@@ -27,21 +27,40 @@ from homo_dp.runs.dry_run import plan_of
 from homo_dp.runs.simulation import RunOutcome
 from homo_dp.runs.user_simulation import HolderSimulation, UserSimulation, build_simulation
 from tests.federation.small import FEATURES, RUN, small_table
-from tests.federation.user_parts import ADAPTIVE, EVERYONE, FIXED, POISSON, SERVER, Keys, user_config
+from tests.federation.user_parts import (
+    ADAPTIVE,
+    EVERYONE,
+    FIXED,
+    POISSON,
+    SERVER,
+    Keys,
+    user_config,
+)
 
-MASKED: Keys = {"privacy.noise_at": "parties", "privacy.trust_aggregator": False, "privacy.secure_aggregation": True}
+MASKED: Keys = {
+    "privacy.noise_at": "parties",
+    "privacy.trust_aggregator": False,
+    "privacy.secure_aggregation": True,
+}
 Z, C, WEIGHTS, HOLDERS = 2.0, 3.0, 7, 5
 
 
 def masked(*parts: Keys, holders: int = HOLDERS, seed: int = 0) -> DpFedAvg:
     config = user_config(MASKED, *parts)
-    parties = {f"p{number}": PartyFacts(f"p{number}", 40, config.train.rounds, 3, 0.1) for number in range(holders)}
-    return DpFedAvg(config, FederationFacts(parties, config.train.rounds, WEIGHTS), SeededNoise(seed))
+    parties = {
+        f"p{number}": PartyFacts(f"p{number}", 40, config.train.rounds, 3, 0.1)
+        for number in range(holders)
+    }
+    return DpFedAvg(
+        config, FederationFacts(parties, config.train.rounds, WEIGHTS), SeededNoise(seed)
+    )
 
 
 def sum_of(mechanism: DpFedAvg, rows: Tensor) -> CohortSum:
     total = mechanism.open_sum({"weight": torch.zeros(WEIGHTS)})
-    total.add(mechanism.contributions(rows, mechanism.clip_norm, torch.ones(len(rows), dtype=torch.bool)))
+    total.add(
+        mechanism.contributions(rows, mechanism.clip_norm, torch.ones(len(rows), dtype=torch.bool))
+    )
     return total
 
 
@@ -50,16 +69,28 @@ def sum_of(mechanism: DpFedAvg, rows: Tensor) -> CohortSum:
 def test_the_aggregator_pays_what_a_reader_pays(sampling: Keys, clipping: Keys) -> None:
     mechanism = masked(sampling, clipping)
     plan = mechanism.plan(mechanism.facts.parties["p0"])
-    assert plan.events["aggregator"] == plan.events["model_reader"] == mechanism.numbers.sampler.event(Z)
+    assert (
+        plan.events["aggregator"]
+        == plan.events["model_reader"]
+        == mechanism.numbers.sampler.event(Z)
+    )
     assert not plan.trusts_aggregator
     assert mechanism.ledger_keeper == "party"
     assert plan.extra["noise_shared_by"] == HOLDERS
-    assert plan.sigma == pytest.approx(mechanism.numbers.update_multiplier * C / math.sqrt(HOLDERS - 1))
+    assert plan.sigma == pytest.approx(
+        mechanism.numbers.update_multiplier * C / math.sqrt(HOLDERS - 1)
+    )
 
 
 def test_a_target_buys_the_noise_of_a_trusted_aggregator() -> None:
-    target: Keys = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 2.0, "privacy.delta": 1e-4}
-    trusted = DpFedAvg(user_config(target, POISSON), masked(POISSON).facts, secure_noise()).numbers.noise_multiplier
+    target: Keys = {
+        "privacy.noise_multiplier": None,
+        "privacy.target_epsilon": 2.0,
+        "privacy.delta": 1e-4,
+    }
+    trusted = DpFedAvg(
+        user_config(target, POISSON), masked(POISSON).facts, secure_noise()
+    ).numbers.noise_multiplier
     assert masked(target, POISSON).numbers.noise_multiplier == trusted
 
 
@@ -69,12 +100,16 @@ def test_one_user_moves_the_vector_by_at_most_its_clip_norm(clipping: Keys, leng
     """Update and bit together; the bit of a user who is not there is 0, so that it moves by a half."""
     mechanism = masked(clipping)
     assert mechanism.cohorts is not None
-    row = torch.nn.functional.normalize(torch.randn(1, WEIGHTS, dtype=torch.float64), dim=1) * length
+    row = (
+        torch.nn.functional.normalize(torch.randn(1, WEIGHTS, dtype=torch.float64), dim=1) * length
+    )
     vector = mechanism.cohorts._vector(sum_of(mechanism, row))
     most = mechanism.cohorts.private_sum.clip_norm
     assert float(vector.norm()) <= most * (1 + 1e-12)
     if length == 3.0:
-        assert float(vector.norm()) == pytest.approx(most, rel=1e-5)  # and not less: the noise is for all of it
+        assert float(vector.norm()) == pytest.approx(
+            most, rel=1e-5
+        )  # and not less: the noise is for all of it
 
 
 @pytest.mark.parametrize(("clipping", "unit"), [({}, 1.0), (ADAPTIVE, 1.0), (ADAPTIVE, 1.1)])
@@ -106,7 +141,9 @@ def test_the_noise_of_the_honest_holders_is_all_of_it(wrong: float, passes: bool
         opened = mechanism.cohorts.opened(steps * found.grid.step * wrong, C, HOLDERS)
         totals.append(torch.cat([opened.updates / C, torch.tensor([opened.bits])]))
     stds = torch.stack(totals).std(0)
-    wanted = torch.tensor([mechanism.numbers.update_multiplier] * WEIGHTS + [mechanism.numbers.bit_noise or 0.0])
+    wanted = torch.tensor(
+        [mechanism.numbers.update_multiplier] * WEIGHTS + [mechanism.numbers.bit_noise or 0.0]
+    )
     assert bool((stds / wanted > 1 - 4 / math.sqrt(800)).all()) is passes
 
 
@@ -125,7 +162,10 @@ def test_a_total_comes_back_as_the_sum_of_updates_and_bits() -> None:
         (SERVER, "noise_at"),
         (FIXED, "privacy.sampling"),
         ({"privacy.tolerated_dropouts": 4}, "nobody is left"),
-        ({"privacy.secure_aggregation": False, "privacy.tolerated_colluders": 2, **FIXED}, "tolerated_colluders"),
+        (
+            {"privacy.secure_aggregation": False, "privacy.tolerated_colluders": 2, **FIXED},
+            "tolerated_colluders",
+        ),
     ],
 )
 def test_what_cannot_hold_is_refused(keys: Keys, named: str) -> None:
@@ -148,7 +188,9 @@ def test_a_party_alone_or_without_its_users_releases_nothing(tmp_path: Path) -> 
     config = user_config(MASKED, POISSON)
     table, parties = small_table(), ["a", "b", "c"]
     facts = federation_facts(config, dict.fromkeys(parties, len(table)), FEATURES + 1)
-    fit = build_fit(config, build_model(config.model, (FEATURES,), (0, 1)), table, facts.parties["a"])
+    fit = build_fit(
+        config, build_model(config.model, (FEATURES,), (0, 1)), table, facts.parties["a"]
+    )
     mechanism = DpFedAvg(config, facts, secure_noise())
     release = fit.fit(mechanism, fit.weights(), 1, {"clip_norm": C})
     assert release.event is None
@@ -182,27 +224,40 @@ def run(folder: Path, *parts: Keys) -> tuple[RunOutcome, HolderSimulation | User
     for part in parts:
         keys |= part
     simulation = build_simulation(
-        load_config(None, {**keys, "privacy.ledger": str(folder / "ledger.sqlite")}), lambda row, numbers: None
+        load_config(None, {**keys, "privacy.ledger": str(folder / "ledger.sqlite")}),
+        lambda row, numbers: None,
     )
     assert isinstance(simulation, HolderSimulation | UserSimulation)
     return simulation.run(), simulation
 
 
-@pytest.mark.parametrize("clipping", [{}, {"privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 1.0}])
+@pytest.mark.parametrize(
+    "clipping", [{}, {"privacy.clipping": "adaptive", "privacy.adaptive.bit_noise": 1.0}]
+)
 def test_hardly_any_noise_gives_the_sum_of_all_users(clipping: Keys, tmp_path: Path) -> None:
     """Three holders under masks and one process with all users end with the same weights."""
-    quiet: Keys = {"privacy.noise_multiplier": 1e-5, "privacy.sampling": "everyone", "privacy.cohort_size": None}
+    quiet: Keys = {
+        "privacy.noise_multiplier": 1e-5,
+        "privacy.sampling": "everyone",
+        "privacy.cohort_size": None,
+    }
     apart, simulation = run(tmp_path / "a", quiet, THREE, clipping)
-    together, _ = run(tmp_path / "b", quiet, THREE, SERVER, {"privacy.secure_aggregation": False}, clipping)
+    together, _ = run(
+        tmp_path / "b", quiet, THREE, SERVER, {"privacy.secure_aggregation": False}, clipping
+    )
     assert isinstance(simulation, HolderSimulation)
     for name, tensor in together.weights.items():
         assert torch.allclose(tensor, apart.weights[name], atol=2e-2 if clipping else 1e-5)
     if clipping:
-        assert apart.rounds[-1]["clip_norm"] == pytest.approx(together.rounds[-1]["clip_norm"], rel=0.02)
+        assert apart.rounds[-1]["clip_norm"] == pytest.approx(
+            together.rounds[-1]["clip_norm"], rel=0.02
+        )
 
 
 @pytest.mark.parametrize("holders", [THREE, {}])
-def test_ledger_statement_and_dry_run_say_who_shares_the_noise(holders: Keys, tmp_path: Path) -> None:
+def test_ledger_statement_and_dry_run_say_who_shares_the_noise(
+    holders: Keys, tmp_path: Path
+) -> None:
     outcome, simulation = run(tmp_path, holders)
     count = 3 if holders else 400
     planned = plan_of(simulation.config)
@@ -213,7 +268,9 @@ def test_ledger_statement_and_dry_run_say_who_shares_the_noise(holders: Keys, tm
     assert simulation.ledger is not None
     rows = simulation.ledger.rows()
     assert len(rows) == 3 * (3 if holders else 1)
-    assert all(f"shared by {count} parties" in row.noise and row.observer == "aggregator" for row in rows)
+    assert all(
+        f"shared by {count} parties" in row.noise and row.observer == "aggregator" for row in rows
+    )
     assert "replied" not in outcome.rounds[0]
 
 
@@ -240,7 +297,9 @@ def test_the_time_of_a_round_does_not_tell_whether_its_one_user_was_drawn(tmp_pa
 
 
 def test_the_order_of_names_in_a_message_changes_nothing(tmp_path: Path) -> None:
-    _, simulation = run(tmp_path, THREE, {"privacy.sampling": "everyone", "privacy.cohort_size": None})
+    _, simulation = run(
+        tmp_path, THREE, {"privacy.sampling": "everyone", "privacy.cohort_size": None}
+    )
     fit: Any = simulation._fit("party_1")
     weights = {name: torch.randn_like(tensor) for name, tensor in fit.model.state_dict().items()}
     released = []

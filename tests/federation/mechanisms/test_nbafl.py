@@ -20,7 +20,12 @@ from homo_dp.core.errors import ConfigError
 from homo_dp.federation.mechanisms.base import PartyPlan, Update
 from homo_dp.federation.mechanisms.nbafl import Formula, Nbafl, noise_constant, schedule
 from homo_dp.federation.protocol.messages import Message
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, run_budget
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    run_budget,
+)
 from homo_dp.federation.sessions.party import PartySettings
 from homo_dp.federation.sessions.party_session import Party
 from homo_dp.federation.sessions.statement import privacy_statement
@@ -91,12 +96,18 @@ def check_accounted(kind: type[Nbafl]) -> None:
     """The accounted epsilon is that of sensitivity 2C, by a solver of our own; the nominal one is the configured."""
     mechanism = make(kind)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
-    said = privacy_statement(mechanism, plans, 2, {}, private=True, secure_mode=True, declared_rows=True)
+    said = privacy_statement(
+        mechanism, plans, 2, {}, private=True, secure_mode=True, declared_rows=True
+    )
     sigma = mechanism.formula.upload_sigma
     assert said["nominal_epsilon"] == 10
-    assert said["accounted_epsilon"] == pytest.approx(closed_form(sigma / (2 * C), 2, 1e-5), rel=1e-6)
+    assert said["accounted_epsilon"] == pytest.approx(
+        closed_form(sigma / (2 * C), 2, 1e-5), rel=1e-6
+    )
     reader = math.sqrt(sigma**2 / 4) * 4 / (2 * C)
-    assert said["accounted_epsilon_model_reader"] == pytest.approx(closed_form(reader, 2, 1e-5), rel=1e-6)
+    assert said["accounted_epsilon_model_reader"] == pytest.approx(
+        closed_form(reader, 2, 1e-5), rel=1e-6
+    )
     assert said["epsilon"] == said["accounted_epsilon"]
 
 
@@ -120,7 +131,9 @@ def test_the_mechanism_keeps_its_claims(check: Callable[[type[Nbafl]], None]) ->
         (AssumedSensitivity, check_accounted),
     ],
 )
-def test_a_broken_mechanism_is_caught(kind: type[Nbafl], check: Callable[[type[Nbafl]], None]) -> None:
+def test_a_broken_mechanism_is_caught(
+    kind: type[Nbafl], check: Callable[[type[Nbafl]], None]
+) -> None:
     with pytest.raises(AssertionError):
         check(kind)
 
@@ -131,7 +144,9 @@ def test_a_broken_mechanism_is_caught(kind: type[Nbafl], check: Callable[[type[N
 def test_golden_values() -> None:
     # flower-dp (https://github.com/ckinateder/flower-dp), privacy.py, doctests of calculate_c and calculate_sigma_d
     assert noise_constant(2e-5) == 4.699557816587533
-    formula = Formula(0.8, noise_constant(1e-5), clip_norm=1.5, exposures=2, rounds=3, parties=2, rows=10_000)
+    formula = Formula(
+        0.8, noise_constant(1e-5), clip_norm=1.5, exposures=2, rounds=3, parties=2, rows=10_000
+    )
     assert formula.download_sigma == 0.0009084009867385104
 
 
@@ -162,13 +177,18 @@ def test_smallest_rows_decide_or_the_declared_ones() -> None:
     assert make(rows={"a": 50, "b": 30}).formula.rows == 30
     declared = make(rows={"a": 50, "b": 30}, nbafl__min_dataset_size=25)
     assert declared.formula.rows == 25
-    assert not any("min_dataset_size" in note for note in declared.plan(declared.facts.parties["a"]).notes)
+    assert not any(
+        "min_dataset_size" in note for note in declared.plan(declared.facts.parties["a"]).notes
+    )
 
 
 def test_more_declared_rows_than_there_are_is_said() -> None:
     mechanism = make(rows={"a": 50, "b": 30}, nbafl__min_dataset_size=60)
     notes = " ".join(mechanism.plan(mechanism.facts.parties["a"]).notes)
-    assert "smallest party has 30 rows; with those the paper's epsilon is 20, not the nominal 10" in notes
+    assert (
+        "smallest party has 30 rows; with those the paper's epsilon is 20, not the nominal 10"
+        in notes
+    )
 
 
 def test_a_zero_by_formula_is_said() -> None:
@@ -182,7 +202,11 @@ def test_a_zero_by_formula_is_said() -> None:
 def test_the_proximal_term_pulls_to_the_global_weights() -> None:
     moved = {}
     for mu in (0.0, 5.0):
-        long: dict[str, Any] = {"train.learning_rate": 0.1, "train.local_steps": 20, "nbafl.epsilon": 1e7}
+        long: dict[str, Any] = {
+            "train.learning_rate": 0.1,
+            "train.local_steps": 20,
+            "nbafl.epsilon": 1e7,
+        }
         mechanism = make(nbafl__clip_norm=1e3, nbafl__mu=mu, **long)
         release = make_fit(mechanism).fit(mechanism, weights(0.1), 1, {})
         moved[mu] = float((flat(release.tensors) - flat(weights(0.1))).norm())
@@ -191,7 +215,11 @@ def test_the_proximal_term_pulls_to_the_global_weights() -> None:
 
 def test_one_record_can_move_the_weights_further_than_the_paper_assumes() -> None:
     """Why the nominal epsilon is not charged: a flipped label moves clipped weights by more than 2C/m."""
-    long: dict[str, Any] = {"train.learning_rate": 1.0, "train.local_steps": 100, "train.sample_rate": 1.0}
+    long: dict[str, Any] = {
+        "train.learning_rate": 1.0,
+        "train.local_steps": 100,
+        "train.sample_rate": 1.0,
+    }
     mechanism = make(rows={"a": 20}, nbafl__epsilon=1e9, **long)
     uploads = []
     for flipped in (False, True):
@@ -212,7 +240,11 @@ def test_an_upload_is_charged_for_twice_the_clip_norm(tmp_path: Path) -> None:
     assert party.ledger is not None
     (row,) = party.ledger.rows()
     assert from_json(row.event) == GaussianDpEvent(mechanism.upload_sigma / (2 * C))
-    assert (row.relation, row.observer, row.sigma) == ("replace_one", "aggregator", mechanism.upload_sigma)
+    assert (row.relation, row.observer, row.sigma) == (
+        "replace_one",
+        "aggregator",
+        mechanism.upload_sigma,
+    )
 
 
 def test_a_party_never_uploads_more_often_than_its_exposures(tmp_path: Path) -> None:
@@ -237,9 +269,12 @@ def test_the_schedule_gives_everybody_the_same_and_no_round_to_nobody(
     names = [f"p{number}" for number in range(parties)]
     found = schedule(names, exposures, rounds)
     assert all(
-        len(set(numbers)) == exposures and set(numbers) <= set(range(1, rounds + 1)) for numbers in found.values()
+        len(set(numbers)) == exposures and set(numbers) <= set(range(1, rounds + 1))
+        for numbers in found.values()
     )
-    sizes = [sum(number in numbers for numbers in found.values()) for number in range(1, rounds + 1)]
+    sizes = [
+        sum(number in numbers for numbers in found.values()) for number in range(1, rounds + 1)
+    ]
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
 
@@ -250,7 +285,9 @@ def test_the_schedule_gives_everybody_the_same_and_no_round_to_nobody(
 def test_everybody_in_every_round_gives_the_closed_form() -> None:
     mechanism = make()
     assert mechanism.cohort(tuple(PARTIES), 2) == tuple(PARTIES)
-    assert mechanism.reader_multiplier == pytest.approx(mechanism.upload_sigma / math.sqrt(4) * 4 / (2 * C))
+    assert mechanism.reader_multiplier == pytest.approx(
+        mechanism.upload_sigma / math.sqrt(4) * 4 / (2 * C)
+    )
 
 
 def test_fewer_parties_in_a_round_hide_a_party_less() -> None:
@@ -271,7 +308,10 @@ def test_the_aggregator_adds_the_noise_that_missing_parties_would_have_brought()
     aggregator = make_aggregator(mechanism)
     uploads = SeededNoise(5)
     for party in ("a", "b"):
-        noised = {name: t + uploads.normal(t.shape, mechanism.upload_sigma) for name, t in weights(0.5).items()}
+        noised = {
+            name: t + uploads.normal(t.shape, mechanism.upload_sigma)
+            for name, t in weights(0.5).items()
+        }
         aggregator.receive(Message(RUN, 1, party, "aggregator", "update", noised))
     report = aggregator.finish_round()
     # half of the parties: each share is twice as large, and so must be the noise
@@ -299,11 +339,15 @@ def test_without_upload_noise_the_aggregator_keeps_the_ledger(tmp_path: Path) ->
     ledger = Ledger(tmp_path / "ledger.sqlite")
     aggregator = make_aggregator(mechanism, ledger)
     assert aggregator.cohort == ("a",)
-    answer = make_party(mechanism, tmp_path).handle(Message(RUN, 1, "aggregator", "a", "weights", weights(1.0)))
+    answer = make_party(mechanism, tmp_path).handle(
+        Message(RUN, 1, "aggregator", "a", "weights", weights(1.0))
+    )
     assert answer is not None
     assert vector_norm(answer.tensors) == pytest.approx(C, rel=1e-4)
     aggregator.receive(answer)
-    assert_deviation(flat(aggregator.finish_round().weights) - flat(answer.tensors), mechanism.download_sigma)
+    assert_deviation(
+        flat(aggregator.finish_round().weights) - flat(answer.tensors), mechanism.download_sigma
+    )
     (row,) = ledger.rows()
     assert (row.party, row.dataset, row.observer, row.sigma) == (
         "a",
@@ -315,7 +359,12 @@ def test_without_upload_noise_the_aggregator_keeps_the_ledger(tmp_path: Path) ->
 
 
 def test_the_aggregator_clips_what_it_alone_adds_noise_to() -> None:
-    mechanism = make(nbafl__noise_at_upload=False, privacy__trust_aggregator=True, nbafl__exposures=1, train__rounds=3)
+    mechanism = make(
+        nbafl__noise_at_upload=False,
+        privacy__trust_aggregator=True,
+        nbafl__exposures=1,
+        train__rounds=3,
+    )
     sent = [Update(name, weights(100.0), 1.0) for name in mechanism.cohort([], 1)]
     found = flat(mechanism.on_receive(sent, weights(0.0), 1).weights)
     noise = mechanism.download_sigma * math.sqrt(len(found))
@@ -335,7 +384,9 @@ def test_weights_that_are_not_finite_are_uploaded_as_zeros_with_noise_and_said(
 
 def test_a_party_that_does_not_trust_the_aggregator_refuses(tmp_path: Path) -> None:
     mechanism = make(**TRUSTED)
-    settings = PartySettings("a", RUN, "wide/a", run_budget(mechanism.config), trust_aggregator=False)
+    settings = PartySettings(
+        "a", RUN, "wide/a", run_budget(mechanism.config), trust_aggregator=False
+    )
     with pytest.raises(PrivacyError, match="trust_aggregator"):
         Party(settings, make_fit(mechanism), mechanism, Ledger(tmp_path / "ledger.sqlite"))
 
@@ -363,7 +414,9 @@ def test_k_of_n_has_no_nominal_epsilon_and_is_accounted_like_any_release() -> No
     plan = mechanism.plan(mechanism.facts.parties["a"])
     assert plan.schedule is not None
     assert plan.releases_by(8) == len(plan.schedule) <= mechanism.exposures
-    assert plan.events["aggregator"] == GaussianDpEvent(mechanism.upload_sigma / (2 * mechanism.clip_norm))
+    assert plan.events["aggregator"] == GaussianDpEvent(
+        mechanism.upload_sigma / (2 * mechanism.clip_norm)
+    )
     figures = mechanism.figures(plan, {"aggregator": 7.0, "model_reader": 5.0})
     assert figures["nominal_epsilon"] is None
     assert "could not be sourced" in str(figures["nominal_epsilon_is"])
@@ -377,8 +430,18 @@ def test_k_of_n_has_no_nominal_epsilon_and_is_accounted_like_any_release() -> No
     ("overrides", "words"),
     [
         ({"nbafl.noise_at_upload": False}, "trust_aggregator: true if you trust it"),
-        ({"nbafl.noise_at_upload": False, "nbafl.noise_at_download": False, "privacy.trust_aggregator": True}, "both"),
-        ({"nbafl.noise_at_upload": False, "privacy.trust_aggregator": True}, "no noise at all.*zero by formula"),
+        (
+            {
+                "nbafl.noise_at_upload": False,
+                "nbafl.noise_at_download": False,
+                "privacy.trust_aggregator": True,
+            },
+            "both",
+        ),
+        (
+            {"nbafl.noise_at_upload": False, "privacy.trust_aggregator": True},
+            "no noise at all.*zero by formula",
+        ),
         ({"nbafl.exposures": 3}, r"nbafl\.exposures=3: must be from 1"),
         ({"train.rounds": 9, "nbafl.exposures": 2}, r"nbafl\.exposures=2: must be from 3"),
         ({"train.proximal_mu": 0.1}, r"nbafl\.mu"),

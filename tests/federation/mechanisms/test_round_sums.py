@@ -14,7 +14,14 @@ from homo_dp.config.load import load_config
 from homo_dp.federation.mechanisms.base import Combined, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, calibrated_noise, noise_of_share, text_of
+from homo_dp.federation.mechanisms.round_sums import (
+    SUM,
+    RoundSum,
+    RoundSums,
+    calibrated_noise,
+    noise_of_share,
+    text_of,
+)
 from homo_dp.federation.sessions.plan import PlanRefused, check_releases_cap
 from homo_dp.federation.sessions.statement import epsilon_after
 from homo_dp.privacy.accounting.accountants import epsilon
@@ -48,7 +55,11 @@ class SecondMomentFirst(DpFedSgd):
     def other_sums(self, party: PartyFacts) -> RoundSums:
         privacy = self.config.privacy
         rows = sum(facts.rows for facts in self.facts.parties.values())
-        noise = 5.0 if privacy.target_epsilon is None else noise_of_share(0.2, privacy.target_epsilon, privacy.delta)
+        noise = (
+            5.0
+            if privacy.target_epsilon is None
+            else noise_of_share(0.2, privacy.target_epsilon, privacy.delta)
+        )
         found = PrivateSum(triangle_size(self.width), RADIUS**2, noise, rows, share=self._share)
         return {1: RoundSum("second_moment", found, "X^T X with noise, once")}
 
@@ -56,7 +67,9 @@ class SecondMomentFirst(DpFedSgd):
         for chunk in torch.split(fit.features.double(), 7):
             yield outer_products(chunk * (RADIUS / chunk.norm(dim=1, keepdim=True)).clamp(max=1.0))
 
-    def on_sum(self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int) -> Combined:
+    def on_sum(
+        self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
+    ) -> Combined:
         self.moment = second_moment(torch.stack(list(parts.values())).sum(0), self.width)
         return Combined(current)
 
@@ -90,7 +103,9 @@ def test_a_round_answers_the_sum_that_it_asks_and_the_ledger_says_which(tmp_path
     assert [row.sigma for row in rows] == [5.0 * RADIUS**2, 2.0]
     assert '"noise_multiplier":5.0' in rows[0].event
     assert party.applied_sigma == 2.0  # of the training
-    assert party.handle(weights_message(1)) is first  # asked again: the same answer, no second charge
+    assert (
+        party.handle(weights_message(1)) is first
+    )  # asked again: the same answer, no second charge
     assert len(party.ledger.rows(RUN, "a")) == 2
     with pytest.raises(BudgetExceeded):  # two rounds that train and one that asks: no fourth
         party.handle(weights_message(4))
@@ -108,7 +123,9 @@ def test_the_answer_is_the_sum_of_bounded_rows(tmp_path: Path) -> None:
                 for number, asked in super().other_sums(party).items()
             }
 
-    party = small_party(config, tmp_path, mechanism=Quiet(config, made.facts, made.noise), table=table)
+    party = small_party(
+        config, tmp_path, mechanism=Quiet(config, made.facts, made.noise), table=table
+    )
     answer = party.handle(weights_message(1))
     assert answer is not None
     found = second_moment(answer.tensors[SUM], FEATURES)
@@ -120,7 +137,9 @@ def test_a_row_that_is_too_long_is_clipped() -> None:
     found = PrivateSum(2, clip_norm=1.0, noise_multiplier=1e-9, rows=10)
     from homo_dp.privacy.noise.source import secure_noise
 
-    total = found.of_chunks([torch.tensor([[300.0, 400.0]]), torch.tensor([[float("nan"), 1.0]])], secure_noise())
+    total = found.of_chunks(
+        [torch.tensor([[300.0, 400.0]]), torch.tensor([[float("nan"), 1.0]])], secure_noise()
+    )
     assert torch.allclose(total, torch.tensor([0.6, 0.8], dtype=torch.float64), atol=1e-5)
     with pytest.raises(PrivacyError, match="sampled"):
         replace(found, sample_rate=0.5).of_chunks([], secure_noise())
@@ -155,7 +174,10 @@ def test_what_was_released_before_the_run_is_solved_for_and_stated() -> None:
     plain = small_mechanism(config, {"a": 2000})
     later = type(plain)(config, replace(plain.facts, before=GaussianDpEvent(4.0)), plain.noise)
     plan = later.planned(later.facts.parties["a"])
-    spent, none_yet = epsilon_after(plan, "aggregator", plan.rounds), epsilon_after(plan, "aggregator", 0)
+    spent, none_yet = (
+        epsilon_after(plan, "aggregator", plan.rounds),
+        epsilon_after(plan, "aggregator", 0),
+    )
     assert spent is not None
     assert none_yet is not None
     assert 0.99 * 2.0 <= spent.quoted <= 2.0
@@ -193,10 +215,14 @@ def test_a_whole_run_asks_and_trains(tmp_path: Path, masked: bool) -> None:
     assert mechanism.moment is not None
     assert simulation.ledger is not None
     for name in simulation.parties:
-        assert [row.kind for row in simulation.ledger.rows(outcome.run, name)] == ["second_moment"] + ["update"] * 3
+        assert [row.kind for row in simulation.ledger.rows(outcome.run, name)] == [
+            "second_moment"
+        ] + ["update"] * 3
         spent = simulation.ledger.rows(outcome.run, name)[-1].epsilon
         assert spent == pytest.approx(outcome.statement["epsilon"], rel=1e-3)
-    features = torch.cat([data.train.features.double() for data in simulation.federation.parties.values()])
+    features = torch.cat(
+        [data.train.features.double() for data in simulation.federation.parties.values()]
+    )
     features *= (RADIUS / features.norm(dim=1, keepdim=True)).clamp(max=1.0)
     sigma = mechanism.sums[1].private_sum.party_sigma * len(simulation.parties) ** 0.5
     assert float((mechanism.moment - features.T @ features).abs().max()) < 6 * sigma
@@ -209,7 +235,9 @@ def test_a_cap_on_releases_names_the_other_sums() -> None:
     own = load_config(None, {"party.caps.releases": ["update"]})
     with pytest.raises(PlanRefused, match="second_moment"):
         check_releases_cap(own, mechanism, plan)
-    check_releases_cap(load_config(None, {"party.caps.releases": ["update", "second_moment"]}), mechanism, plan)
+    check_releases_cap(
+        load_config(None, {"party.caps.releases": ["update", "second_moment"]}), mechanism, plan
+    )
 
 
 def test_a_name_that_is_not_on_the_list_is_refused() -> None:
@@ -232,7 +260,11 @@ def test_an_answer_that_costs_more_than_its_plan_never_leaves(tmp_path: Path) ->
         party.handle(weights_message(1))
     told = party.handle(weights_message(1))  # charged as planned, and answered with one word
     assert told is not None
-    assert (told.kind, dict(told.info), dict(told.tensors)) == ("refused", {"reason": "skipped"}, {})
+    assert (told.kind, dict(told.info), dict(told.tensors)) == (
+        "refused",
+        {"reason": "skipped"},
+        {},
+    )
 
 
 @pytest.mark.parametrize("cap", [{"party.caps.parameters": 5}, {"transport.max_message_bytes": 47}])
@@ -243,7 +275,9 @@ def test_a_sum_of_more_numbers_than_a_model_may_have_is_refused(cap: dict[str, i
     with pytest.raises(PlanRefused, match="sum second_moment has 6 numbers") as refusal:
         check_releases_cap(load_config(None, cap), mechanism, plan)
     assert refusal.value.reason == "releases_cap"
-    check_releases_cap(load_config(None, {name: value + 1 for name, value in cap.items()}), mechanism, plan)
+    check_releases_cap(
+        load_config(None, {name: value + 1 for name, value in cap.items()}), mechanism, plan
+    )
 
 
 @pytest.mark.parametrize("beside", [None, text_of(GaussianDpEvent(20.0))])

@@ -15,7 +15,12 @@ from homo_dp.federation.mechanisms.dp_fedsgd import DpFedSgd
 from homo_dp.federation.mechanisms.round_sums import SUM
 from homo_dp.federation.mechanisms.second_moment_round import TRANSFORM, as_table, as_weights
 from homo_dp.federation.mechanisms.whitening import Whitening
-from homo_dp.federation.sessions.build import build_fit, build_mechanism, federation_facts, noise_source
+from homo_dp.federation.sessions.build import (
+    build_fit,
+    build_mechanism,
+    federation_facts,
+    noise_source,
+)
 from homo_dp.models.registry import build_model
 from homo_dp.models.scoring import round_metrics
 from homo_dp.privacy.private_sum import PrivateSum
@@ -56,8 +61,14 @@ def scores(found: Simulation, outcome: RunOutcome) -> dict[str, float | None]:
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("data", ["breast_cancer", "digits"])
-def test_a_moment_then_gradients_learn_within_the_target(tmp_path: Path, secure: bool, data: str) -> None:
-    keys = {"privacy.secure_aggregation": secure, "data.embedded": data, "train.row_norm": 3.5 if secure else 4.0}
+def test_a_moment_then_gradients_learn_within_the_target(
+    tmp_path: Path, secure: bool, data: str
+) -> None:
+    keys = {
+        "privacy.secure_aggregation": secure,
+        "data.embedded": data,
+        "train.row_norm": 3.5 if secure else 4.0,
+    }
     found, outcome = ran(tmp_path, **keys)
     party = outcome.statement["parties"]["party_1"]
     assert 5.9 < party["epsilon_pld"] <= 6.0
@@ -68,7 +79,12 @@ def test_a_moment_then_gradients_learn_within_the_target(tmp_path: Path, secure:
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_gradient_solver_learns_with_rows_clipped(tmp_path: Path, secure: bool) -> None:
-    keys = {"train.solver": "gradient", "privacy.max_grad_norm": 3.5, "train.learning_rate": 0.5, "train.rounds": 30}
+    keys = {
+        "train.solver": "gradient",
+        "privacy.max_grad_norm": 3.5,
+        "train.learning_rate": 0.5,
+        "train.rounds": 30,
+    }
     found, outcome = ran(tmp_path, **keys, **{"privacy.secure_aggregation": secure})
     assert outcome.statement["parties"]["party_1"]["epsilon_pld"] <= 6.0
     rows = found.ledger.rows(outcome.run, "party_1") if found.ledger else []
@@ -81,7 +97,10 @@ def test_linear_regression_starts_from_least_squares(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(4000, 3, generator=generator) * 2 - 1
     y = x @ torch.tensor([0.5, -0.3, 0.1]) + 0.1
-    frame.write_text("a,b,c,y\n" + "\n".join(",".join(f"{v:.5f}" for v in (*r, t)) for r, t in zip(x, y, strict=True)))
+    frame.write_text(
+        "a,b,c,y\n"
+        + "\n".join(",".join(f"{v:.5f}" for v in (*r, t)) for r, t in zip(x, y, strict=True))
+    )
     columns = {name: {"bounds": [-1, 1]} for name in "abc"}
     keys: dict[str, Any] = {
         "model.name": "linear_regression",
@@ -115,18 +134,29 @@ def test_a_step_goes_back_to_the_columns_coordinates() -> None:
     moment = torch.diag(torch.tensor([4.0, 1.0, 0.25, 1.0], dtype=torch.float64))
     assert mechanism._moment is not None
     mechanism._moment.whitening = Whitening.of(moment, noise=1e-9)
-    gradient = {"linear.weight": torch.tensor([[200.0, 100.0, 50.0]]), "linear.bias": torch.tensor([100.0])}
+    gradient = {
+        "linear.weight": torch.tensor([[200.0, 100.0, 50.0]]),
+        "linear.bias": torch.tensor([100.0]),
+    }
     turned = as_weights(as_table(gradient) @ mechanism._moment.found.transform, gradient)
-    moved = mechanism.on_receive([Update("a", turned, 1.0)], zeros(), 1).weights  # a Newton step: S^-1 g
+    moved = mechanism.on_receive(
+        [Update("a", turned, 1.0)], zeros(), 1
+    ).weights  # a Newton step: S^-1 g
     assert torch.allclose(moved["linear.weight"], torch.tensor([[-0.5, -1.0, -2.0]]), atol=1e-5)
     again = small_mechanism(config, {"a": 100})
     again.restore(mechanism.state())
-    assert torch.equal(again.broadcast_tensors(2, {})[TRANSFORM], mechanism.broadcast_tensors(2, {})[TRANSFORM])
+    assert torch.equal(
+        again.broadcast_tensors(2, {})[TRANSFORM], mechanism.broadcast_tensors(2, {})[TRANSFORM]
+    )
     assert not mechanism.broadcast_tensors(1, {})
 
 
 def test_few_rows_count_less_by_noise_than_by_rows() -> None:
-    keys = {"privacy__mechanism": "dp_fedsgd", "train__local_steps": None, "train__sample_rate": 1.0}
+    keys = {
+        "privacy__mechanism": "dp_fedsgd",
+        "train__local_steps": None,
+        "train__sample_rate": 1.0,
+    }
     mechanism = small_mechanism(small_config(**keys, train__weighting="noise"), {"a": 10, "b": 90})
     assert isinstance(mechanism, DpFedSgd)
     weights = mechanism._party_weights(["a", "b"])
@@ -142,11 +172,25 @@ def test_a_network_has_no_second_moment(tmp_path: Path) -> None:
 
 def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tuple[Tensor, float]:
     """What a party adds to a sum before its noise, in columns that the aggregator sent; and the sum's clip norm."""
-    keys = {"privacy.mechanism": "dp_fedsgd", "privacy.noise_multiplier": 4.0, "train.auto": False, "train.rounds": 5}
-    columns = {"train.row_norm": 1.001e-6, "train.column_share": 0.1, "train.column_passes": 2, "train.sample_rate": 1}
-    config = load_config(None, keys | columns | {"train.solver": "second_moment", "privacy.delta": 1e-7})
+    keys = {
+        "privacy.mechanism": "dp_fedsgd",
+        "privacy.noise_multiplier": 4.0,
+        "train.auto": False,
+        "train.rounds": 5,
+    }
+    columns = {
+        "train.row_norm": 1.001e-6,
+        "train.column_share": 0.1,
+        "train.column_passes": 2,
+        "train.sample_rate": 1,
+    }
+    config = load_config(
+        None, keys | columns | {"train.solver": "second_moment", "privacy.delta": 1e-7}
+    )
     width = features.shape[1]
-    mechanism = build_mechanism(config, federation_facts(config, {"a": declared}, width + 1), noise_source(config))
+    mechanism = build_mechanism(
+        config, federation_facts(config, {"a": declared}, width + 1), noise_source(config)
+    )
     model = build_model(config.model, (width,), (0, 1))
     labels = torch.zeros(len(features)).long()
     fit = build_fit(config, model, Table(features, labels), mechanism.facts.parties["a"])
@@ -172,9 +216,13 @@ def test_rounding_in_columns_that_an_aggregator_made_moves_no_other_row(
     tried = torch.empty(20_000, 100)
     tried[:, order[0::2]], tried[:, order[1::2]] = values, -values
     twice = tried.repeat_interleave(2, 0).double()
-    places = (torch.cat([twice, torch.ones(40_000, 1)], 1) @ transform.double())[:, 96].reshape(-1, 2)
+    places = (torch.cat([twice, torch.ones(40_000, 1)], 1) @ transform.double())[:, 96].reshape(
+        -1, 2
+    )
     gaps = places[:, 1] - places[:, 0]
-    table = tried[torch.stack([gaps.argmax(), gaps.argmin()])].repeat(2500, 1)  # as place moves them, one way
+    table = tried[torch.stack([gaps.argmax(), gaps.argmin()])].repeat(
+        2500, 1
+    )  # as place moves them, one way
     whole, clip_norm = sum_of(table, transform, asked, len(table))
     rest, _ = sum_of(table[1:], transform, asked, len(table))
     assert float((whole - rest).norm()) <= clip_norm

@@ -29,7 +29,9 @@ def test_fedavgm_keeps_its_velocity() -> None:
 
 
 def test_fedadam_first_step() -> None:
-    config = ServerOptimizerConfig(name="fedadam", learning_rate=0.1, beta1=0.9, beta2=0.99, tau=0.001)
+    config = ServerOptimizerConfig(
+        name="fedadam", learning_rate=0.1, beta1=0.9, beta2=0.99, tau=0.001
+    )
     moved = ServerOptimizer(config).step(CURRENT, MEAN)
     delta = MEAN["w"] - CURRENT["w"]
     second_moment = 0.99 * 0.001**2 + 0.01 * delta**2
@@ -51,7 +53,12 @@ def test_state_continues_where_it_stopped(name: str) -> None:
 def test_tensors_that_are_no_numbers_to_move_stay_as_they_are(name: str) -> None:
     """Declared public buffers of integers or flags: a moved one would have another type and be refused by parties."""
     fixed = {"steps": torch.tensor(7), "flags": torch.tensor([True, False])}
-    optimizer = ServerOptimizer(ServerOptimizerConfig.model_validate({"name": name, "learning_rate": 0.5}))
+    optimizer = ServerOptimizer(
+        ServerOptimizerConfig.model_validate({"name": name, "learning_rate": 0.5})
+    )
     moved = optimizer.step({"w": torch.zeros(2), **fixed}, {"w": torch.ones(2), **fixed})
     assert moved["w"].any()
-    assert all(moved[key].dtype == tensor.dtype and moved[key].equal(tensor) for key, tensor in fixed.items())
+    assert all(
+        moved[key].dtype == tensor.dtype and moved[key].equal(tensor)
+        for key, tensor in fixed.items()
+    )

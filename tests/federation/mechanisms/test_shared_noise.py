@@ -21,7 +21,11 @@ def test_figures_of_a_shared_sum() -> None:
 
 def test_figures_of_noise_that_nobody_shares() -> None:
     found = shared_figures(PrivateSum(100, 2.0, 3.0, 1000))
-    assert (found["secure_aggregation"], found["noise_shared_by"], found["tolerated_colluders"]) == ("off", None, None)
+    assert (
+        found["secure_aggregation"],
+        found["noise_shared_by"],
+        found["tolerated_colluders"],
+    ) == ("off", None, None)
     assert found["noise_share_sigma"] == found["noise_of_total_sigma"] == 6.0
 
 

@@ -17,8 +17,14 @@ PARTIES = {name: PartyFacts(name, 200, 0, 0, 1.0) for name in ("a", "b", "c")}
 
 
 def mechanism(**keys: Any) -> Statistics:
-    base = {"privacy.mechanism": "statistics", "privacy.target_epsilon": 2.0, "statistics.ask": "rows,classes,means"}
-    return Statistics(load_config(None, base | keys), FederationFacts(PARTIES, 0, 1), SeededNoise(1))
+    base = {
+        "privacy.mechanism": "statistics",
+        "privacy.target_epsilon": 2.0,
+        "statistics.ask": "rows,classes,means",
+    }
+    return Statistics(
+        load_config(None, base | keys), FederationFacts(PARTIES, 0, 1), SeededNoise(1)
+    )
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -31,7 +37,8 @@ def test_all_questions_together_cost_the_target(masked: bool) -> None:
 
 def test_shared_noise_is_less_at_each_party() -> None:
     alone, shared = (
-        mechanism(**{"privacy.secure_aggregation": masked}).sums[1].private_sum for masked in (False, True)
+        mechanism(**{"privacy.secure_aggregation": masked}).sums[1].private_sum
+        for masked in (False, True)
     )
     assert shared.party_sigma < alone.party_sigma
     assert shared.sigma == pytest.approx(alone.sigma)

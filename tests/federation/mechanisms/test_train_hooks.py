@@ -54,10 +54,18 @@ def test_a_gradient_that_was_shown_is_not_shown_again() -> None:
 def test_positions_and_what_is_refused() -> None:
     hooks, called = Hooks(), []  # type: tuple[Hooks, list[int]]
     for number, place in ((1, None), (2, 0), (3, -1)):
-        hooks.register("test", lambda where, number=number: called.append(number), "on_fit_end", place)  # type: ignore[misc]
+        hooks.register(
+            "test",
+            lambda where, number=number: called.append(number),  # type: ignore[misc]
+            "on_fit_end",
+            place,
+        )
     hooks.call("on_fit_end", HookContext("test", "a", 1, True, nn.Linear(1, 1)))
     assert called == [2, 1, 3]
-    for trigger, place, words in [("on_lunch", None, "trigger=on_lunch"), ("on_fit_end", 9, "insert_pos=9")]:
+    for trigger, place, words in [
+        ("on_lunch", None, "trigger=on_lunch"),
+        ("on_fit_end", 9, "insert_pos=9"),
+    ]:
         with pytest.raises(ConfigError, match=words):
             hooks.register("test", print, trigger, place)
 
@@ -77,7 +85,11 @@ def test_injectors_see_a_copy_and_may_change_numbers_only() -> None:
     weights, hooks = {"w": torch.zeros(2)}, Hooks()
     hooks.injectors.append(lambda number, found: {"w": found["w"].double() + number})
     changed = hooks.injected(3, weights)
-    assert (changed["w"].tolist(), changed["w"].dtype, weights["w"].tolist()) == ([3.0, 3.0], torch.float32, [0.0, 0.0])
+    assert (changed["w"].tolist(), changed["w"].dtype, weights["w"].tolist()) == (
+        [3.0, 3.0],
+        torch.float32,
+        [0.0, 0.0],
+    )
     for broken in ({"w": torch.zeros(3)}, {}, {"w": torch.zeros(2), "v": torch.zeros(1)}):
         hooks.injectors[:] = [lambda number, found, broken=broken: broken]  # type: ignore[misc]
         with pytest.raises(PrivacyError, match="another shape than before, or is gone"):

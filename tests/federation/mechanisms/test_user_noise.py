@@ -15,7 +15,11 @@ from tests.federation.user_parts import ADAPTIVE, EVERYONE, FIXED, PARTIES, user
 
 ROUNDS = 10
 TARGET = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 2.0}
-MASKED = {"privacy.secure_aggregation": True, "privacy.noise_at": "parties", "privacy.trust_aggregator": False}
+MASKED = {
+    "privacy.secure_aggregation": True,
+    "privacy.noise_at": "parties",
+    "privacy.trust_aggregator": False,
+}
 
 
 def numbers(*parts: dict[str, Any], holders: int = 1) -> UserNoise:
@@ -65,9 +69,13 @@ def test_update_and_bit_together_cost_the_noise_multiplier() -> None:
 
 
 def test_a_cohort_too_small_for_its_bits_says_which_is_not() -> None:
-    with pytest.raises(PrivacyError, match=r"the smallest privacy\.cohort_size that works is 2[01]"):
+    with pytest.raises(
+        PrivacyError, match=r"the smallest privacy\.cohort_size that works is 2[01]"
+    ):
         numbers(ADAPTIVE, {"privacy.cohort_size": 10})
-    with pytest.raises(PrivacyError, match=r"no cohort of privacy\.population=1000 is large enough"):
+    with pytest.raises(
+        PrivacyError, match=r"no cohort of privacy\.population=1000 is large enough"
+    ):
         numbers(ADAPTIVE, {"privacy.cohort_size": 10, "privacy.noise_multiplier": 200.0})
 
 

@@ -15,7 +15,26 @@ def test_ids(good: str) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["", ".", "..", "a..b", "a.", "-a", ".a", "a/b", "a\\b", "a b", "a\n", "ä", "A" * 65, "*", ">", 7, None, b"a"],
+    [
+        "",
+        ".",
+        "..",
+        "a..b",
+        "a.",
+        "-a",
+        ".a",
+        "a/b",
+        "a\\b",
+        "a b",
+        "a\n",
+        "ä",
+        "A" * 65,
+        "*",
+        ">",
+        7,
+        None,
+        b"a",
+    ],
 )
 def test_what_could_leave_its_folder_or_subject_is_refused(bad: object) -> None:
     with pytest.raises(MessageError, match="cannot be an id"):

@@ -49,7 +49,8 @@ def update(**changes: Any) -> Message:
 
 def same(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> bool:
     return set(left) == set(right) and all(
-        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
+        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name])
+        for name in left
     )
 
 
@@ -72,7 +73,9 @@ def test_every_kind_comes_back_as_it_went(kind: str) -> None:
     if not allowed.from_party:
         ends = {"sender": AGGREGATOR, "recipient": "bank_a"}
     tensors = {"w": torch.randn(4)} if allowed.tensors else {}
-    message = update(kind=kind, info={key: values[key] for key in allowed.info}, tensors=tensors, **ends)
+    message = update(
+        kind=kind, info={key: values[key] for key in allowed.info}, tensors=tensors, **ends
+    )
     back = decode(encode(message))
     assert back.key == message.key
     assert back.info == message.info
@@ -81,8 +84,14 @@ def test_every_kind_comes_back_as_it_went(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3, 4)])
-def test_dtypes_and_shapes_agree_with_the_safetensors_package(dtype: str, shape: tuple[int, ...]) -> None:
-    tensors = {"a": (torch.rand(shape) * 100).to(DTYPES[dtype]), "b": torch.rand(5), "c.d": torch.rand(2).double()}
+def test_dtypes_and_shapes_agree_with_the_safetensors_package(
+    dtype: str, shape: tuple[int, ...]
+) -> None:
+    tensors = {
+        "a": (torch.rand(shape) * 100).to(DTYPES[dtype]),
+        "b": torch.rand(5),
+        "c.d": torch.rand(2).double(),
+    }
     data = encode(update(tensors=tensors))
     assert same(decode(data).tensors, tensors)
     body = data[8 + int.from_bytes(data[4:8], "little") :]
@@ -92,7 +101,10 @@ def test_dtypes_and_shapes_agree_with_the_safetensors_package(dtype: str, shape:
 def test_non_contiguous_and_shared_tensors_travel() -> None:
     base = torch.arange(12.0).reshape(3, 4)
     tensors = {"transposed": base.T, "slice": base[:, 1], "same": base}
-    assert same(decode(encode(update(tensors=tensors))).tensors, {name: t.contiguous() for name, t in tensors.items()})
+    assert same(
+        decode(encode(update(tensors=tensors))).tensors,
+        {name: t.contiguous() for name, t in tensors.items()},
+    )
 
 
 def test_a_writable_buffer_is_shared_and_a_read_only_one_copied() -> None:
@@ -111,7 +123,10 @@ def test_decoding_bytes_does_not_warn() -> None:
 
 def test_the_same_message_gives_the_same_bytes_and_digest() -> None:
     one = update()
-    two = update(tensors=dict(reversed(list(one.tensors.items()))), info=dict(reversed(list(one.info.items()))))
+    two = update(
+        tensors=dict(reversed(list(one.tensors.items()))),
+        info=dict(reversed(list(one.info.items()))),
+    )
     assert encode(one) == encode(two)
     assert pack(one).digest == pack(two).digest == pack(decode(encode(one))).digest
     assert pack(one).digest != pack(update(tensors=one.tensors, round=3)).digest
@@ -150,7 +165,9 @@ def test_the_same_message_gives_the_same_bytes_and_digest() -> None:
         ({"tensors": {"a": torch.zeros([1] * 9)}}, "cannot travel"),
     ],
 )
-def test_what_does_not_belong_in_a_message_cannot_be_sent(changes: dict[str, Any], reason: str) -> None:
+def test_what_does_not_belong_in_a_message_cannot_be_sent(
+    changes: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(MessageError, match=reason):
         encode(update(**changes))
 
@@ -158,7 +175,9 @@ def test_what_does_not_belong_in_a_message_cannot_be_sent(changes: dict[str, Any
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, True, "1", None, [1]])
 def test_numbers_are_finite_numbers(value: Any) -> None:
     with pytest.raises(MessageError, match="finite number"):
-        check(update(kind="weights", sender=AGGREGATOR, recipient="bank_a", info={"clip_norm": value}))
+        check(
+            update(kind="weights", sender=AGGREGATOR, recipient="bank_a", info={"clip_norm": value})
+        )
 
 
 def test_a_mechanism_can_declare_one_more_number_but_not_loosen_the_table() -> None:
@@ -251,12 +270,21 @@ def test_hostile_tensor_headers_are_refused(entry: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [[0, 1 << 47, 1 << 47], [1 << 47, 0, 1 << 47], [0] + [1 << 47] * 7, [0, (1 << 48) - 1], [0, 1 << 41]]
+    "shape",
+    [
+        [0, 1 << 47, 1 << 47],
+        [1 << 47, 0, 1 << 47],
+        [0] + [1 << 47] * 7,
+        [0, (1 << 48) - 1],
+        [0, 1 << 41],
+    ],
 )
 def test_a_tensor_without_numbers_has_dimensions_that_torch_can_take(shape: list[int]) -> None:
     """torch: `Stride calculation overflowed`, which ended the aggregator at every start."""
     with pytest.raises(MessageError, match="larger than any tensor"):
-        read_body(memoryview(one_tensor({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})), 10)
+        read_body(
+            memoryview(one_tensor({"dtype": "F32", "shape": shape, "data_offsets": [0, 0]})), 10
+        )
     entry = {"dtype": "F32", "shape": [0, 1 << 20, 1 << 20], "data_offsets": [0, 0]}
     assert read_body(memoryview(one_tensor(entry)), 10)["w"].numel() == 0
 
@@ -325,7 +353,9 @@ def mutated(data: bytes, source: random.Random) -> bytes:
             case 3:
                 changed[place:place] = source.randbytes(source.randrange(1, 9))
             case 4:
-                changed[place : place + 8] = source.choice((b"\xff" * 8, b"\0" * 8, b"-1e999,[", b'"NaN":{}'))
+                changed[place : place + 8] = source.choice(
+                    (b"\xff" * 8, b"\0" * 8, b"-1e999,[", b'"NaN":{}')
+                )
     return bytes(changed)
 
 
@@ -336,7 +366,11 @@ def kilobytes() -> int:
 def test_hundred_thousand_mutated_messages_only_raise_our_error() -> None:
     """Seed 20240607."""
     source = random.Random(20240607)
-    plan: dict[str, Any] = {"sender": AGGREGATOR, "recipient": "b", "info": {"plan": {"a": [1, {"b": 2.5}]}}}
+    plan: dict[str, Any] = {
+        "sender": AGGREGATOR,
+        "recipient": "b",
+        "info": {"plan": {"a": [1, {"b": 2.5}]}},
+    }
     seeds = [
         encode(update()),
         encode(update(kind="join", tensors={}, info={"rows": 10, "ledger_head": HEAD})),
@@ -358,9 +392,13 @@ def test_mutated_bodies_under_a_matching_digest_only_raise_our_error() -> None:
     before, understood = kilobytes(), 0
     for _ in range(30_000):
         changed = mutated(body, source)
-        fitting = head.replace(digest, hashlib.sha256(changed).hexdigest()).encode("latin1") + changed
+        fitting = (
+            head.replace(digest, hashlib.sha256(changed).hexdigest()).encode("latin1") + changed
+        )
         understood += only_message_errors(fitting)
-    assert understood > 300  # numbers changed in place are a proper message: the loop does get as far as the tensors
+    assert (
+        understood > 300
+    )  # numbers changed in place are a proper message: the loop does get as far as the tensors
     assert kilobytes() - before < 64 * 1024
 
 
@@ -373,13 +411,18 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["schema", "run", "round", "sender", "recipient", "kind", "digest", "info"]), json_values)
+@given(
+    st.sampled_from(["schema", "run", "round", "sender", "recipient", "kind", "digest", "info"]),
+    json_values,
+)
 def test_any_json_in_any_header_field_is_refused_or_understood(key: str, value: Any) -> None:
     only_message_errors(reheaded(encode(update()), **{key: value}))
 
@@ -387,7 +430,9 @@ def test_any_json_in_any_header_field_is_refused_or_understood(key: str, value: 
 @settings(max_examples=200, deadline=None)
 @given(json_values)
 def test_any_plan_comes_back_or_is_refused_when_sent(value: Any) -> None:
-    message = update(kind="plan", sender=AGGREGATOR, recipient="b", tensors={}, info={"plan": {"value": value}})
+    message = update(
+        kind="plan", sender=AGGREGATOR, recipient="b", tensors={}, info={"plan": {"value": value}}
+    )
     try:
         data = encode(message)
     except MessageError:

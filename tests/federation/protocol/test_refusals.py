@@ -25,7 +25,9 @@ def test_made_up_names_take_no_memory() -> None:
     assert dict(refusals.counts) == {STRANGERS: 1000}
 
 
-def test_names_and_reasons_reach_the_log_as_one_printable_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_and_reasons_reach_the_log_as_one_printable_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.WARNING):
         Refusals(set()).note("x", "a\nmessage", "\x1b[2J", count=3)
     (record,) = caplog.records

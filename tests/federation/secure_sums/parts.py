@@ -18,9 +18,15 @@ SUMS = tuple(f"{number}/update" for number in range(64))
 class Federation:
     """Parties that have met, and what each kept."""
 
-    def __init__(self, parties: int, dropouts: int = 0, colluders: int = 1, *, meet: bool = True) -> None:
-        self.identities = {f"p{number:03d}": Ed25519PrivateKey.generate() for number in range(parties)}
-        public = {name: key.public_key().public_bytes_raw() for name, key in self.identities.items()}
+    def __init__(
+        self, parties: int, dropouts: int = 0, colluders: int = 1, *, meet: bool = True
+    ) -> None:
+        self.identities = {
+            f"p{number:03d}": Ed25519PrivateKey.generate() for number in range(parties)
+        }
+        public = {
+            name: key.public_key().public_bytes_raw() for name, key in self.identities.items()
+        }
         self.roster = Roster("run", public, dropouts, colluders)
         self.kept = {name: InMemory() for name in self.identities}
         self.lists: dict[str, dict[str, bytes]] = {}
@@ -40,9 +46,13 @@ class Federation:
         if not self.roster.dropouts:
             return
         shared = {name: party.share_round_keys(SUMS) for name, party in self.parties.items()}
-        self.lists = {name: dict(zip(SUMS, made.lists, strict=True)) for name, made in shared.items()}
+        self.lists = {
+            name: dict(zip(SUMS, made.lists, strict=True)) for name, made in shared.items()
+        }
         for name, party in self.parties.items():
-            party.keep_round_keys(SUMS, {peer: shared[peer].sealed[name] for peer in self.roster.neighbours(name)})
+            party.keep_round_keys(
+                SUMS, {peer: shared[peer].sealed[name] for peer in self.roster.neighbours(name)}
+            )
 
     def sum(
         self,
@@ -63,7 +73,9 @@ class Federation:
             if name not in no_vector:
                 held.receive(name, vector)
         passed_on = held.close()
-        held.lists = {name: lists[sum_id] for name, lists in self.lists.items() if name not in held.survivors}
+        held.lists = {
+            name: lists[sum_id] for name, lists in self.lists.items() if name not in held.survivors
+        }
         for name in held.survivors:
             if name not in no_signature:
                 held.agreed(name, party(name).agree(sum_id, held.survivors, passed_on[name]))
@@ -73,7 +85,9 @@ class Federation:
         return held
 
 
-def random_values(names: Collection[str], length: int, word: type = np.uint64, seed: int = 1) -> dict[str, Vector]:
+def random_values(
+    names: Collection[str], length: int, word: type = np.uint64, seed: int = 1
+) -> dict[str, Vector]:
     generator = np.random.default_rng(seed)
     top = np.iinfo(word).max
     return {name: generator.integers(0, top, length, dtype=word, endpoint=True) for name in names}

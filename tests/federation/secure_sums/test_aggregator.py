@@ -22,12 +22,21 @@ def test_every_set_of_dropouts_at_every_message() -> None:
     federation = Federation(10, dropouts=3)
     values = random_values(federation.identities, 5)
     sets = itertools.combinations(federation.identities, 3)
-    for number, (gone, stages) in enumerate(itertools.product(sets, itertools.product(range(3), repeat=3))):
+    for number, (gone, stages) in enumerate(
+        itertools.product(sets, itertools.product(range(3), repeat=3))
+    ):
         if number % 53:  # 3240 cases: some sixty of them, in every combination of stages
             continue
-        at = [{name for name, stage in zip(gone, stages, strict=True) if stage == wanted} for wanted in range(3)]
+        at = [
+            {name for name, stage in zip(gone, stages, strict=True) if stage == wanted}
+            for wanted in range(3)
+        ]
         held = federation.sum(
-            values, sum_id=f"{number // 53}/update", no_vector=at[0], no_signature=at[1], no_opening=at[2]
+            values,
+            sum_id=f"{number // 53}/update",
+            no_vector=at[0],
+            no_signature=at[1],
+            no_opening=at[2],
         )
         assert np.array_equal(held.total(), plain_sum(values, held.survivors))
         assert set(held.survivors) == set(federation.identities) - at[0]
@@ -91,4 +100,6 @@ def test_a_late_vector_is_not_added() -> None:
     federation = Federation(4, dropouts=1, colluders=0)
     held = federation.sum(random_values(federation.identities, 2), no_vector={"p003"})
     with pytest.raises(MessageError, match="closed"):
-        held.receive("p003", federation.parties["p003"].mask("1/update", np.zeros(2, dtype=np.uint64)))
+        held.receive(
+            "p003", federation.parties["p003"].mask("1/update", np.zeros(2, dtype=np.uint64))
+        )

@@ -43,7 +43,11 @@ def test_a_pair_secret_needs_both_halves() -> None:
     public = {name: key.public for name, key in keys.items()}
     made = [
         agreement.pair_secret(federation.roster, keys[name], public, (name, peer), mlkem)
-        for name, peer, mlkem in (("p000", "p001", b"a"), ("p001", "p000", b"a"), ("p000", "p001", b"b"))
+        for name, peer, mlkem in (
+            ("p000", "p001", b"a"),
+            ("p001", "p000", b"a"),
+            ("p000", "p001", b"b"),
+        )
     ]
     assert made[0] == made[1] != made[2]
 
@@ -61,7 +65,9 @@ def test_keys_of_another_run_or_roster_are_refused() -> None:
     federation = Federation(3, meet=False)
     other = Roster("another run", federation.roster.identities, 0, 1)
     keys = {name: party.keys() for name, party in federation.parties.items()}
-    keys["p001"] = SecureSumParty(other, "p001", federation.identities["p001"].sign, InMemory()).keys()
+    keys["p001"] = SecureSumParty(
+        other, "p001", federation.identities["p001"].sign, InMemory()
+    ).keys()
     with pytest.raises(MessageError, match="is not signed"):
         federation.parties["p000"].introduce(keys)
 
@@ -71,10 +77,14 @@ def test_a_secret_of_one_peer_does_not_pass_for_another() -> None:
     keys = {name: party.keys() for name, party in federation.parties.items()}
     sealed = {name: party.introduce(keys) for name, party in federation.parties.items()}
     with pytest.raises(MessageError, match="is not signed"):
-        federation.parties["p002"].meet({"p000": sealed["p000"]["p001"], "p001": sealed["p001"]["p002"]})
+        federation.parties["p002"].meet(
+            {"p000": sealed["p000"]["p001"], "p001": sealed["p001"]["p002"]}
+        )
 
 
-MANY = 250_000  # seeds of 32 bits would meet 7 times among so many, and never with a chance of 0.0007
+MANY = (
+    250_000  # seeds of 32 bits would meet 7 times among so many, and never with a chance of 0.0007
+)
 
 
 @pytest.mark.parametrize("whose", ["own", "pair"])
@@ -87,4 +97,6 @@ def test_seeds_are_as_many_as_there_are_sums(whose: str) -> None:
     else:
         seeds = {agreement.derived(secret, "mask", name) for name in sums}
     assert len(seeds) == MANY
-    assert all(len(set(column)) == 256 for column in zip(*list(seeds)[:5000], strict=True))  # each byte has any value
+    assert all(
+        len(set(column)) == 256 for column in zip(*list(seeds)[:5000], strict=True)
+    )  # each byte has any value

@@ -62,7 +62,9 @@ def test_every_byte_of_a_seed_counts() -> None:
 
 @pytest.mark.parametrize("word", [np.uint32, np.uint64])
 @pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 8, 9, 1000, 65_536, 65_545, 150_001])
-def test_the_mask_is_the_keystream_of_counter_mode(word: type[np.unsignedinteger[Any]], size: int) -> None:
+def test_the_mask_is_the_keystream_of_counter_mode(
+    word: type[np.unsignedinteger[Any]], size: int
+) -> None:
     """By the plain definition: parties of other versions, and of other libraries, have the same masks."""
     seed, values = os.urandom(32), np.zeros(size, word)
     add_mask(values, seed)

@@ -17,7 +17,9 @@ from tests.federation.secure_sums.parts import Federation, random_values
 def test_keys_are_taken_once() -> None:
     federation = Federation(3)
     keys = {name: party.keys() for name, party in federation.parties.items()}
-    fresh = SecureSumParty(federation.roster, "p001", federation.identities["p001"].sign, InMemory())
+    fresh = SecureSumParty(
+        federation.roster, "p001", federation.identities["p001"].sign, InMemory()
+    )
     keys["p001"] = fresh.keys()
     with pytest.raises(MessageError, match="swaps keys"):
         federation.start("p000").introduce(keys)
@@ -77,7 +79,9 @@ def test_shares_are_opened_only_for_a_quorum_under_the_same_set() -> None:
         with pytest.raises(MessageError, match="6 must have"):
             federation.parties[name].open("1/update", signatures[half])
         everything = {name: made for both in signatures.values() for name, made in both.items()}
-        with pytest.raises(MessageError, match="is not signed"):  # signatures under the other set do not count
+        with pytest.raises(
+            MessageError, match="is not signed"
+        ):  # signatures under the other set do not count
             federation.parties[name].open("1/update", everything)
 
 
@@ -94,25 +98,37 @@ def two_sets_told(federation: Federation, values: dict[str, Vector]) -> bool:
         signature = federation.parties[name].agree("1/update", told, shares)
         with contextlib.suppress(MessageError):
             openings[name] = federation.parties[name].open("1/update", {name: signature})
-    place = {name: number for number, name in enumerate(names, 1)}  # everybody holds a share of every seed and key
+    place = {
+        name: number for number, name in enumerate(names, 1)
+    }  # everybody holds a share of every seed and key
     one, others = names[0], names[1:]
     with contextlib.suppress(MessageError):
         found = vectors[one].values.copy()
-        add_mask(found, combine({place[n]: o.own[one] for n, o in openings.items() if one in o.own}), subtract=True)
+        add_mask(
+            found,
+            combine({place[n]: o.own[one] for n, o in openings.items() if one in o.own}),
+            subtract=True,
+        )
         key = combine({place[n]: o.keys[one] for n, o in openings.items() if one in o.keys})
-        for other, seed in zip(others, listed_seeds(key, federation.lists[one]["1/update"], 9), strict=True):
+        for other, seed in zip(
+            others, listed_seeds(key, federation.lists[one]["1/update"], 9), strict=True
+        ):
             add_mask(found, seed, subtract=one < other)
         return np.array_equal(found, values[one])
     return False
 
 
-@pytest.mark.parametrize(("signatures", "threshold"), [(True, 6), (True, 5), (False, 6), (False, 5)])
+@pytest.mark.parametrize(
+    ("signatures", "threshold"), [(True, 6), (True, 5), (False, 6), (False, 5)]
+)
 def test_without_signatures_and_majorities_two_sets_show_a_partys_numbers(
     signatures: bool, threshold: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not signatures:
         monkeypatch.setattr(SecureSumParty, "_check_quorum", lambda *_: None)
-    monkeypatch.setattr(Roster, "share_threshold", threshold)  # of ten holders with a colluder, 6 is the least
+    monkeypatch.setattr(
+        Roster, "share_threshold", threshold
+    )  # of ten holders with a colluder, 6 is the least
     federation = Federation(10, dropouts=3, colluders=1)
     values = random_values(federation.identities, 5)
     assert two_sets_told(federation, values) is (not signatures and threshold == 5)
@@ -120,7 +136,9 @@ def test_without_signatures_and_majorities_two_sets_show_a_partys_numbers(
 
 def test_one_signature_does_not_count_twice() -> None:
     federation = Federation(4, dropouts=1, colluders=0)
-    held = federation.sum(random_values(federation.identities, 1), no_opening=set(federation.identities))
+    held = federation.sum(
+        random_values(federation.identities, 1), no_opening=set(federation.identities)
+    )
     with pytest.raises(MessageError, match="1 parties signed"):
         federation.parties["p000"].open("1/update", {"p000": held.signatures["p000"]})
 

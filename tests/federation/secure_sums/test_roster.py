@@ -12,7 +12,12 @@ from homo_dp.federation.secure_sums.roster import Roster
 
 
 def roster(parties: int, dropouts: int, colluders: int) -> Roster:
-    return Roster("run", {f"p{number:03d}": bytes([number % 256]) for number in range(parties)}, dropouts, colluders)
+    return Roster(
+        "run",
+        {f"p{number:03d}": bytes([number % 256]) for number in range(parties)},
+        dropouts,
+        colluders,
+    )
 
 
 @given(st.integers(2, 200), st.integers(0, 40), st.integers(0, 40))

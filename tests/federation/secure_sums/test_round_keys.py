@@ -19,7 +19,9 @@ def test_round_keys_are_of_one_sum_and_taken_once() -> None:
     party = federation.parties["p003"]
     assert key == party._keys.own_seed("round key", "1/update")
     other = listed_seeds(key, federation.lists["p003"]["2/update"], 3)  # opens no other list
-    assert not {agreement.derived(secret, "mask", "2/update") for secret in party._secrets.values()} & set(other)
+    assert not {
+        agreement.derived(secret, "mask", "2/update") for secret in party._secrets.values()
+    } & set(other)
     again = dict.fromkeys(federation.roster.neighbours("p000"), b"x" * 50)
     with pytest.raises(MessageError, match="changed"):
         federation.parties["p000"].keep_round_keys(SUMS, again)
@@ -29,7 +31,9 @@ def test_nobody_masks_before_the_round_keys_of_others_are_kept() -> None:
     federation = Federation(4, dropouts=1, colluders=0, meet=False)
     keys = {name: party.keys() for name, party in federation.parties.items()}
     sealed = {name: party.introduce(keys) for name, party in federation.parties.items()}
-    federation.parties["p003"].meet({peer: made["p003"] for peer, made in sealed.items() if "p003" in made})
+    federation.parties["p003"].meet(
+        {peer: made["p003"] for peer, made in sealed.items() if "p003" in made}
+    )
     with pytest.raises(MessageError, match="has not met"):
         federation.parties["p003"].mask("1/update", np.zeros(1, dtype=np.uint64))
     with pytest.raises(MessageError, match="shares of round keys"):

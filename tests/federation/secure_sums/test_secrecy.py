@@ -24,7 +24,9 @@ NUMBERS = 4096
 def same_total(federation: Federation) -> tuple[dict[str, Vector], dict[str, Vector]]:
     """Two inputs with the same total: small numbers, and the same moved by 2^40 from one party to the next."""
     generator = np.random.default_rng(7)
-    one = {name: generator.integers(0, 100, NUMBERS, dtype=np.uint64) for name in federation.identities}
+    one = {
+        name: generator.integers(0, 100, NUMBERS, dtype=np.uint64) for name in federation.identities
+    }
     other = {name: values.copy() for name, values in one.items()}
     other["p000"] += np.uint64(1 << 40)
     other["p001"] -= np.uint64(1 << 40)
@@ -37,7 +39,9 @@ def byte_p_values(vectors: dict[str, Vector]) -> list[float]:
     seen = [vectors[name] for name in names]
     seen += [vectors[one] + vectors[other] for one in names for other in names if one < other]
     seen += [vectors[one] - vectors[other] for one in names for other in names if one < other]
-    return [float(stats.chisquare(np.bincount(v.view(np.uint8), minlength=256)).pvalue) for v in seen]
+    return [
+        float(stats.chisquare(np.bincount(v.view(np.uint8), minlength=256)).pvalue) for v in seen
+    ]
 
 
 def test_inputs_with_the_same_total_look_the_same() -> None:
@@ -45,10 +49,16 @@ def test_inputs_with_the_same_total_look_the_same() -> None:
     federation = Federation(4, dropouts=1, colluders=0)
     for number, values in enumerate(same_total(federation)):
         held = federation.sum(values, sum_id=f"{number}/update")
-        for name, vector in held.vectors.items():  # what the aggregator has after it took all own masks off
+        for (
+            name,
+            vector,
+        ) in held.vectors.items():  # what the aggregator has after it took all own masks off
             own = federation.parties[name]._keys.own_seed("mask", f"{number}/update")
             add_mask(vector.values, own, subtract=True)
-        assert min(byte_p_values({name: vector.values for name, vector in held.vectors.items()})) > 1e-6
+        assert (
+            min(byte_p_values({name: vector.values for name, vector in held.vectors.items()}))
+            > 1e-6
+        )
 
 
 def test_bytes_without_masks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +74,9 @@ def late_vector_opened(federation: Federation, values: dict[str, Vector]) -> boo
     late = federation.parties["p003"].mask("1/update", values["p003"]).values.copy()
     key = combine(held._shares("keys", "p003"))
     neighbours = federation.roster.neighbours("p003")
-    for peer, seed in zip(neighbours, listed_seeds(key, held.lists["p003"], len(neighbours)), strict=True):
+    for peer, seed in zip(
+        neighbours, listed_seeds(key, held.lists["p003"], len(neighbours)), strict=True
+    ):
         add_mask(late, seed, subtract=peer > "p003")
     return np.array_equal(late, values["p003"])
 
@@ -76,7 +88,9 @@ def test_a_late_vector_stays_masked() -> None:
 
 def test_a_late_vector_without_its_own_mask_would_not(monkeypatch: pytest.MonkeyPatch) -> None:
     federation = Federation(4, dropouts=1, colluders=0)
-    own = {name: party._keys.own_seed("mask", "1/update") for name, party in federation.parties.items()}
+    own = {
+        name: party._keys.own_seed("mask", "1/update") for name, party in federation.parties.items()
+    }
 
     def no_own_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
         if seed not in own.values():
@@ -100,9 +114,13 @@ def test_seeds_are_of_one_sum() -> None:
 
 def test_reused_seeds_would_show_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     real = agreement.derived
-    monkeypatch.setattr(agreement, "derived", lambda secret, purpose, _: real(secret, purpose, "every sum"))
+    monkeypatch.setattr(
+        agreement, "derived", lambda secret, purpose, _: real(secret, purpose, "every sum")
+    )
     own = RunKeys.own_seed
-    monkeypatch.setattr(RunKeys, "own_seed", lambda keys, purpose, _: own(keys, purpose, "every sum"))
+    monkeypatch.setattr(
+        RunKeys, "own_seed", lambda keys, purpose, _: own(keys, purpose, "every sum")
+    )
     assert difference_of_sums_shown(Federation(3))
 
 
@@ -164,12 +182,16 @@ def shown_by_neighbours(federation: Federation) -> bool:
     for peer in ring[rest - half : rest + half]:
         if peer in federation.roster.neighbours("p000"):
             add_mask(
-                found, agreement.derived(federation.parties[peer]._secrets["p000"], "mask", "1/update"), subtract=True
+                found,
+                agreement.derived(federation.parties[peer]._secrets["p000"], "mask", "1/update"),
+                subtract=True,
             )
     return np.array_equal(found, values["p000"])
 
 
-def test_as_many_colluders_as_tolerated_do_not_surround_a_party(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_colluders_as_tolerated_do_not_surround_a_party(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a ring of 30 neighbours 30 colluders would be all of them."""
     assert not shown_by_neighbours(Federation(51, colluders=30))
     monkeypatch.setattr(Roster, "_reach", 15)
@@ -182,11 +204,17 @@ def test_colluders_cannot_open_a_seed_alone() -> None:
     assert federation.roster.share_threshold > 2
     party: SecureSumParty = federation.parties["p000"]
     rows = party._own_shares("1/update")
-    two = {number: rows[name] for number, name in enumerate(federation.roster.holders("p000"), 1) if name > "p002"}
+    two = {
+        number: rows[name]
+        for number, name in enumerate(federation.roster.holders("p000"), 1)
+        if name > "p002"
+    }
     assert len(two) == 2
     own = party._keys.own_seed("mask", "1/update")
     assert _combined(two) != own
-    everybody = {number: rows[name] for number, name in enumerate(federation.roster.holders("p000"), 1)}
+    everybody = {
+        number: rows[name] for number, name in enumerate(federation.roster.holders("p000"), 1)
+    }
     assert _combined(everybody) == own
 
 

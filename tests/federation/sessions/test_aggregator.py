@@ -16,12 +16,21 @@ from homo_dp.federation.sessions.party import PartyLimits
 from homo_dp.privacy.moments import as_vector
 from homo_dp.privacy.noise.source import SeededNoise
 from tests.federation.in_memory import run_in_memory
-from tests.federation.small import RUN, small_config, small_mechanism, small_party, small_table, zeros
+from tests.federation.small import (
+    RUN,
+    small_config,
+    small_mechanism,
+    small_party,
+    small_table,
+    zeros,
+)
 
 
 def make(rows: dict[str, int] | None = None, **overrides: object) -> Aggregator:
     config = small_config(**overrides)
-    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, rows or {"a": 20, "b": 60}), None)
+    aggregator = build_aggregator(
+        config, RUN, zeros(), small_mechanism(config, rows or {"a": 20, "b": 60}), None
+    )
     aggregator.start_round()
     return aggregator
 
@@ -56,10 +65,14 @@ def test_weighting_by_rows() -> None:
 
 
 def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None:
-    aggregator = limited(PartyLimits(), train__server_optimizer={"name": "fedavgm", "momentum": 0.9})
+    aggregator = limited(
+        PartyLimits(), train__server_optimizer={"name": "fedavgm", "momentum": 0.9}
+    )
     with pytest.raises(MessageError, match="above 1e\\+06"):
         aggregator.receive(update("a", 3e38))
-    for number in range(1, 6):  # each is within the range of weights, and momentum would carry their mean out of it
+    for number in range(
+        1, 6
+    ):  # each is within the range of weights, and momentum would carry their mean out of it
         aggregator.receive(update("a", 1e6, number))
         aggregator.receive(update("b", 9e5, number))
         aggregator.finish_round()
@@ -71,7 +84,9 @@ def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None
 def test_weights_that_are_not_finite_are_never_sent() -> None:
     """Momentum carries weights of one party, each of them finite, beyond float32; later rounds go on without that."""
     optimizer = {"name": "fedavgm", "momentum": 0.9}
-    aggregator = make(privacy__mechanism="none", privacy__noise_multiplier=None, train__server_optimizer=optimizer)
+    aggregator = make(
+        privacy__mechanism="none", privacy__noise_multiplier=None, train__server_optimizer=optimizer
+    )
     aggregator.receive(update("a", 3e38))
     aggregator.receive(update("b", 3e38))
     aggregator.finish_round()
@@ -83,7 +98,9 @@ def test_weights_that_are_not_finite_are_never_sent() -> None:
     aggregator.start_round()
     aggregator.receive(update("b", -3e38, 3))
     aggregator.finish_round()
-    assert float(aggregator.weights["linear.bias"]) == pytest.approx(3e38)  # this step is too long, too
+    assert float(aggregator.weights["linear.bias"]) == pytest.approx(
+        3e38
+    )  # this step is too long, too
     aggregator.start_round()
     aggregator.receive(update("b", 0.0, 4))
     aggregator.finish_round()
@@ -99,7 +116,9 @@ def test_weights_of_networks_are_cut_to_what_parties_take_of_networks() -> None:
 
 
 def test_a_sum_of_gradients_may_be_larger_than_a_weight() -> None:
-    aggregator = limited(PartyLimits(max_weight=2.0), privacy__mechanism="dp_fedsgd", train__local_steps=None)
+    aggregator = limited(
+        PartyLimits(max_weight=2.0), privacy__mechanism="dp_fedsgd", train__local_steps=None
+    )
     aggregator.receive(update("a", 50.0))
     with pytest.raises(MessageError, match="holds a number above"):
         aggregator.receive(update("b", 1e30))
@@ -122,7 +141,12 @@ def test_starting_weights_of_a_moment_are_cut_as_well() -> None:
     )
     moment = torch.zeros(5, 5, dtype=torch.float64)
     moment[0, 4] = moment[4, 0] = 1e9
-    (dtype,) = {dtype for _, dtype in aggregator.mechanism.signature_of(aggregator.weights, aggregator.asked).values()}
+    (dtype,) = {
+        dtype
+        for _, dtype in aggregator.mechanism.signature_of(
+            aggregator.weights, aggregator.asked
+        ).values()
+    }
     for party, factor in (("a", 1.0), ("b", 0.0)):
         tensors = {"sum": (as_vector(moment) * factor).to(dtype)}
         aggregator.receive(Message(RUN, 1, party, "aggregator", "update", tensors))
@@ -148,7 +172,14 @@ def test_a_replay_counts_once() -> None:
         (update("mallory", 1.0), "not a party"),
         (update("a", 1.0, number=7), "round 1"),
         (update("a", 1.0, tensors={"linear.weight": torch.zeros(1, 3)}), "missing"),
-        (update("a", 1.0, tensors={"linear.weight": torch.zeros(9, 3), "linear.bias": torch.zeros(1)}), "shape"),
+        (
+            update(
+                "a",
+                1.0,
+                tensors={"linear.weight": torch.zeros(9, 3), "linear.bias": torch.zeros(1)},
+            ),
+            "shape",
+        ),
     ],
 )
 def test_a_bad_update_is_refused_and_changes_nothing(message: Message, words: str) -> None:
@@ -165,18 +196,24 @@ def test_the_round_loop_runs_through_bytes(tmp_path: Path) -> None:
     parties = {}
     for seed, name in enumerate(("a", "b")):
         own = small_mechanism(config, {"a": 20, "b": 20})
-        parties[name] = small_party(config, tmp_path, name, mechanism=own, table=small_table(seed=seed))
+        parties[name] = small_party(
+            config, tmp_path, name, mechanism=own, table=small_table(seed=seed)
+        )
     reports = run_in_memory(aggregator, {name: party.handle for name, party in parties.items()})
     assert [report.round for report in reports] == [1, 2]
     assert aggregator.weights["linear.weight"].any()
     for party in parties.values():
         assert party.final_weights is not None
-        assert torch.equal(party.final_weights["linear.weight"], aggregator.final_weights["linear.weight"])
+        assert torch.equal(
+            party.final_weights["linear.weight"], aggregator.final_weights["linear.weight"]
+        )
 
 
 def test_too_few_replies_stop_the_run() -> None:
     config = small_config()
-    aggregator = build_aggregator(config, RUN, zeros(), small_mechanism(config, {"a": 20, "b": 20}), None)
+    aggregator = build_aggregator(
+        config, RUN, zeros(), small_mechanism(config, {"a": 20, "b": 20}), None
+    )
     with pytest.raises(TransportError, match="0 of at least 2"):
         run_in_memory(aggregator, dict.fromkeys(("a", "b"), lambda message: None))
 
@@ -189,13 +226,17 @@ def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
     def answer(message: Message) -> Message:
         return Message(RUN, message.round, "a", "aggregator", "update", bad)
 
-    with pytest.raises(TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"):
+    with pytest.raises(
+        TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"
+    ):
         run_in_memory(aggregator, {"a": answer})
 
 
 def test_a_sum_that_no_table_can_have_is_refused() -> None:
     """Finite numbers of 1e308 became infinite in a total, and ended the aggregator where a count was read off it."""
-    config = load_config(None, {"privacy.mechanism": "statistics", "data.columns": {"x": {"bounds": [0, 1]}}})
+    config = load_config(
+        None, {"privacy.mechanism": "statistics", "data.columns": {"x": {"bounds": [0, 1]}}}
+    )
     facts = federation_facts(config, {"a": 20, "b": 20}, 1)
     mechanism = build_mechanism(config, facts, SeededNoise(1))
     weights = {"numbers": torch.zeros(3, 2, dtype=torch.float64)}

@@ -22,21 +22,34 @@ EVENT = from_json('{"noise_multiplier":1.0,"type":"GaussianDpEvent"}')
 def test_a_round_that_was_kept_is_charged_once_and_is_what_it_was(
     tmp_path: Path, discarded: bool, reported: bool
 ) -> None:
-    users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 20, "privacy__sample_rate": 0.5}
+    users = {
+        "privacy__mechanism": "dp_fedavg",
+        "privacy__population": 20,
+        "privacy__sample_rate": 0.5,
+    }
     config = small_config(**users, privacy__delta=0.01, privacy__trust_aggregator=True)
     run = SmallRun(tmp_path, config, "ab")
 
     def session() -> AggregatorSession:
         mechanism = small_mechanism(config, {"a": 20, "b": 20})
-        aggregator = build_aggregator(config, RUN, zeros(), mechanism, Ledger(tmp_path / "ledger.sqlite"))
+        aggregator = build_aggregator(
+            config, RUN, zeros(), mechanism, Ledger(tmp_path / "ledger.sqlite")
+        )
         return AggregatorSession(
-            aggregator, run.plan(), run.members, run.rules, RunState(tmp_path), lambda report, row: row
+            aggregator,
+            run.plan(),
+            run.members,
+            run.rules,
+            RunState(tmp_path),
+            lambda report, row: row,
         )
 
     killed = session()
     killed.begin()
     killed.aggregator.start_round()
-    weights = killed.aggregator.weights if discarded else {name: t + 1 for name, t in zeros().items()}
+    weights = (
+        killed.aggregator.weights if discarded else {name: t + 1 for name, t in zeros().items()}
+    )
     killed._keep_before_charge(weights, EVENT, 1.0)
     if reported:  # killed later: the row was written, and the state after the round was not
         killed.state.add_row({"round": 1, "counted": not discarded, "missing": []})
@@ -62,21 +75,29 @@ USERS = {
 
 
 @pytest.mark.parametrize("keys", [{}, USERS], ids=["records", "users"])
-def test_a_run_that_all_have_refused_ends_with_their_words_at_once(tmp_path: Path, keys: dict[str, object]) -> None:
+def test_a_run_that_all_have_refused_ends_with_their_words_at_once(
+    tmp_path: Path, keys: dict[str, object]
+) -> None:
     """The last of them decides, not ``round_timeout``, which is half an hour here; nothing is spent on noise alone."""
     run = SmallRun(tmp_path, small_config(**keys), "abc", min_parties=1, round_timeout=1800.0)
     words = {"a": "epsilon_cap", "b": "rounds_cap", "c": "budget"}
     for name in words:
-        run.post.end(name).send(Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+        run.post.end(name).send(
+            Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None})
+        )
 
     def refuse(message: Message) -> None:
         sent(message)
         if message.kind == "weights":
             info = {"reason": words[message.recipient], "ledger_head": None}
-            run.post.end(message.recipient).send(Message(RUN, 0, message.recipient, AGGREGATOR, "refused", {}, info))
+            run.post.end(message.recipient).send(
+                Message(RUN, 0, message.recipient, AGGREGATOR, "refused", {}, info)
+            )
 
     sent, run.members.transport.send = run.members.transport.send, refuse  # type: ignore[method-assign]
-    with pytest.raises(TransportError, match=r"refused by a \(epsilon_cap\), b \(rounds_cap\), c \(budget\)"):
+    with pytest.raises(
+        TransportError, match=r"refused by a \(epsilon_cap\), b \(rounds_cap\), c \(budget\)"
+    ):
         run.aggregate()
     saved = RunState(tmp_path).load()
     assert saved is not None

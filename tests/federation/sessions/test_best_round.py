@@ -14,7 +14,9 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.outputs import indicators_of, judged_line
 from homo_dp.runs.simulation import Simulation
 
-STOPS = {"train.early_stopping": {"patience": 2, "min_delta": 10.0}}  # nothing gets better by 10: stops at the third
+STOPS = {
+    "train.early_stopping": {"patience": 2, "min_delta": 10.0}
+}  # nothing gets better by 10: stops at the third
 NOISED = {"metrics.release": "noised", "metrics.every": 1}
 
 
@@ -33,7 +35,12 @@ def _config(folder: Path, keys: dict[str, Any]) -> Config:
     "keys",
     [
         NOISED,
-        NOISED | {"privacy.mechanism": "dp_fedsgd", "train.local_steps": None, "privacy.secure_aggregation": True},
+        NOISED
+        | {
+            "privacy.mechanism": "dp_fedsgd",
+            "train.local_steps": None,
+            "privacy.secure_aggregation": True,
+        },
     ],
 )
 def test_a_run_that_stops_pays_for_what_it_released(tmp_path: Path, keys: dict[str, Any]) -> None:
@@ -46,11 +53,17 @@ def test_a_run_that_stops_pays_for_what_it_released(tmp_path: Path, keys: dict[s
     assert outcome.statement["epsilon"] == pytest.approx(rows[-1].epsilon, rel=1e-3)
     assert outcome.statement["epsilon"] < 6.5  # noise was solved for 8 over six rounds
     indicators = indicators_of(outcome, None)
-    assert indicators["stopped_early"] == {"rounds_of_training": 3, "planned": 6, "by": "released_acc"}
+    assert indicators["stopped_early"] == {
+        "rounds_of_training": 3,
+        "planned": 6,
+        "by": "released_acc",
+    }
     assert "stopped after 3 of 6 rounds" in (judged_line(indicators) or "")
 
 
-@pytest.mark.parametrize("keys", [NOISED, {"data.public_test": True}, NOISED | {"train.averaging": "ema"}])
+@pytest.mark.parametrize(
+    "keys", [NOISED, {"data.public_test": True}, NOISED | {"train.averaging": "ema"}]
+)
 def test_the_model_of_the_best_round_is_published(tmp_path: Path, keys: dict[str, Any]) -> None:
     seen: dict[int, dict[str, torch.Tensor]] = {}
 
@@ -65,8 +78,12 @@ def test_the_model_of_the_best_round_is_published(tmp_path: Path, keys: dict[str
     best = max(known, key=lambda row: float(row[name]))  # the first of equal ones
     found = indicators_of(outcome, None)["best_round"]
     assert (found["round"], found["kept"], found["by"]) == (best["round"], True, name)
-    same = all(torch.equal(seen[best["round"]][key], outcome.weights[key]) for key in outcome.weights)
-    assert same is ("train.averaging" not in keys or best["round"] == known[0]["round"])  # an average of one is itself
+    same = all(
+        torch.equal(seen[best["round"]][key], outcome.weights[key]) for key in outcome.weights
+    )
+    assert same is (
+        "train.averaging" not in keys or best["round"] == known[0]["round"]
+    )  # an average of one is itself
 
 
 def test_local_figures_steer_nothing(tmp_path: Path) -> None:
@@ -77,7 +94,10 @@ def test_local_figures_steer_nothing(tmp_path: Path) -> None:
             load_config(None, keys | {"metrics.release": "noised"})
         with pytest.raises(ConfigError, match="evaluate_every"):
             load_config(None, keys | {"data.public_test": True, "train.evaluate_every": 0})
-    rows = [{"round": number, "test_acc": 0.9 - number / 10, "released_acc": 0.1} for number in (1, 2, 3)]
+    rows = [
+        {"round": number, "test_acc": 0.9 - number / 10, "released_acc": 0.1}
+        for number in (1, 2, 3)
+    ]
     private = [{key: value for key, value in row.items() if key != "released_acc"} for row in rows]
     judge = BestRound("released_", patience=1)
     assert judge.stops(rows)
@@ -88,13 +108,19 @@ def test_local_figures_steer_nothing(tmp_path: Path) -> None:
 def test_a_figure_that_is_not_released_is_refused(tmp_path: Path) -> None:
     for keys, metric in ((NOISED, "r2"), ({"data.public_test": True}, "ks")):
         with pytest.raises(ConfigError, match="take one of them"):
-            Simulation(_config(tmp_path, keys | {"train.early_stopping": metric}), lambda row, numbers: None)
+            Simulation(
+                _config(tmp_path, keys | {"train.early_stopping": metric}),
+                lambda row, numbers: None,
+            )
     kept = best_round_of(_config(tmp_path, NOISED | {"train.early_stopping": "auc"}))
     assert kept == BestRound("released_", "auc", 3)
 
 
 def test_what_is_better_depends_on_the_figure() -> None:
-    rows = [{"round": n, "released_loss": loss} for n, loss in enumerate((0.5, 0.4, 0.45, 0.39, 0.41), 1)]
+    rows = [
+        {"round": n, "released_loss": loss}
+        for n, loss in enumerate((0.5, 0.4, 0.45, 0.39, 0.41), 1)
+    ]
     assert (BestRound("released_", "loss").best(rows) or {})["round"] == 4
     assert (BestRound("released_", "loss", min_delta=0.05).best(rows) or {})["round"] == 2
     assert BestRound("released_", "loss", patience=3, min_delta=0.05).stops(rows)
@@ -113,13 +139,19 @@ def test_metrics_of_each_party_have_its_own_noise(tmp_path: Path) -> None:
     whole = indicators["released_metrics"]["rows"]
     sigma = simulation.mechanism.sums[2].private_sum.sigma
     for name, own in indicators["released_parties"].items():
-        assert own["rows"]["error"] == pytest.approx(whole["error"] / 3**0.5, rel=0.4)  # a part of three equal ones
+        assert own["rows"]["error"] == pytest.approx(
+            whole["error"] / 3**0.5, rel=0.4
+        )  # a part of three equal ones
         test = simulation.federation.parties[name].test
         assert test is not None
-        assert abs(own["rows"]["value"] - len(test)) < 8 * sigma * (2 * 20) ** 0.5  # of 20 counts: 1e-15
+        assert (
+            abs(own["rows"]["value"] - len(test)) < 8 * sigma * (2 * 20) ** 0.5
+        )  # of 20 counts: 1e-15
         assert numbers[-1][name]["released_acc"] == own["acc"]["value"]
     total = sum(own["rows"]["value"] for own in indicators["released_parties"].values())
-    assert total == pytest.approx(whole["value"])  # the same release, read twice: nothing more was asked
+    assert total == pytest.approx(
+        whole["value"]
+    )  # the same release, read twice: nothing more was asked
 
 
 def test_totals_alone_are_seen_under_masks() -> None:

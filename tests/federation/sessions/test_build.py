@@ -39,11 +39,17 @@ def test_steps_of_a_round(settings: dict[str, Any], steps: int) -> None:
     ],
 )
 def test_more_steps_than_can_be_counted_are_refused_by_name(settings: dict[str, Any]) -> None:
-    with pytest.raises(PrivacyError, match=r"^train\.rounds times the local steps of a round=about 10\*\*\d+ must be"):
+    with pytest.raises(
+        PrivacyError,
+        match=r"^train\.rounds times the local steps of a round=about 10\*\*\d+ must be",
+    ):
         party_facts(load_config(None, settings), "a", 100)
 
 
 def test_networks_take_smaller_weights_than_linear_models() -> None:
-    linear, network = load_config(None, {}), load_config(None, {"model.name": "mlp", "model.layers": [4]})
+    linear, network = (
+        load_config(None, {}),
+        load_config(None, {"model.name": "mlp", "model.layers": [4]}),
+    )
     assert number_limits(linear.party.caps, linear).model_weight == ("max_weight", 1e6)
     assert number_limits(network.party.caps, network).model_weight == ("max_network_weight", 100.0)

@@ -44,9 +44,17 @@ def test_a_state_is_a_safetensors_file_that_only_its_owner_can_read(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("point", "left"),
-    [("before_write", 1), ("before_fsync", 1), ("before_rename", 1), ("after_rename", 2), ("after_sync", 2)],
+    [
+        ("before_write", 1),
+        ("before_fsync", 1),
+        ("before_rename", 1),
+        ("after_rename", 2),
+        ("after_sync", 2),
+    ],
 )
-def test_a_killed_writer_leaves_the_old_state_or_the_new_one(tmp_path: Path, point: str, left: int) -> None:
+def test_a_killed_writer_leaves_the_old_state_or_the_new_one(
+    tmp_path: Path, point: str, left: int
+) -> None:
     path = tmp_path / "state"
     write_state(path, {"w": torch.zeros(5)}, {"round": 1}, point="state")
     assert killed_while_writing(path, f"state.{point}") == -9
@@ -88,7 +96,10 @@ def test_rows_survive_a_line_that_was_cut(tmp_path: Path) -> None:
     log.append({"round": 2, "x": 3})
     assert log.load(9) == [{"round": 1, "x": 1}, {"round": 2, "x": 3}]
     assert log.load(1) == [{"round": 1, "x": 1}]
-    assert json.loads((tmp_path / "rounds.jsonl").read_bytes().split(b"\n")[1]) == {"round": 1, "x": 1}
+    assert json.loads((tmp_path / "rounds.jsonl").read_bytes().split(b"\n")[1]) == {
+        "round": 1,
+        "x": 1,
+    }
 
 
 def test_an_aggregator_goes_on_with_its_moments_and_averages() -> None:

@@ -52,7 +52,9 @@ class Hostile:
         self.roster = Roster(run, PUBLIC, 1, 1)
         self.sessions = {name: self.start(name) for name in NAMES}
         self.updates: dict[tuple[str, int], Message] = {}
-        self.opened: dict[tuple[str, int, str], set[tuple[str, bytes]]] = {}  # what, round, of whom: shares by holder
+        self.opened: dict[
+            tuple[str, int, str], set[tuple[str, bytes]]
+        ] = {}  # what, round, of whom: shares by holder
 
     def start(self, name: str) -> PartySession:
         """A party's session from what is in its folder."""
@@ -66,7 +68,9 @@ class Hostile:
         def build(plan: PlanJson, outbox: Outbox | MemoryOutbox) -> Party:
             return small_party(CONFIG, folder, name, mechanism, outbox, sums=sums)
 
-        duty = PartyDuty(name, RUN, Ledger(folder / "ledger.sqlite"), None, build, None, lambda text: None)
+        duty = PartyDuty(
+            name, RUN, Ledger(folder / "ledger.sqlite"), None, build, None, lambda text: None
+        )
         session = PartySession(duty, self.post.end(name), PartyFiles(folder / "state"))
         plan = make_plan(CONFIG, dict.fromkeys(NAMES, 20), {})
         session.take(Message(RUN, 0, AGGREGATOR, name, "plan", {}, {"plan": plan}))
@@ -84,8 +88,12 @@ class Hostile:
         return answer
 
     def meet(self) -> None:
-        def all_asked(kind: str, tensors: dict[str, dict[str, torch.Tensor]]) -> dict[str, dict[str, torch.Tensor]]:
-            answers = {name: self.ask(name, self.about(name, 0, kind, tensors[name])) for name in NAMES}
+        def all_asked(
+            kind: str, tensors: dict[str, dict[str, torch.Tensor]]
+        ) -> dict[str, dict[str, torch.Tensor]]:
+            answers = {
+                name: self.ask(name, self.about(name, 0, kind, tensors[name])) for name in NAMES
+            }
             assert all(answer.kind != "refused" for answer in answers.values())
             return {name: dict(answer.tensors) for name, answer in answers.items()}
 
@@ -93,20 +101,41 @@ class Hostile:
         shown = {f"keys.{name}": made["keys"] for name, made in keys.items()}
         sealed = all_asked("sum_peers", dict.fromkeys(NAMES, shown))
         secrets = {
-            name: {f"from.{peer}": made[f"for.{name}"] for peer, made in sealed.items() if f"for.{name}" in made}
+            name: {
+                f"from.{peer}": made[f"for.{name}"]
+                for peer, made in sealed.items()
+                if f"for.{name}" in made
+            }
             for name in NAMES
         }
         ready = all_asked("sum_secrets", secrets)
         rows = {
-            name: {"shares": torch.stack([ready[peer]["shares"][FOUR[peer].index(name)] for peer in FOUR[name]])}
+            name: {
+                "shares": torch.stack(
+                    [ready[peer]["shares"][FOUR[peer].index(name)] for peer in FOUR[name]]
+                )
+            }
             for name in NAMES
         }
         all_asked("sum_shares", rows)
 
     def about(
-        self, name: str, number: int, kind: str, tensors: dict[str, torch.Tensor], **info: Sequence[str]
+        self,
+        name: str,
+        number: int,
+        kind: str,
+        tensors: dict[str, torch.Tensor],
+        **info: Sequence[str],
     ) -> Message:
-        return Message(RUN, number, AGGREGATOR, name, kind, tensors, {key: list(names) for key, names in info.items()})
+        return Message(
+            RUN,
+            number,
+            AGGREGATOR,
+            name,
+            kind,
+            tensors,
+            {key: list(names) for key, names in info.items()},
+        )
 
     def update(self, name: str, number: int = 1) -> Message:
         answer = self.ask(name, weights_message(number, name))
@@ -116,13 +145,22 @@ class Hostile:
 
     def survivors(self, name: str, told: Sequence[str], number: int = 1) -> Message:
         rows = [
-            self.updates[peer, number].tensors["shares"][FOUR[peer].index(name)] for peer in FOUR[name] if peer in told
+            self.updates[peer, number].tensors["shares"][FOUR[peer].index(name)]
+            for peer in FOUR[name]
+            if peer in told
         ]
-        return self.ask(name, self.about(name, number, "survivors", {"shares": torch.stack(rows)}, survivors=told))
+        return self.ask(
+            name,
+            self.about(name, number, "survivors", {"shares": torch.stack(rows)}, survivors=told),
+        )
 
-    def signatures(self, name: str, shown: dict[str, bytes], told: Sequence[str], number: int = 1) -> Message:
+    def signatures(
+        self, name: str, shown: dict[str, bytes], told: Sequence[str], number: int = 1
+    ) -> Message:
         tensors = {"signatures": as_matrix(list(shown.values()))}
-        answer = self.ask(name, self.about(name, number, "signatures", tensors, signers=list(shown)))
+        answer = self.ask(
+            name, self.about(name, number, "signatures", tensors, signers=list(shown))
+        )
         if answer.kind == "opening":
             text = answer.tensors["opening"].numpy().tobytes()
             for place, peer in enumerate(opened_places(self.roster, name, told)):
@@ -132,7 +170,9 @@ class Hostile:
                     self.opened.setdefault((what, number, peer), set()).add((name, share))
         return answer
 
-    def signed(self, names: Sequence[str], told: Sequence[str], number: int = 1) -> dict[str, bytes]:
+    def signed(
+        self, names: Sequence[str], told: Sequence[str], number: int = 1
+    ) -> dict[str, bytes]:
         """The signatures that these parties give for a set."""
         answers = {name: self.survivors(name, told, number) for name in names}
         return {
@@ -169,11 +209,21 @@ def test_two_sets_told_to_two_halves_open_nothing(hostile: Hostile) -> None:
     first, second = FOUR["d"], FOUR["a"]
     one = hostile.signed(["a", "b"], first)
     other = hostile.signed(["c", "d"], second)
-    for colluder, told, found in (("e", first, one), ("e", second, other)):  # e signs whatever it is asked to
-        made = SecureSumParty(hostile.roster, colluder, IDENTITIES[colluder].sign, hostile.files(f"{colluder}{told}"))
+    for colluder, told, found in (
+        ("e", first, one),
+        ("e", second, other),
+    ):  # e signs whatever it is asked to
+        made = SecureSumParty(
+            hostile.roster, colluder, IDENTITIES[colluder].sign, hostile.files(f"{colluder}{told}")
+        )
         found[colluder] = made.agree("1/update", told, {})
     assert len(one) == len(other) == 3 < hostile.roster.quorum
-    for name, told, found in (("a", first, one), ("b", first, one), ("c", second, other), ("d", second, other)):
+    for name, told, found in (
+        ("a", first, one),
+        ("b", first, one),
+        ("c", second, other),
+        ("d", second, other),
+    ):
         assert refused(hostile.signatures(name, found, told))
         assert refused(hostile.signatures(name, {**one, **other}, told))
     for name, told in (("a", second), ("b", second), ("c", first), ("d", first)):
@@ -194,7 +244,9 @@ def test_a_late_vector_finds_its_own_seed_closed(hostile: Hostile) -> None:
     assert len(hostile.opened["key", 1, "d"]) == 4
     assert hostile.update("d").kind == "update"
     everybody = list(NAMES)
-    assert hostile.survivors("d", everybody).kind == "signature"  # its first set; nobody else signs it
+    assert (
+        hostile.survivors("d", everybody).kind == "signature"
+    )  # its first set; nobody else signs it
     for name in FOUR["d"]:
         assert refused(hostile.survivors(name, everybody))
     assert refused(hostile.signatures("d", found, everybody))
@@ -223,12 +275,19 @@ def test_what_comes_before_its_time_is_refused(hostile: Hostile) -> None:
     empty = {"signatures": as_matrix([])}
     assert refused(hostile.ask("a", hostile.about("a", 1, "signatures", empty, signers=[])))
     shares = {"shares": torch.zeros((4, 49), dtype=torch.uint8)}
-    assert refused(hostile.ask("a", hostile.about("a", 1, "survivors", shares, survivors=NAMES)))  # nothing was paid
+    assert refused(
+        hostile.ask("a", hostile.about("a", 1, "survivors", shares, survivors=NAMES))
+    )  # nothing was paid
     hostile.update("a")
     assert refused(hostile.ask("a", hostile.about("a", 1, "signatures", empty, signers=[])))
     assert refused(hostile.ask("a", hostile.about("a", 2, "survivors", shares, survivors=NAMES)))
     assert refused(
-        hostile.ask("a", hostile.about("a", 0, "sum_shares", {"shares": torch.zeros((4, 115), dtype=torch.uint8)}))
+        hostile.ask(
+            "a",
+            hostile.about(
+                "a", 0, "sum_shares", {"shares": torch.zeros((4, 115), dtype=torch.uint8)}
+            ),
+        )
     )
 
 
@@ -242,7 +301,9 @@ def test_other_weights_get_no_second_vector_under_the_same_masks(hostile: Hostil
         hostile.sessions["a"] = hostile.start("a")
 
 
-def test_a_folder_that_was_put_back_signs_no_second_set_of_a_round_that_is_over(hostile: Hostile) -> None:
+def test_a_folder_that_was_put_back_signs_no_second_set_of_a_round_that_is_over(
+    hostile: Hostile,
+) -> None:
     """The ledger, which no copy is put back of, shows that a later round was paid for."""
     for name in NAMES:
         hostile.update(name)
@@ -259,7 +320,9 @@ def test_a_folder_that_was_put_back_signs_no_second_set_of_a_round_that_is_over(
     assert refused(hostile.survivors("a", told))
 
 
-def test_a_folder_that_was_put_back_signs_no_second_set_of_the_newest_round(hostile: Hostile) -> None:
+def test_a_folder_that_was_put_back_signs_no_second_set_of_the_newest_round(
+    hostile: Hostile,
+) -> None:
     """What it signed is on the ledger too: the same set again is signed, another one is not."""
     for name in NAMES:
         hostile.update(name)

@@ -70,7 +70,9 @@ def test_an_update_that_was_underway_is_not_behind_another_run(tmp_path: Path) -
         one.take("a", head(1), underway=True)
     with pytest.raises(MessageError, match="it showed 3 before"):
         one.take("a", head(2))
-    with pytest.raises(MessageError, match="it showed 3 before"):  # a run that begins later knows all of them
+    with pytest.raises(
+        MessageError, match="it showed 3 before"
+    ):  # a run that begins later knows all of them
         LedgerHeads(tmp_path / "heads.json").take("a", head(2), underway=True)
 
 

@@ -13,7 +13,13 @@ from homo_dp.federation.protocol.messages import encode
 from homo_dp.federation.sessions.party import PartyLimits, check_numbers
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger.outbox import Outbox
-from tests.federation.small import small_config, small_mechanism, small_party, weights_message, zeros
+from tests.federation.small import (
+    small_config,
+    small_mechanism,
+    small_party,
+    weights_message,
+    zeros,
+)
 
 
 class NoEvent(DpSgd):
@@ -36,7 +42,9 @@ class NotFinite(DpSgd):
 
     def after_fit(self, fit: LocalFit) -> Release:
         release = super().after_fit(fit)
-        tensors = {name: torch.full_like(tensor, float("nan")) for name, tensor in release.tensors.items()}
+        tensors = {
+            name: torch.full_like(tensor, float("nan")) for name, tensor in release.tensors.items()
+        }
         return Release(tensors, release.event, release.sigma, release.relation)
 
 
@@ -87,7 +95,9 @@ def test_a_restarted_party_sends_its_charged_message_again(tmp_path: Path) -> No
     assert len(restarted.ledger.rows()) == 1
 
 
-def test_a_restarted_party_without_its_message_does_not_release_a_second_one(tmp_path: Path) -> None:
+def test_a_restarted_party_without_its_message_does_not_release_a_second_one(
+    tmp_path: Path,
+) -> None:
     small_party(small_config(), tmp_path).handle(weights_message())
     with pytest.raises(PrivacyError, match="charged before"):
         small_party(small_config(), tmp_path).handle(weights_message())
@@ -131,7 +141,10 @@ def test_a_broken_mechanism_releases_nothing_and_pays(
 
 def test_a_mechanism_without_event_runs_where_the_run_is_marked_not_private(tmp_path: Path) -> None:
     config = small_config(privacy__not_private=True)
-    assert small_party(config, tmp_path, mechanism=broken(NoEvent)).handle(weights_message()) is not None
+    assert (
+        small_party(config, tmp_path, mechanism=broken(NoEvent)).handle(weights_message())
+        is not None
+    )
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from homo_dp.transport.memory import MemoryHub
 from tests.federation.small import RUN
 
 
-def messages(hub: MemoryHub, state: PartyFiles | PartyMemory, ledger: Ledger | None, most: int = 2) -> PartyMessages:
+def messages(
+    hub: MemoryHub, state: PartyFiles | PartyMemory, ledger: Ledger | None, most: int = 2
+) -> PartyMessages:
     return PartyMessages(RUN, "a", ledger, hub.end("a"), state, most)
 
 
@@ -31,9 +33,13 @@ def test_every_message_says_where_the_ledger_ends(tmp_path: Path) -> None:
         speaks = messages(hub, PartyMemory(), ledger)
         speaks.join(3, 100)
         speaks.refuse(1, "weights")
-        speaks.publish(Message(RUN, 1, "a", "aggregator", "refused", {}, {"reason": "skipped"}), None)
+        speaks.publish(
+            Message(RUN, 1, "a", "aggregator", "refused", {}, {"reason": "skipped"}), None
+        )
         found = [sent(hub) for _ in range(3)]
-    assert [message.info["ledger_head"] for message in found] == [{"count": end.count, "hash": end.hash}] * 3
+    assert [message.info["ledger_head"] for message in found] == [
+        {"count": end.count, "hash": end.hash}
+    ] * 3
     assert (found[0].kind, found[0].round, found[0].info["rows"]) == ("join", 3, 100)
     assert (found[1].kind, found[1].info["reason"]) == ("refused", "weights")
     assert found[2].info["reason"] == "skipped"
@@ -53,7 +59,9 @@ def test_refusals_are_counted_over_restarts_and_then_stop(tmp_path: Path) -> Non
 
 def test_a_refused_plan_is_not_counted(tmp_path: Path) -> None:
     hub, state = MemoryHub(), PartyMemory()
-    messages(hub, state, None, most=0).refuse_plan(PlanRefused("caps", "train.rounds=9: is above party.caps"))
+    messages(hub, state, None, most=0).refuse_plan(
+        PlanRefused("caps", "train.rounds=9: is above party.caps")
+    )
     assert (sent(hub).info["reason"], state.refusals) == ("caps", 0)
 
 

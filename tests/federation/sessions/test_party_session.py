@@ -13,7 +13,9 @@ from tests.federation.queues import SmallRun
 from tests.federation.small import RUN, small_config
 
 
-def test_a_party_that_nobody_answers_says_what_to_look_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_party_that_nobody_answers_says_what_to_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said, passed = list[str](), [0.0]
     session = SmallRun(tmp_path, small_config(), "a").party_session("a")
     session.duty.say, session.duty.patience = said.append, 3 * party_session.JOIN_AGAIN
@@ -22,7 +24,9 @@ def test_a_party_that_nobody_answers_says_what_to_look_at(tmp_path: Path, monkey
         passed[0] += timeout
 
     monkeypatch.setattr(session.transport, "receive", silence)
-    monkeypatch.setattr("homo_dp.federation.sessions.party_session.time.monotonic", lambda: passed[0])
+    monkeypatch.setattr(
+        "homo_dp.federation.sessions.party_session.time.monotonic", lambda: passed[0]
+    )
     with pytest.raises(TransportError, match="start the same command again"):
         session.run()
     assert ["waits for the aggregator" in text for text in said] == [True, False]
@@ -36,14 +40,22 @@ def test_a_party_that_has_the_plan_is_not_told_that_others_are_awaited(tmp_path:
     session.duty.say, session.duty.patience = said.append, 0.0
     aggregator = run.post.end(AGGREGATOR)
     waiting = Message(RUN, 0, AGGREGATOR, "a", "status", {}, {"state": "waiting"})
-    for message in (waiting, Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": run.plan()}), waiting):
+    for message in (
+        waiting,
+        Message(RUN, 0, AGGREGATOR, "a", "plan", {}, {"plan": run.plan()}),
+        waiting,
+    ):
         aggregator.send(message)
     while (found := session.transport.receive(0.01)) is not None:
         session.take(found)
-    assert [text for text in said if "awaited" in text] == [f"run {RUN}: waiting, the others are awaited"]
+    assert [text for text in said if "awaited" in text] == [
+        f"run {RUN}: waiting, the others are awaited"
+    ]
 
 
-@pytest.mark.parametrize(("run", "taken"), [("study", True), ("study-levels", False), ("study-levels-counts", False)])
+@pytest.mark.parametrize(
+    ("run", "taken"), [("study", True), ("study-levels", False), ("study-levels-counts", False)]
+)
 def test_nothing_is_learnt_before_a_run_that_learns(run: str, taken: bool, tmp_path: Path) -> None:
     """Steps of steps were priced apart: six of them spent 2.7 times the cap of one run."""
     session = SmallRun(tmp_path, small_config(), "a").party_session("a")

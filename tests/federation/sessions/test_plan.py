@@ -50,14 +50,29 @@ def test_the_job_comes_from_the_plan_and_the_rest_stays_the_partys_own() -> None
         train__physical_batch_size=7,
         train__rounds=99,
     )
-    agreed = agree(own, plan_of(train__rounds=5, model__name="mlp", model__layers=[4], privacy__target_epsilon=3.0))
-    assert (agreed.train.rounds, agreed.model.name, agreed.privacy.target_epsilon) == (5, "mlp", 3.0)
+    agreed = agree(
+        own,
+        plan_of(train__rounds=5, model__name="mlp", model__layers=[4], privacy__target_epsilon=3.0),
+    )
+    assert (agreed.train.rounds, agreed.model.name, agreed.privacy.target_epsilon) == (
+        5,
+        "mlp",
+        3.0,
+    )
     assert (agreed.privacy.ledger, agreed.privacy.lifetime_epsilon) == ("mine.sqlite", 9.0)
-    assert (agreed.output, agreed.party, agreed.train.physical_batch_size) == (own.output, own.party, 7)
+    assert (agreed.output, agreed.party, agreed.train.physical_batch_size) == (
+        own.output,
+        own.party,
+        7,
+    )
 
 
-@pytest.mark.parametrize(("asked", "cap", "calibrated"), [(8.0, 2.0, 2.0), (1.0, 2.0, 1.0), (8.0, None, 4.0)])
-def test_epsilon_is_the_smaller_of_target_and_cap(asked: float, cap: float | None, calibrated: float) -> None:
+@pytest.mark.parametrize(
+    ("asked", "cap", "calibrated"), [(8.0, 2.0, 2.0), (1.0, 2.0, 1.0), (8.0, None, 4.0)]
+)
+def test_epsilon_is_the_smaller_of_target_and_cap(
+    asked: float, cap: float | None, calibrated: float
+) -> None:
     own = config(party__caps__epsilon=cap)
     assert agree(own, plan_of(privacy__target_epsilon=asked)).privacy.target_epsilon == calibrated
 
@@ -74,7 +89,12 @@ def test_a_large_delta_is_not_taken_from_the_aggregator() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("trust_aggregator", True), ("seeded_noise_for_tests", 1), ("not_private", True), ("secure_mode", False)],
+    [
+        ("trust_aggregator", True),
+        ("seeded_noise_for_tests", 1),
+        ("not_private", True),
+        ("secure_mode", False),
+    ],
 )
 def test_what_weakens_the_guarantee_cannot_come_from_the_plan(key: str, value: object) -> None:
     plan = plan_of()
@@ -89,7 +109,9 @@ def test_updates_without_noise_need_the_partys_own_word() -> None:
     assert agree(config(privacy__mechanism="none"), plan).privacy.mechanism == "none"
 
 
-@pytest.mark.parametrize("mechanism", ["antigravity", "os:system", "tests.federation.sessions.test_party:NoEvent"])
+@pytest.mark.parametrize(
+    "mechanism", ["antigravity", "os:system", "tests.federation.sessions.test_party:NoEvent"]
+)
 def test_code_that_the_party_does_not_name_is_neither_imported_nor_run(mechanism: str) -> None:
     plan = plan_of()
     plan["privacy"]["mechanism"] = mechanism
@@ -104,19 +126,30 @@ def test_a_model_factory_must_be_named_by_the_party_too() -> None:
 
 def test_noise_at_the_aggregator_needs_the_partys_own_trust() -> None:
     users = {"privacy__unit": "user", "privacy__population": 100, "privacy__cohort_size": 10}
-    plan = plan_of(privacy__mechanism="dp_fedavg", privacy__trust_aggregator=True, train__weighting="uniform", **users)
+    plan = plan_of(
+        privacy__mechanism="dp_fedavg",
+        privacy__trust_aggregator=True,
+        train__weighting="uniform",
+        **users,
+    )
     assert refusal(config(), plan) == "trust"
-    plan = plan_of(privacy__mechanism="nbafl", nbafl__noise_at_upload=False, privacy__trust_aggregator=True)
+    plan = plan_of(
+        privacy__mechanism="nbafl", nbafl__noise_at_upload=False, privacy__trust_aggregator=True
+    )
     assert refusal(config(), plan) == "trust"
 
 
 def test_caps_on_rounds_and_releases() -> None:
     assert refusal(config(party__caps__rounds=4), plan_of(train__rounds=5)) == "rounds_cap"
     assert refusal(config(party__caps__releases=["statistics"]), plan_of()) == "releases_cap"
-    assert agree(config(party__caps__releases=["update"], party__caps__rounds=5), plan_of(train__rounds=5))
+    assert agree(
+        config(party__caps__releases=["update"], party__caps__rounds=5), plan_of(train__rounds=5)
+    )
 
 
-@pytest.mark.parametrize("own", [{"privacy__noise_multiplier": 2.0}, {"privacy__mechanism": "nbafl"}])
+@pytest.mark.parametrize(
+    "own", [{"privacy__noise_multiplier": 2.0}, {"privacy__mechanism": "nbafl"}]
+)
 def test_a_config_that_names_no_target_must_name_a_cap(own: dict[str, Any]) -> None:
     """Its own noise_multiplier or nbafl.epsilon gives way to the plan, so nothing would bound what a run may cost."""
     plan = plan_of(privacy__target_epsilon=1000.0)
@@ -166,7 +199,9 @@ def test_other_columns_than_the_aggregators_are_refused_whatever_the_id_is_calle
 
 def test_curves_are_in_a_plan_only_where_they_are_taken() -> None:
     plain, asked = plan_of(), plan_of(data__curves=True)
-    assert plain == plan_of(data__curves=False)  # so that kept plans of before there were curves are the same job
+    assert plain == plan_of(
+        data__curves=False
+    )  # so that kept plans of before there were curves are the same job
     assert "curves" not in plain["data"]
     assert asked["data"] == plain["data"] | {"curves": True}
     assert read_plan(asked)["data"]["curves"] is True
@@ -174,7 +209,9 @@ def test_curves_are_in_a_plan_only_where_they_are_taken() -> None:
     assert difference(plain, asked) == "data.curves=None became True"
 
 
-@pytest.mark.parametrize(("own", "there", "fits"), [(None, True, True), (False, False, False), (True, True, True)])
+@pytest.mark.parametrize(
+    ("own", "there", "fits"), [(None, True, True), (False, False, False), (True, True, True)]
+)
 def test_curves_are_taken_from_the_plan_unless_the_party_states_its_own(
     own: bool | None, there: bool, fits: bool
 ) -> None:
@@ -213,7 +250,9 @@ def test_facts_hold_what_was_declared_and_nothing_else() -> None:
 
 def test_a_changed_job_is_named_by_its_key() -> None:
     assert difference(plan_of(), plan_of()) is None
-    assert difference(plan_of(train__rounds=3), plan_of(train__rounds=4)) == "train.rounds=3 became 4"
+    assert (
+        difference(plan_of(train__rounds=3), plan_of(train__rounds=4)) == "train.rounds=3 became 4"
+    )
     rows = make_plan(config(), {"a": 1}, ENCODING)
     assert difference(rows, plan_of()) is None
 
@@ -231,7 +270,9 @@ def test_masks_are_agreed_to_with_exactly_the_peers_of_the_partys_own_config() -
     agreed = agree(own, secure_plan())
     assert agreed.privacy.model_dump()["secure_aggregation"] is True
     for members in ({}, {"a": "x", "b": "y"}, {**MEMBERS, "d": "x"}, {**MEMBERS, "c": None}):
-        assert refusal(config(party__name="a", federation__parties=members), secure_plan()) == "roster"
+        assert (
+            refusal(config(party__name="a", federation__parties=members), secure_plan()) == "roster"
+        )
     assert refusal(own, secure_plan(privacy__tolerated_colluders=0)) == "roster"
 
 

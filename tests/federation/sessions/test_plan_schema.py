@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from homo_dp.config.load import load_config
 from homo_dp.config.schema import Config
-from homo_dp.federation.sessions.plan import agree, change, check_count, check_work, difference, make_plan
+from homo_dp.federation.sessions.plan import (
+    agree,
+    change,
+    check_count,
+    check_work,
+    difference,
+    make_plan,
+)
 from homo_dp.federation.sessions.plan_schema import MOST_VALUES, PlanRefused, read_plan
 from homo_dp.privacy.accounting.events import to_json
 from homo_dp.privacy.ledger import totals as ledger_totals
@@ -22,7 +29,9 @@ COLUMNS = {"x": {"bounds": [0, 1]}, "c": {"levels": ["u", "v"]}}
 
 def valid() -> dict[str, Any]:
     config = load_config(None, {"data.columns": COLUMNS, "data.classes": [0, 1]})
-    plan: dict[str, Any] = json.loads(json.dumps(make_plan(config, {"a": 100, "b": None}, {"columns": []})))
+    plan: dict[str, Any] = json.loads(
+        json.dumps(make_plan(config, {"a": 100, "b": None}, {"columns": []}))
+    )
     return plan
 
 
@@ -35,9 +44,15 @@ def nested(depth: int, *, in_lists: bool) -> Any:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = (
-        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+        list(value.items())
+        if isinstance(value, dict)
+        else list(enumerate(value))
+        if isinstance(value, list)
+        else []
     )
-    return [path] * bool(path) + [found for key, part in inner for found in places(part, (*path, key))]
+    return [path] * bool(path) + [
+        found for key, part in inner for found in places(part, (*path, key))
+    ]
 
 
 PLACES = places(valid())
@@ -104,7 +119,9 @@ def mutate(plan: dict[str, Any], path: tuple[Any, ...], how: str, value: Any) ->
     for key in path[:-1]:
         if not isinstance(part, dict | list) or (isinstance(part, dict) and key not in part):
             return
-        part = part[key] if isinstance(part, dict) else part[min(key, len(part) - 1)] if part else None
+        part = (
+            part[key] if isinstance(part, dict) else part[min(key, len(part) - 1)] if part else None
+        )
     if isinstance(part, dict):
         if how == "drop":
             part.pop(path[-1], None)
@@ -130,7 +147,9 @@ def hostile_plan(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> dict[str,
 
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
 @given(MUTATIONS)
-def test_any_plan_is_agreed_to_or_refused(mutations: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+def test_any_plan_is_agreed_to_or_refused(
+    mutations: list[tuple[tuple[Any, ...], str, Any]],
+) -> None:
     own, said = load_config(None, FILES), ""
     try:
         agreed = agree(own, hostile_plan(mutations))
@@ -190,7 +209,10 @@ STEPS = {"local_epochs": None, "local_steps": 10**6}
         (changed("train", **STEPS | {"rounds": 1000}), "steps_cap"),
         (changed("train", local_epochs=1e6), "steps_cap"),
         (changed("train", batch_size=None, sample_rate=1e-9), "steps_cap"),
-        (changed("data", columns={"c": {"levels": list(range(10_001))}}, classes=None), "columns_cap"),
+        (
+            changed("data", columns={"c": {"levels": list(range(10_001))}}, classes=None),
+            "columns_cap",
+        ),
         (changed("data", classes=list(range(10_001))), "columns_cap"),
         (changed("data", classes=list(range(MOST_VALUES))), "plan"),
         (changed("model", layers=[1] * 65), "plan"),
@@ -213,16 +235,26 @@ def test_a_party_may_cap_work_lower(key: str, cap: float) -> None:
 def test_one_step_a_round_is_one_whatever_rows_are_declared() -> None:
     """A declared count of 1e9 in batches of 50 was refused for 2e7 local steps, which this mechanism does not take."""
     declared = {"data.rows.a": 10**9, "privacy.delta": 1e-12}
-    mine, plan = load_config(None, FILES | declared), changed("train", batch_size=50, sample_rate=None)
+    mine, plan = (
+        load_config(None, FILES | declared),
+        changed("train", batch_size=50, sample_rate=None),
+    )
     agreed = agree(mine, plan)
-    with pytest.raises(PlanRefused, match=r"20000000 local steps, by batches of 50 of the data\.rows\.a=1000000000 "):
+    with pytest.raises(
+        PlanRefused,
+        match=r"20000000 local steps, by batches of 50 of the data\.rows\.a=1000000000 ",
+    ):
         check_work(mine, agreed, "a")
     plan["privacy"]["mechanism"] = "dp_fedsgd"
     assert word(plan, **declared) is None
-    assert word(plan, **declared, party__caps__total_steps=plan["train"]["rounds"] - 1) == "steps_cap"
+    assert (
+        word(plan, **declared, party__caps__total_steps=plan["train"]["rounds"] - 1) == "steps_cap"
+    )
 
 
-@pytest.mark.parametrize("cap", ["rounds", "steps", "total_steps", "epochs", "columns", "parameters"])
+@pytest.mark.parametrize(
+    "cap", ["rounds", "steps", "total_steps", "epochs", "columns", "parameters"]
+)
 def test_no_recipe_comes_near_a_cap(cap: str) -> None:
     assert getattr(Config().party.caps, cap) >= 10_000
 

@@ -29,7 +29,9 @@ PUBLIC = {name: key.public_key().public_bytes_raw() for name, key in IDENTITIES.
 
 def side(name: str, folder: Path, terms: str = "") -> PartySums:
     roster = Roster(RUN, PUBLIC, 0, 1, terms)
-    return PartySums(RUN, SecureSumParty(roster, name, IDENTITIES[name].sign, SumFiles(folder / name)), FOUND)
+    return PartySums(
+        RUN, SecureSumParty(roster, name, IDENTITIES[name].sign, SumFiles(folder / name)), FOUND
+    )
 
 
 def asked(kind: str, tensors: dict[str, torch.Tensor] | None = None, number: int = 0) -> Message:
@@ -37,7 +39,10 @@ def asked(kind: str, tensors: dict[str, torch.Tensor] | None = None, number: int
 
 
 def keys_of(sides: dict[str, PartySums]) -> dict[str, torch.Tensor]:
-    return {f"keys.{name}": one.handle(asked("sum_start")).tensors["keys"] for name, one in sides.items()}
+    return {
+        f"keys.{name}": one.handle(asked("sum_start")).tensors["keys"]
+        for name, one in sides.items()
+    }
 
 
 def refused(run: SmallRun) -> list[object]:
@@ -64,8 +69,12 @@ def test_nothing_is_signed_of_a_round_that_was_not_paid_for(tmp_path: Path) -> N
     assert not (tmp_path / "a" / "agreed%201%2Fupdate").exists()
 
 
-def test_weights_before_the_peers_are_met_are_refused_before_a_row_is_touched(tmp_path: Path) -> None:
-    config = small_config(privacy__mechanism="dp_fedsgd", train__local_steps=None, privacy__secure_aggregation=True)
+def test_weights_before_the_peers_are_met_are_refused_before_a_row_is_touched(
+    tmp_path: Path,
+) -> None:
+    config = small_config(
+        privacy__mechanism="dp_fedsgd", train__local_steps=None, privacy__secure_aggregation=True
+    )
     mechanism = small_mechanism(config, dict.fromkeys(NAMES, 20))
     party = small_party(config, tmp_path, mechanism=mechanism, sums=side("a", tmp_path))
     with pytest.raises(MessageError, match="met"):
@@ -115,7 +124,11 @@ def test_a_session_opens_the_sum_of_those_who_are_there(tmp_path: Path) -> None:
         (list("abc"), ["d"], True)
     ] * 2
     assert float(session.aggregator.weights["linear.weight"].norm()) > 0
-    welcomed = {message.round for message in run.post.sent if message.kind == "status" and message.recipient == "a"}
+    welcomed = {
+        message.round
+        for message in run.post.sent
+        if message.kind == "status" and message.recipient == "a"
+    }
     assert welcomed >= {1, 2}  # what is no answer of a sum is heard as ever
 
 

@@ -55,7 +55,10 @@ class Room:
 
 
 def started(
-    parties: int = 4, dropouts: int = 0, rows: int = 100, mute: Callable[[Message], bool] = lambda _: False
+    parties: int = 4,
+    dropouts: int = 0,
+    rows: int = 100,
+    mute: Callable[[Message], bool] = lambda _: False,
 ) -> Room:
     """Parties that have met."""
     found = PrivateSum(50, 1.0, 2.0, rows, share=NoiseShare(parties, dropouts))
@@ -131,7 +134,9 @@ def test_a_party_signs_no_second_set_of_survivors() -> None:
     rows = torch.zeros((3, 1), dtype=torch.uint8)
     with pytest.raises(MessageError, match="second set"):
         parties["p0"].handle(
-            Message(RUN, 1, AGGREGATOR, "p0", "survivors", {"shares": rows}, {"survivors": names})  # another set
+            Message(
+                RUN, 1, AGGREGATOR, "p0", "survivors", {"shares": rows}, {"survivors": names}
+            )  # another set
         )
 
 

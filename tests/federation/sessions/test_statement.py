@@ -16,7 +16,9 @@ MOMENT = (FEATURES + 1) * (FEATURES + 2) // 2
 
 
 @pytest.mark.parametrize(("secure", "draw"), [(False, 1), (True, 3)])
-def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(secure: bool, draw: int) -> None:
+def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(
+    secure: bool, draw: int
+) -> None:
     config = small_config(
         privacy__mechanism="dp_fedsgd",
         privacy__secure_aggregation=secure,
@@ -32,7 +34,9 @@ def test_every_sum_of_the_run_and_every_party_that_draws_noise_counts(secure: bo
     assert _draws(mechanism, "a", plan, 1) == MOMENT * draw
     learnt = replace(plan, before=SelfComposedDpEvent(GaussianDpEvent(9.0), 2))
     assert _draws(mechanism, "a", learnt, 1) == (MOMENT + 2 * _LEARNT) * draw
-    said = privacy_statement(mechanism, {"a": plan}, 3, {"a": 1.0}, private=True, secure_mode=True, declared_rows=True)
+    said = privacy_statement(
+        mechanism, {"a": plan}, 3, {"a": 1.0}, private=True, secure_mode=True, declared_rows=True
+    )
     found = neglected((rounds + MOMENT) * draw, said["epsilon"], said["delta"])
     assert said["neglected_epsilon"] == found.epsilon
     assert said["neglected_delta"] == found.delta

@@ -20,7 +20,9 @@ START = [np.zeros((2, 3)), np.zeros(3)]
 
 def moved(client: Callable[..., Any]) -> dict[str, torch.Tensor]:
     """What a round of this client changes."""
-    fit = ClientFit(ArrayModel(START), PartyFacts("a", 1, 1, 1, 1.0), client, load_config(None).train)
+    fit = ClientFit(
+        ArrayModel(START), PartyFacts("a", 1, 1, 1, 1.0), client, load_config(None).train
+    )
     fit.start = {name: value.clone() for name, value in fit.model.state_dict().items()}
     fit.round_number = 3
     fit._client_steps(1, lambda: None)
@@ -28,7 +30,10 @@ def moved(client: Callable[..., Any]) -> dict[str, torch.Tensor]:
 
 
 def test_a_client_that_trains_is_taken_with_or_without_its_count() -> None:
-    for client in (lambda w, c: [a + c["round"] for a in w], lambda w, c: ([a + 3 for a in w], 17, {"loss": 1.0})):
+    for client in (
+        lambda w, c: [a + c["round"] for a in w],
+        lambda w, c: ([a + 3 for a in w], 17, {"loss": 1.0}),
+    ):
         assert all(bool((change == 3).all()) for change in moved(client).values())
 
 

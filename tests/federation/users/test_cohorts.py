@@ -26,7 +26,9 @@ def generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
 
 
-def ragged_users(shape: tuple[int, ...] = (6,), classes: int = 2, sizes: list[int] | None = None) -> Users:
+def ragged_users(
+    shape: tuple[int, ...] = (6,), classes: int = 2, sizes: list[int] | None = None
+) -> Users:
     sizes = sizes or SIZES
     rows, seeded = sum(sizes), generator()
     numbers = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
@@ -58,9 +60,19 @@ class WithBatchNorm(nn.Sequential):
 
 MODELS: dict[str, tuple[Any, Any, tuple[int, ...], int]] = {
     "logistic": (lambda: logistic_regression(6, 1, generator()), binary_logistic, (6,), 2),
-    "no_bias": (lambda: logistic_regression(6, 1, generator(), bias=False), binary_logistic, (6,), 2),
+    "no_bias": (
+        lambda: logistic_regression(6, 1, generator(), bias=False),
+        binary_logistic,
+        (6,),
+        2,
+    ),
     "classes": (lambda: logistic_regression(6, 4, generator()), softmax_cross_entropy, (6,), 4),
-    "images": (lambda: logistic_regression(6, 4, generator(), flatten=True), softmax_cross_entropy, (2, 3), 4),
+    "images": (
+        lambda: logistic_regression(6, 4, generator(), flatten=True),
+        softmax_cross_entropy,
+        (2, 3),
+        4,
+    ),
     "regression": (lambda: nn.Linear(6, 1), squared_error, (6,), 2),
     "mlp": (lambda: mlp(6, [5], 3, generator()), softmax_cross_entropy, (6,), 3),
     "cnn": (lambda: cnn((1, 8, 8), [4], [], 3, generator()), softmax_cross_entropy, (1, 8, 8), 3),
@@ -77,28 +89,42 @@ OPTIONS: dict[str, Keys] = {
     "momentum": {"train.local_epochs": 1, "train.batch_size": 5, "train.momentum": 0.9},
     "decay_and_pull": {"train.local_steps": 3, "train.weight_decay": 0.1, "train.proximal_mu": 0.5},
     "schedule": {"train.local_epochs": 1, "train.batch_size": 5, "train.schedule": "inverse_sqrt"},
-    "clip_each_step": {"train.local_steps": 4, "train.batch_size": 4, "privacy.clip_each_step": True},
+    "clip_each_step": {
+        "train.local_steps": 4,
+        "train.batch_size": 4,
+        "privacy.clip_each_step": True,
+    },
 }
 
 
 def start_weights(model: nn.Module) -> Weights:
     seeded = generator()
     return {
-        name: 0.3 * torch.randn(tensor.shape, generator=seeded) + tensor for name, tensor in model.state_dict().items()
+        name: 0.3 * torch.randn(tensor.shape, generator=seeded) + tensor
+        for name, tensor in model.state_dict().items()
     }
 
 
 def both(name: str, keys: Keys, sizes: list[int] | None = None) -> tuple[CohortSum, CohortSum]:
     """The sums of one cohort, trained together and one at a time."""
     make, loss, shape, classes = MODELS[name]
-    few: Keys = {"train.learning_rate": 0.2, "privacy.clip_norm": 0.4, "privacy.adaptive.initial_clip_norm": 0.4}
+    few: Keys = {
+        "train.learning_rate": 0.2,
+        "privacy.clip_norm": 0.4,
+        "privacy.adaptive.initial_clip_norm": 0.4,
+    }
     config = user_config(ADAPTIVE, few, keys)
     users = ragged_users(shape, classes, sizes)
     model = make()
-    weights, chosen = start_weights(model), torch.tensor([0, 1, 2, 3, 5, 6, 7, 900])  # 900 never replies
+    weights, chosen = (
+        start_weights(model),
+        torch.tensor([0, 1, 2, 3, 5, 6, 7, 900]),
+    )  # 900 never replies
     kinds: tuple[type[CohortTraining], ...] = (Together, OneAtATime)
     together, alone = (
-        kind(model, loss, users, config.train).run(user_mechanism(config), chosen, weights, round_number=2)
+        kind(model, loss, users, config.train).run(
+            user_mechanism(config), chosen, weights, round_number=2
+        )
         for kind in kinds
     )
     return together, alone
@@ -129,7 +155,10 @@ def test_some_users_are_clipped_and_some_are_not() -> None:
 
 def test_other_batches_give_other_sums() -> None:
     # the comparison above would notice a different order of rows
-    first, second = both("logistic", {**OPTIONS["steps"], "train.seed": 1}), both("logistic", OPTIONS["steps"])
+    first, second = (
+        both("logistic", {**OPTIONS["steps"], "train.seed": 1}),
+        both("logistic", OPTIONS["steps"]),
+    )
     assert not torch.allclose(first[0].updates, second[0].updates, rtol=1e-4, atol=1e-6)
 
 
@@ -138,7 +167,9 @@ def test_pieces_change_nothing() -> None:
     config = user_config(OPTIONS["epochs"])
     users, model = ragged_users(shape, classes), make()
     weights, chosen = start_weights(model), torch.arange(len(SIZES))
-    whole = Together(model, loss, users, config.train).run(user_mechanism(config), chosen, weights, 1)
+    whole = Together(model, loss, users, config.train).run(
+        user_mechanism(config), chosen, weights, 1
+    )
     single = Together(model, loss, users, config.train, memory_bytes=1)
     pieces = single.run(user_mechanism(config), chosen, weights, 1)
     limited = user_config(OPTIONS["epochs"], {"train.physical_batch_size": 14}).train
@@ -149,13 +180,20 @@ def test_pieces_change_nothing() -> None:
 
 def test_one_large_user_does_not_hold_up_the_small_ones() -> None:
     """In one piece with it they would be computed to its last step, and only few at a time."""
-    users, config = ragged_users(sizes=[3] * 50 + [3000]), user_config({"train.local_epochs": 1, "train.batch_size": 2})
+    users, config = (
+        ragged_users(sizes=[3] * 50 + [3000]),
+        user_config({"train.local_epochs": 1, "train.batch_size": 2}),
+    )
     training = Together(nn.Linear(6, 1), binary_logistic, users, config.train)
     layout = Layout.of(training.model.state_dict())
     assert training._pieces(torch.arange(51), layout) == [50, 1]
     assert training._pieces(torch.arange(50), layout) == [50]
-    whole = TrainConfig(local_steps=1, sample_rate=1.0, physical_batch_size=2000)  # 3 rows each, and 3,000
-    assert Together(nn.Linear(6, 1), binary_logistic, users, whole)._pieces(torch.arange(51), layout) == [50, 1]
+    whole = TrainConfig(
+        local_steps=1, sample_rate=1.0, physical_batch_size=2000
+    )  # 3 rows each, and 3,000
+    assert Together(nn.Linear(6, 1), binary_logistic, users, whole)._pieces(
+        torch.arange(51), layout
+    ) == [50, 1]
 
 
 def test_one_user_that_diverges_leaves_the_others_alone() -> None:
@@ -164,10 +202,14 @@ def test_one_user_that_diverges_leaves_the_others_alone() -> None:
     users = ragged_users(shape, classes)
     model = make()
     weights = start_weights(model)
-    good = Together(model, loss, users, config.train).run(user_mechanism(config), torch.tensor([1, 2]), weights, 1)
+    good = Together(model, loss, users, config.train).run(
+        user_mechanism(config), torch.tensor([1, 2]), weights, 1
+    )
     users.features[int(users.offsets[3]) : int(users.offsets[4])] = math.nan
     mechanism = user_mechanism(config)
-    mixed = Together(model, loss, users, config.train).run(mechanism, torch.tensor([1, 2, 3]), weights, 1)
+    mixed = Together(model, loss, users, config.train).run(
+        mechanism, torch.tensor([1, 2, 3]), weights, 1
+    )
     assert torch.allclose(good.updates, mixed.updates, rtol=1e-5, atol=1e-7)
     assert mixed.bits == good.bits - 0.5
     assert mechanism.not_finite == 1
@@ -195,16 +237,24 @@ def moved_by_one_more(**train: float) -> float:
     training = cohort_training(model, binary_logistic, users, config.train)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     groups = (torch.arange(20), torch.arange(19), torch.tensor([19]))
-    everybody, others, one = (training.run(mechanism, group, weights, 1).updates for group in groups)
+    everybody, others, one = (
+        training.run(mechanism, group, weights, 1).updates for group in groups
+    )
     return float((everybody - others - one).norm()) / mechanism.clip_norm
 
 
 @pytest.mark.parametrize("train", [{}, {"learning_rate": 0.5, "momentum": 0.95}], ids=str)
-def test_nobody_s_update_depends_on_who_else_is_trained_where_steps_are_large(train: dict[str, float]) -> None:
-    assert moved_by_one_more(**train) < 1e-12  # together it was 0.01 at the rate of 10, and 1.3 after 100 epochs at 30
+def test_nobody_s_update_depends_on_who_else_is_trained_where_steps_are_large(
+    train: dict[str, float],
+) -> None:
+    assert (
+        moved_by_one_more(**train) < 1e-12
+    )  # together it was 0.01 at the rate of 10, and 1.3 after 100 epochs at 30
 
 
-def test_users_whose_settings_somebody_else_chose_are_apart_and_so_are_those_with_large_steps() -> None:
+def test_users_whose_settings_somebody_else_chose_are_apart_and_so_are_those_with_large_steps() -> (
+    None
+):
     users = ragged_users()
     for apart, rate, momentum, expected in (
         (False, 1.0, 0.0, False),
@@ -222,15 +272,23 @@ def test_users_whose_settings_somebody_else_chose_are_apart_and_so_are_those_wit
 def test_linear_and_vectorised_models_are_trained_together() -> None:
     for name in ("logistic", "mlp", "cnn", "scalar"):
         make, loss, shape, classes = MODELS[name]
-        chosen = cohort_training(make(), loss, ragged_users(shape, classes), TrainConfig(local_steps=1))
+        chosen = cohort_training(
+            make(), loss, ragged_users(shape, classes), TrainConfig(local_steps=1)
+        )
         assert isinstance(chosen, Together)
 
 
-def test_adam_and_models_that_cannot_be_vectorised_are_trained_one_at_a_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_adam_and_models_that_cannot_be_vectorised_are_trained_one_at_a_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     users = ragged_users(sizes=[4, 4, 4])
     with caplog.at_level(logging.INFO):
-        adam = cohort_training(nn.Linear(6, 1), binary_logistic, users, TrainConfig(local_steps=1, optimizer="adam"))
-        batch_norm = cohort_training(WithBatchNorm(), binary_logistic, users, TrainConfig(local_steps=1))
+        adam = cohort_training(
+            nn.Linear(6, 1), binary_logistic, users, TrainConfig(local_steps=1, optimizer="adam")
+        )
+        batch_norm = cohort_training(
+            WithBatchNorm(), binary_logistic, users, TrainConfig(local_steps=1)
+        )
     assert isinstance(adam, OneAtATime)
     assert isinstance(batch_norm, OneAtATime)
     assert "one at a time" in caplog.text

@@ -11,7 +11,9 @@ from homo_dp.federation.users.user_rows import LocalPlan, Users
 
 
 def test_rows_are_sorted_by_user_and_keep_their_order() -> None:
-    users = Users.of(torch.arange(5.0).reshape(5, 1), torch.arange(5), torch.tensor([2, 0, 2, 1, 0]))
+    users = Users.of(
+        torch.arange(5.0).reshape(5, 1), torch.arange(5), torch.tensor([2, 0, 2, 1, 0])
+    )
     assert users.offsets.tolist() == [0, 2, 3, 5]
     assert [users.rows_of(user)[1].tolist() for user in range(3)] == [[1, 4], [3], [0, 2]]
 
@@ -53,7 +55,10 @@ def test_orders_differ_between_users_rounds_and_epochs_and_repeat_otherwise() ->
 
     def order(user: int, number: int) -> list[list[int]]:
         batches = list(plan.batches(np.array([user]), np.array([30]), number))
-        return [batches[at].positions[0].tolist() + batches[at + 1].positions[0].tolist() for at in (0, 2)]
+        return [
+            batches[at].positions[0].tolist() + batches[at + 1].positions[0].tolist()
+            for at in (0, 2)
+        ]
 
     first, second = order(1, 1)
     assert first != second
@@ -74,5 +79,7 @@ def test_orders_are_uniform() -> None:
 
 def test_users_with_fewer_steps_stop_earlier() -> None:
     plan = LocalPlan(TrainConfig(local_epochs=1, batch_size=2))
-    active = [batch.active.tolist() for batch in plan.batches(np.array([0, 1]), np.array([2, 5]), 1)]
+    active = [
+        batch.active.tolist() for batch in plan.batches(np.array([0, 1]), np.array([2, 5]), 1)
+    ]
     assert active == [[True, True], [False, True], [False, True]]

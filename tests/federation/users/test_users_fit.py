@@ -17,13 +17,17 @@ from homo_dp.privacy.noise.source import SeededNoise
 from tests.federation.user_parts import user_config
 
 USERS = 20
-CONFIG = user_config({"privacy.population": USERS, "privacy.cohort_size": 10, "train.local_epochs": 1})
+CONFIG = user_config(
+    {"privacy.population": USERS, "privacy.cohort_size": 10, "train.local_epochs": 1}
+)
 FACTS = PartyFacts("all", USERS, 10, 1, 1.0)
 
 
 def fit_of(table: Table) -> UsersFit:
     model = build_model(CONFIG.model, (2,), (0, 1), 0)
-    return users_fit(CONFIG, model, table, "all", FACTS, np.array([f"u{number}" for number in range(USERS)]))
+    return users_fit(
+        CONFIG, model, table, "all", FACTS, np.array([f"u{number}" for number in range(USERS)])
+    )
 
 
 def table(labels: Tensor | None) -> Table:
@@ -39,9 +43,13 @@ def mechanism() -> DpFedAvg:
     return found
 
 
-def test_a_round_answers_with_the_sum_of_a_cohort_and_its_size_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_answers_with_the_sum_of_a_cohort_and_its_size_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fit, used = fit_of(table(torch.ones(USERS * 3))), mechanism()
-    monkeypatch.setattr(used, "draw", lambda: torch.tensor([1, 4, USERS + 3]))  # the last one never replies
+    monkeypatch.setattr(
+        used, "draw", lambda: torch.tensor([1, 4, USERS + 3])
+    )  # the last one never replies
     release = fit.fit(used, fit.model.state_dict(), 1, {})
     assert set(release.tensors) == {"cohort_sum"}
     assert float(release.tensors["cohort_sum"].norm()) <= 2 * 3.0  # two users that replied, C = 3
@@ -52,7 +60,9 @@ def test_a_round_answers_with_the_sum_of_a_cohort_and_its_size_alone(monkeypatch
 def test_rows_without_labels_and_mechanisms_without_cohorts_are_refused() -> None:
     with pytest.raises(DataError, match="has no labels"):
         fit_of(table(None))
-    plain = build_mechanism(load_config(None), FederationFacts({"all": FACTS}, 10, 3), SeededNoise(1))
+    plain = build_mechanism(
+        load_config(None), FederationFacts({"all": FACTS}, 10, 3), SeededNoise(1)
+    )
     fit = fit_of(table(torch.ones(USERS * 3)))
     with pytest.raises(ConfigError, match="is not a sum over users"):
         fit.fit(plain, fit.model.state_dict(), 1, {})

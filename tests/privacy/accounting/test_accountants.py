@@ -38,7 +38,9 @@ def poisson(sample_rate: float, noise: float, steps: int) -> DpEvent:
 def fixed_size(noise_over_clip: float, sensitivity: float) -> DpEvent:
     """Fixed-size batches: noise of ``noise_over_clip`` clip norms, a sum that moves by ``sensitivity`` of them."""
     gaussian = dp_event.GaussianDpEvent(noise_over_clip / sensitivity)
-    return dp_event.SelfComposedDpEvent(dp_event.SampledWithoutReplacementDpEvent(ROWS, BATCH, gaussian), STEPS)
+    return dp_event.SelfComposedDpEvent(
+        dp_event.SampledWithoutReplacementDpEvent(ROWS, BATCH, gaussian), STEPS
+    )
 
 
 # --- golden values --------------------------------------------------------------------------------------------------
@@ -153,7 +155,11 @@ def test_a_curve_counts_what_was_released_before() -> None:
 
 
 def test_a_mixed_composition_agrees_with_dp_accounting() -> None:
-    released = [dp_event.GaussianDpEvent(4.0), dp_event.LaplaceDpEvent(5.0), poisson(0.05, 1.5, 100)]
+    released = [
+        dp_event.GaussianDpEvent(4.0),
+        dp_event.LaplaceDpEvent(5.0),
+        poisson(0.05, 1.5, 100),
+    ]
     pld, rdp = PLDAccountant(), RdpAccountant()
     for event in released:
         pld.compose(event)
@@ -166,8 +172,12 @@ def test_a_mixed_composition_agrees_with_dp_accounting() -> None:
 def test_several_gaussians_on_one_sample_are_accounted_as_one() -> None:
     both = dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(3.0), dp_event.GaussianDpEvent(4.0)])
     together = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.05, both), 100)
-    assert epsilon(together, 1e-6).quoted == pytest.approx(epsilon(poisson(0.05, 2.4, 100), 1e-6).quoted, rel=1e-9)
-    assert epsilon(together, 1e-6).rdp == pytest.approx(epsilon(poisson(0.05, 2.4, 100), 1e-6).rdp, rel=1e-9)
+    assert epsilon(together, 1e-6).quoted == pytest.approx(
+        epsilon(poisson(0.05, 2.4, 100), 1e-6).quoted, rel=1e-9
+    )
+    assert epsilon(together, 1e-6).rdp == pytest.approx(
+        epsilon(poisson(0.05, 2.4, 100), 1e-6).rdp, rel=1e-9
+    )
 
 
 # --- plain Gaussians, replace one -----------------------------------------------------------------------------------
@@ -175,8 +185,12 @@ def test_several_gaussians_on_one_sample_are_accounted_as_one() -> None:
 
 def test_plain_gaussians_use_the_closed_form() -> None:
     ten = epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(math.sqrt(10)), 10), 1e-5)
-    assert ten.pld == pytest.approx(4.377178, abs=1e-6)  # noise multiplier 1: Balle & Wang's code gives 4.3771781
-    tiny = epsilon(dp_event.GaussianDpEvent(1e-3), 1e-5)  # a grid for this loss would take gigabytes
+    assert ten.pld == pytest.approx(
+        4.377178, abs=1e-6
+    )  # noise multiplier 1: Balle & Wang's code gives 4.3771781
+    tiny = epsilon(
+        dp_event.GaussianDpEvent(1e-3), 1e-5
+    )  # a grid for this loss would take gigabytes
     assert tiny.pld == pytest.approx(504_263.9, rel=1e-6)
     sampled_always = epsilon(poisson(1.0, math.sqrt(10), 10), 1e-5)
     assert sampled_always.pld == pytest.approx(ten.quoted, rel=1e-12)
@@ -185,7 +199,9 @@ def test_plain_gaussians_use_the_closed_form() -> None:
 def test_everybody_and_replace_one_is_not_doubled_twice() -> None:
     """Noise 3 C, replace one: ours is Gaussian(1.5); dp-accounting's replace-one PLD halves the 3.0 itself."""
     doubling = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(dp_event.GaussianDpEvent(3.0))
-    assert epsilon(dp_event.GaussianDpEvent(1.5), 1e-5).pld == pytest.approx(doubling.get_epsilon(1e-5), rel=1e-3)
+    assert epsilon(dp_event.GaussianDpEvent(1.5), 1e-5).pld == pytest.approx(
+        doubling.get_epsilon(1e-5), rel=1e-3
+    )
 
 
 def test_relations_are_not_mixed() -> None:
@@ -204,7 +220,9 @@ def test_relations_are_not_mixed() -> None:
 
 def test_nothing_costs_nothing() -> None:
     assert epsilon(dp_event.NoOpDpEvent(), 1e-5) == Epsilon(0.0, 0.0)
-    assert epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), 0), 1e-5) == Epsilon(0.0, 0.0)
+    assert epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(1.0), 0), 1e-5) == Epsilon(
+        0.0, 0.0
+    )
     assert rdp_epsilon({}, 1e-5) == 0.0
 
 
@@ -216,7 +234,9 @@ def test_a_delta_that_pld_cannot_resolve_is_quoted_by_rdp() -> None:
 
 def test_tiny_sample_rates_cost_a_little_but_not_nothing() -> None:
     """dp-accounting's logarithms cancel here and its RDP can come out negative, which it reports as free."""
-    vector = [rdp_epsilon({to_json(poisson(1e-9, 50.0, 1)): count}, 1e-12) for count in (1, 10**6, 10**9)]
+    vector = [
+        rdp_epsilon({to_json(poisson(1e-9, 50.0, 1)): count}, 1e-12) for count in (1, 10**6, 10**9)
+    ]
     assert vector == sorted(vector)
     assert vector[-1] > 0
 
@@ -229,7 +249,9 @@ def test_small_noise_orders_that_fail_are_quiet_and_safe(capfd: pytest.CaptureFi
 
 def test_rdp_of_a_ledger_is_the_rdp_of_its_composition() -> None:
     counts = {to_json(poisson(0.01, 1.0, 30)): 12, to_json(dp_event.GaussianDpEvent(5.0)): 2}
-    total = compose(poisson(0.01, 1.0, 360), dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(5.0), 2))
+    total = compose(
+        poisson(0.01, 1.0, 360), dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(5.0), 2)
+    )
     assert rdp_epsilon(counts, 1e-5) == pytest.approx(epsilon(total, 1e-5).rdp, rel=1e-12)
     with pytest.raises(PrivacyError, match="count=-1"):
         rdp_epsilon({to_json(dp_event.GaussianDpEvent(1.0)): -1}, 1e-5)
@@ -256,4 +278,6 @@ def test_a_cached_curve_cannot_be_changed_by_its_reader() -> None:
     first = epsilon_curve(dp_event.GaussianDpEvent(3.0), 3, 1e-5)
     assert not hasattr(first, "clear")
     assert not hasattr(first, "__setitem__")
-    assert np.all(np.diff([spent.rdp for spent in epsilon_curve(dp_event.GaussianDpEvent(3.0), 3, 1e-5)]) > 0)
+    assert np.all(
+        np.diff([spent.rdp for spent in epsilon_curve(dp_event.GaussianDpEvent(3.0), 3, 1e-5)]) > 0
+    )

@@ -19,7 +19,9 @@ def steps(noise: float) -> DpEvent:
 
 
 def statistic_and_steps(noise: float) -> DpEvent:
-    rounds = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(noise)), 1000)
+    rounds = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(noise)), 1000
+    )
     return compose(dp_event.GaussianDpEvent(4 * noise), dp_event.LaplaceDpEvent(50.0), rounds)
 
 
@@ -34,7 +36,9 @@ def fixed_size(noise: float) -> DpEvent:
 
 @pytest.mark.parametrize("target", [0.1, 1.0, 3.0, 50.0])
 @pytest.mark.parametrize("event_of", [steps, statistic_and_steps, everybody, fixed_size])
-def test_within_half_a_percent_below_the_target(event_of: Callable[[float], DpEvent], target: float) -> None:
+def test_within_half_a_percent_below_the_target(
+    event_of: Callable[[float], DpEvent], target: float
+) -> None:
     noise = calibrate(event_of, target, 1e-5)
     assert 0.995 * target <= epsilon(event_of(noise), 1e-5).quoted <= target
     assert epsilon(event_of(noise * 0.98), 1e-5).quoted > target or target < 0.2

@@ -29,8 +29,14 @@ from homo_dp.privacy.errors import PrivacyError
         (lambda: check_noise_multiplier(0.0), "noise_multiplier=0 must be > 0"),
         (lambda: check_noise_multiplier(-1.0), "noise_multiplier=-1 must be > 0"),
         (lambda: check_noise_multiplier(math.inf), "noise_multiplier=inf"),
-        (lambda: check_noise_multiplier(1e300), r"noise_multiplier=1e\+300 must be in \[1e-09, 1e\+09\]"),
-        (lambda: check_noise_multiplier(1e-300), r"noise_multiplier=1e-300 must be in \[1e-09, 1e\+09\]"),
+        (
+            lambda: check_noise_multiplier(1e300),
+            r"noise_multiplier=1e\+300 must be in \[1e-09, 1e\+09\]",
+        ),
+        (
+            lambda: check_noise_multiplier(1e-300),
+            r"noise_multiplier=1e-300 must be in \[1e-09, 1e\+09\]",
+        ),
         (lambda: check_steps(10**400), "steps=.* must be <= 1e"),
         (lambda: steps_for_epochs(1e300, 100, 10), "steps=.* must be <= 1e"),
         (lambda: check_sample_rate(0.0), r"sample_rate=0 .*\(0, 1\]"),

@@ -35,7 +35,9 @@ theirs = dp_accounting.GaussianDpEvent
 
 def test_the_package_is_whole_for_whoever_asks_it() -> None:
     running = [
-        subprocess.Popen([sys.executable, "-c", CODE.format(use=use)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", CODE.format(use=use)], stderr=subprocess.PIPE, text=True
+        )
         for use in (*USES, THREADS)
     ]
     for process in running:

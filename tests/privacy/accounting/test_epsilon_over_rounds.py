@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from homo_dp.privacy.accounting.accountants import epsilon, epsilon_curve
-from homo_dp.privacy.accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from homo_dp.privacy.accounting.dp_event import (
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from homo_dp.privacy.accounting.epsilon_over_rounds import Curve, Epsilon
 
 

@@ -9,7 +9,14 @@ from dp_accounting import dp_event
 from hypothesis import given
 from hypothesis import strategies as st
 
-from homo_dp.privacy.accounting.events import DpEvent, compose, from_json, gaussian_multiplier, parts, to_json
+from homo_dp.privacy.accounting.events import (
+    DpEvent,
+    compose,
+    from_json,
+    gaussian_multiplier,
+    parts,
+    to_json,
+)
 from homo_dp.privacy.errors import PrivacyError
 
 noises = st.floats(1e-6, 1e6, allow_nan=False)
@@ -20,7 +27,9 @@ mechanisms = st.one_of(
     st.builds(dp_event.NoOpDpEvent),
     st.builds(dp_event.PoissonSampledDpEvent, st.floats(1e-9, 1.0), gaussians),
     st.builds(
-        lambda size, rest, inner: dp_event.SampledWithoutReplacementDpEvent(size + rest, size, inner),
+        lambda size, rest, inner: dp_event.SampledWithoutReplacementDpEvent(
+            size + rest, size, inner
+        ),
         st.integers(1, 10**9),
         st.integers(0, 10**9),
         gaussians,
@@ -56,7 +65,9 @@ def test_composition_counts_everything_in_any_order(released: list[DpEvent]) -> 
 
 
 def test_integers_and_numpy_numbers_have_one_text() -> None:
-    texts = {to_json(dp_event.GaussianDpEvent(value)) for value in (2, 2.0, np.float64(2.0), np.int64(2))}
+    texts = {
+        to_json(dp_event.GaussianDpEvent(value)) for value in (2, 2.0, np.float64(2.0), np.int64(2))
+    }
     assert texts == {'{"noise_multiplier":2.0,"type":"GaussianDpEvent"}'}
 
 
@@ -84,7 +95,10 @@ GAUSSIAN = dp_event.GaussianDpEvent(1.0)
         (dp_event.PoissonSampledDpEvent(0.0, GAUSSIAN), "sampling_probability=0 "),
         (dp_event.PoissonSampledDpEvent(1.5, GAUSSIAN), "sampling_probability=1.5"),
         (dp_event.PoissonSampledDpEvent(0.5, dp_event.LaplaceDpEvent(1.0)), "must be Gaussian"),
-        (dp_event.PoissonSampledDpEvent(0.5, dp_event.PoissonSampledDpEvent(0.5, GAUSSIAN)), "must be Gaussian"),
+        (
+            dp_event.PoissonSampledDpEvent(0.5, dp_event.PoissonSampledDpEvent(0.5, GAUSSIAN)),
+            "must be Gaussian",
+        ),
         (dp_event.SampledWithoutReplacementDpEvent(10, 11, GAUSSIAN), "sample_size=11"),
         (dp_event.SampledWithoutReplacementDpEvent(0, 0, GAUSSIAN), "source_dataset_size=0"),
         (dp_event.SelfComposedDpEvent(GAUSSIAN, -1), "count=-1"),
@@ -123,8 +137,12 @@ def test_what_is_unknown_or_out_of_range_is_refused(event: DpEvent, says: str) -
         '{"type":"SelfComposedDpEvent","count":2,"event":1}',
         '{"type":"SelfComposedDpEvent","count":2.0,"event":{"type":"NoOpDpEvent"}}',
         '{"event":' * 100_000,
-        '{"type":"SelfComposedDpEvent","count":1,"event":' * 5000 + '{"type":"NoOpDpEvent"}' + "}" * 5000,
-        '{"type":"SelfComposedDpEvent","count":1,"event":' * 300 + '{"type":"NoOpDpEvent"}' + "}" * 300,
+        '{"type":"SelfComposedDpEvent","count":1,"event":' * 5000
+        + '{"type":"NoOpDpEvent"}'
+        + "}" * 5000,
+        '{"type":"SelfComposedDpEvent","count":1,"event":' * 300
+        + '{"type":"NoOpDpEvent"}'
+        + "}" * 300,
     ],
 )
 def test_a_text_that_is_not_an_event_is_refused(text: str) -> None:

@@ -44,13 +44,17 @@ def test_between_a_lower_bound_and_a_per_mille_above_an_upper_bound(
 
 @pytest.mark.parametrize(("mechanism", "steps", "delta"), POINTS)
 def test_a_coarser_grid_stays_above(mechanism: NoisyStep, steps: int, delta: float) -> None:
-    fine, usual, coarse = (loss_epsilons({}, {mechanism: steps}, [1], delta, r)[0] for r in (120, 30, 5))
+    fine, usual, coarse = (
+        loss_epsilons({}, {mechanism: steps}, [1], delta, r)[0] for r in (120, 30, 5)
+    )
     assert fine <= usual * (1 + 1e-9)
     assert usual <= coarse * (1 + 1e-9)
     assert coarse < 1.05 * fine
 
 
-@pytest.mark.parametrize("mechanism", [NoisyStep(1.1, 0.004), NoisyStep(0.7, 0.5), NoisyStep(0.5, laplace=True)])
+@pytest.mark.parametrize(
+    "mechanism", [NoisyStep(1.1, 0.004), NoisyStep(0.7, 0.5), NoisyStep(0.5, laplace=True)]
+)
 def test_one_step_keeps_both_neighbours(mechanism: NoisyStep) -> None:
     """Discretising moves mass inside cells only: each side sums to 1, and so does its image under exp(-loss)."""
     grid = spread(mechanism, 1e-12) / 30
@@ -65,7 +69,10 @@ def test_one_step_keeps_both_neighbours(mechanism: NoisyStep) -> None:
 def test_a_curve_is_the_compositions_one_by_one() -> None:
     statistic, step = NoisyStep(5.0), NoisyStep(1.0, 0.01)
     curve = loss_epsilons({statistic: 1}, {step: 30}, [1, 2, 7, 40], 1e-6)
-    alone = [loss_epsilons({}, {statistic: 1, step: 30 * rounds}, [1], 1e-6)[0] for rounds in (1, 2, 7, 40)]
+    alone = [
+        loss_epsilons({}, {statistic: 1, step: 30 * rounds}, [1], 1e-6)[0]
+        for rounds in (1, 2, 7, 40)
+    ]
     np.testing.assert_allclose(curve, alone, rtol=2e-4)
     assert curve[-1] == pytest.approx(alone[-1], rel=1e-6)
 

@@ -10,7 +10,12 @@ from scipy import special
 
 from homo_dp.privacy.accounting.pld_step import Losses, NoisyStep, discretise, spread
 
-MECHANISMS = [NoisyStep(1.0), NoisyStep(0.7, 0.1), NoisyStep(4.0, 0.5), NoisyStep(2.0, laplace=True)]
+MECHANISMS = [
+    NoisyStep(1.0),
+    NoisyStep(0.7, 0.1),
+    NoisyStep(4.0, 0.5),
+    NoisyStep(2.0, laplace=True),
+]
 GRID = 0.01
 
 
@@ -33,7 +38,10 @@ def test_no_mass_is_lost(mechanism: NoisyStep) -> None:
 def test_the_divergence_is_at_least_that_of_the_gaussian(noise: float, epsilon: float) -> None:
     """Balle & Wang's formula is exact for the plain Gaussian; a coarse grid may only be above it."""
     mu = 1 / noise
-    exact = float(special.ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu))
+    exact = float(
+        special.ndtr(mu / 2 - epsilon / mu)
+        - math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
+    )
     found = _divergence(discretise(NoisyStep(noise), 0.1, 1e-12).removed, 0.1, epsilon)
     assert exact - 1e-12 <= found <= exact + 2e-3
 
@@ -45,4 +53,9 @@ def _divergence(losses: Losses, grid: float, epsilon: float) -> float:
 
 
 def test_less_noise_spreads_losses_further() -> None:
-    assert spread(NoisyStep(0.5), 1e-9) > spread(NoisyStep(1.0), 1e-9) > spread(NoisyStep(1.0, 0.1), 1e-9) > 0
+    assert (
+        spread(NoisyStep(0.5), 1e-9)
+        > spread(NoisyStep(1.0), 1e-9)
+        > spread(NoisyStep(1.0, 0.1), 1e-9)
+        > 0
+    )

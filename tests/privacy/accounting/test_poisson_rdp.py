@@ -22,7 +22,9 @@ def event(rate: float, noise: float) -> dp_event.DpEvent:
 
 
 def theirs(rate: float, noise: float) -> np.ndarray:
-    rdp: np.ndarray = RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event(rate, noise)).rdp
+    rdp: np.ndarray = (
+        RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event(rate, noise)).rdp
+    )
     return rdp
 
 

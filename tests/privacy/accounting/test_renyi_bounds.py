@@ -11,7 +11,9 @@ from homo_dp.privacy.accounting.renyi_bounds import ORDERS, converted, gaussian_
 
 
 def _theirs(event: dp_event.DpEvent) -> np.ndarray:
-    return np.asarray(RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp)
+    return np.asarray(
+        RdpAccountant(ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).rdp
+    )
 
 
 def test_orders_are_those_of_dp_accounting() -> None:
@@ -20,7 +22,9 @@ def test_orders_are_those_of_dp_accounting() -> None:
 
 @pytest.mark.parametrize("noise", [0.05, 0.5, 1.1, 30.0, 1e4])
 def test_divergences_are_those_of_dp_accounting(noise: float) -> None:
-    np.testing.assert_allclose(gaussian_rdp(noise, ORDERS), _theirs(dp_event.GaussianDpEvent(noise)), rtol=1e-12)
+    np.testing.assert_allclose(
+        gaussian_rdp(noise, ORDERS), _theirs(dp_event.GaussianDpEvent(noise)), rtol=1e-12
+    )
     np.testing.assert_allclose(
         laplace_rdp(noise, ORDERS), _theirs(dp_event.LaplaceDpEvent(noise)), rtol=1e-9, atol=1e-15
     )

@@ -21,10 +21,17 @@ SHAPES = {"poisson": math.inf, "geometric": 1.0}  # as RepeatAndSelectDpEvent ca
 @pytest.mark.parametrize("distribution", ["poisson", "geometric"])
 @pytest.mark.parametrize("mean", [1.0, 8.0, 60.0])
 @pytest.mark.parametrize("noise", [0.8, 5.0, 40.0])
-def test_epsilon_is_that_of_dp_accounting(noise: float, mean: float, distribution: Distribution) -> None:
+def test_epsilon_is_that_of_dp_accounting(
+    noise: float, mean: float, distribution: Distribution
+) -> None:
     gaussian = dp_accounting.GaussianDpEvent(noise)
-    sampled = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.05, gaussian), 100)
-    for event, slack in ((gaussian, 1e-9), (sampled, 0.05)):  # their bound of a sample is larger at orders near 1
+    sampled = dp_accounting.SelfComposedDpEvent(
+        dp_accounting.PoissonSampledDpEvent(0.05, gaussian), 100
+    )
+    for event, slack in (
+        (gaussian, 1e-9),
+        (sampled, 0.05),
+    ):  # their bound of a sample is larger at orders near 1
         repeated = RepeatAndSelectDpEvent(event, mean, SHAPES[distribution])
         theirs = RdpAccountant(orders=ORDERS.tolist()).compose(repeated).get_epsilon(1e-5)
         ours = renyi_epsilon(selected(renyi({to_json(event): 1}), mean, distribution), 1e-5)
@@ -32,9 +39,14 @@ def test_epsilon_is_that_of_dp_accounting(noise: float, mean: float, distributio
 
 
 @pytest.mark.parametrize("distribution", ["poisson", "geometric"])
-def test_a_search_costs_more_than_a_trial_and_more_with_more_trials(distribution: Distribution) -> None:
+def test_a_search_costs_more_than_a_trial_and_more_with_more_trials(
+    distribution: Distribution,
+) -> None:
     trial = renyi({to_json(dp_accounting.GaussianDpEvent(4.0)): 1})
-    costs = [renyi_epsilon(trial, 1e-5), *(renyi_epsilon(selected(trial, m, distribution), 1e-5) for m in (2, 8, 50))]
+    costs = [
+        renyi_epsilon(trial, 1e-5),
+        *(renyi_epsilon(selected(trial, m, distribution), 1e-5) for m in (2, 8, 50)),
+    ]
     assert all(less < more for less, more in pairwise(costs))
 
 

@@ -82,7 +82,9 @@ def test_bits_are_centred() -> None:
 
 @pytest.mark.parametrize("sampling", [POISSON, FIXED, EVERYONE])
 def test_update_and_bit_together_cost_z(sampling: Keys) -> None:
-    check_event_covers_one_user(DpFedAvg, user_config(sampling, ADAPTIVE, {"privacy.population": 100}))
+    check_event_covers_one_user(
+        DpFedAvg, user_config(sampling, ADAPTIVE, {"privacy.population": 100})
+    )
 
 
 def test_raw_bits_cost_more_than_z() -> None:
@@ -118,11 +120,17 @@ def test_too_much_noise_for_the_cohort_names_the_smallest_that_works() -> None:
     with pytest.raises(PrivacyError, match=r"cohort_size that works is 51") as refusal:
         user_mechanism(user_config(ADAPTIVE, {"privacy.noise_multiplier": 5.0}))
     assert "\n" not in str(refusal.value)
-    user_mechanism(user_config(ADAPTIVE, {"privacy.noise_multiplier": 5.0, "privacy.cohort_size": 51}))
+    user_mechanism(
+        user_config(ADAPTIVE, {"privacy.noise_multiplier": 5.0, "privacy.cohort_size": 51})
+    )
 
 
 def test_with_a_target_the_smallest_cohort_counts_its_own_noise() -> None:
-    keys: Keys = {"privacy.noise_multiplier": None, "privacy.target_epsilon": 0.1, "privacy.cohort_size": 5}
+    keys: Keys = {
+        "privacy.noise_multiplier": None,
+        "privacy.target_epsilon": 0.1,
+        "privacy.cohort_size": 5,
+    }
     with pytest.raises(PrivacyError, match="that works is") as refusal:
         user_mechanism(user_config(ADAPTIVE, keys))
     smallest = int(str(refusal.value).rsplit(" ", 1)[1])
@@ -202,7 +210,9 @@ def test_a_forged_noisy_bit_counts_as_one_that_noise_could_have_made(forged: flo
     assert abs(share - 1) < (0.5 + most) / 50 + 6 / 20
 
 
-@pytest.mark.parametrize("where", [POISSON, FIXED, PARTIES, {**PARTIES, "privacy.tolerated_dropouts": 10}])
+@pytest.mark.parametrize(
+    "where", [POISSON, FIXED, PARTIES, {**PARTIES, "privacy.tolerated_dropouts": 10}]
+)
 def test_the_noise_on_the_bits_is_added_exactly_once(where: Keys) -> None:
     # 1,000 rounds: the measured deviation is off by 2.2 %, the tolerance 14 % is six of it
     mechanism = user_mechanism(user_config(where, ADAPTIVE))
@@ -210,7 +220,9 @@ def test_the_noise_on_the_bits_is_added_exactly_once(where: Keys) -> None:
     for number in range(1000):
         mechanism.clip_norm = 3.0
         total = mechanism.open_sum(zeros(1))
-        total.add(mechanism.contributions(torch.zeros(50, 1), 3.0, torch.ones(50, dtype=torch.bool)))
+        total.add(
+            mechanism.contributions(torch.zeros(50, 1), 3.0, torch.ones(50, dtype=torch.bool))
+        )
         shares.append(mechanism.combine(total, zeros(1), number).metrics["unclipped_share"])
     numbers = mechanism.numbers
     parts_of_noise = 1.0 if numbers.shares is None else math.sqrt(50 / numbers.shares)

@@ -15,7 +15,11 @@ from homo_dp.privacy.training.private_training import PrivateTraining
 
 
 def clipped_sum(
-    module: nn.Module, rows: Tensor, labels: Tensor, mode: str = "auto", loss: Loss = binary_logistic
+    module: nn.Module,
+    rows: Tensor,
+    labels: Tensor,
+    mode: str = "auto",
+    loss: Loss = binary_logistic,
 ) -> tuple[Tensor, Tensor]:
     """The clipped sum over all rows with C = 1, and the norms of their gradients."""
     training = PrivateTraining(
@@ -56,7 +60,9 @@ def undecided_rows(columns: int, width: int, count: int) -> tuple[nn.Module, Ten
 
 @pytest.mark.parametrize("mode", ["auto", "hooks", "functorch", "ew", "ghost"])
 @pytest.mark.parametrize(("columns", "width"), [(30, 10), (30, 1), (7, 5)])
-def test_one_record_less_moves_the_sum_by_no_more_than_the_clip_norm(mode: str, columns: int, width: int) -> None:
+def test_one_record_less_moves_the_sum_by_no_more_than_the_clip_norm(
+    mode: str, columns: int, width: int
+) -> None:
     """Without filling, wide products and pieces: 18 C, 1.8 C (10.6 C in ghost mode) and 12 C."""
     module, rows = undecided_rows(columns, width, 400)
     labels = torch.zeros(len(rows))
@@ -73,7 +79,11 @@ class Lstm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.lstm, self.last = nn.Embedding(20, 6), nn.LSTM(6, 9, batch_first=True), nn.Linear(9, 3)
+        self.words, self.lstm, self.last = (
+            nn.Embedding(20, 6),
+            nn.LSTM(6, 9, batch_first=True),
+            nn.Linear(9, 3),
+        )
 
     def forward(self, rows: Tensor) -> Tensor:
         last: Tensor = self.last(self.lstm(self.words(rows))[0][:, -1])
@@ -95,10 +105,15 @@ class Residual(nn.Module):
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
     "narrow": (
-        lambda: nn.Sequential(nn.Linear(30, 10), nn.Tanh(), nn.Linear(10, 128), nn.GELU(), nn.Linear(128, 3)),
+        lambda: nn.Sequential(
+            nn.Linear(30, 10), nn.Tanh(), nn.Linear(10, 128), nn.GELU(), nn.Linear(128, 3)
+        ),
         (30,),
     ),
-    "double": (lambda: nn.Sequential(nn.Linear(9, 5), nn.Sigmoid(), nn.Linear(5, 3)).double(), (9,)),
+    "double": (
+        lambda: nn.Sequential(nn.Linear(9, 5), nn.Sigmoid(), nn.Linear(5, 3)).double(),
+        (9,),
+    ),
     "softmax regression": (lambda: nn.Linear(31, 3), (31,)),
     "images": (
         lambda: nn.Sequential(
@@ -111,7 +126,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...] | None]] = {
         ),
         (1, 8, 8),
     ),
-    "norm": (lambda: nn.Sequential(nn.Linear(6, 7), nn.LayerNorm(7), nn.SiLU(), nn.Linear(7, 3)), (6,)),
+    "norm": (
+        lambda: nn.Sequential(nn.Linear(6, 7), nn.LayerNorm(7), nn.SiLU(), nn.Linear(7, 3)),
+        (6,),
+    ),
     "residual": (Residual, (7,)),
     "words": (Lstm, None),
 }
@@ -123,14 +141,18 @@ def test_all_that_sums_are_made_of_is_the_same_at_every_place(name: str) -> None
     build, shape = MODELS[name]
     module = build()
     dtype = next(module.parameters()).dtype
-    rows = torch.randint(0, 20, (101, 5)) if shape is None else torch.randn(101, *shape, dtype=dtype)
+    rows = (
+        torch.randint(0, 20, (101, 5)) if shape is None else torch.randn(101, *shape, dtype=dtype)
+    )
     labels = torch.arange(101) % 3
     _, norms = clipped_sum(module, rows, labels, loss=softmax_cross_entropy)
     order = torch.randperm(101)
     _, moved = clipped_sum(module, rows[order], labels[order], loss=softmax_cross_entropy)
     assert torch.equal(norms[order], moved)
     few = order[:5]  # a batch that is filled up to eight rows
-    assert torch.equal(norms[few], clipped_sum(module, rows[few], labels[few], loss=softmax_cross_entropy)[1])
+    assert torch.equal(
+        norms[few], clipped_sum(module, rows[few], labels[few], loss=softmax_cross_entropy)[1]
+    )
 
 
 class ByPlace(nn.Module):
@@ -159,7 +181,9 @@ def test_a_size_that_rounds_by_place_is_taken_in_pieces(
     _, norms = clipped_sum(module, rows, labels)
     total, fewer = clipped_sum(module, rows[1:], labels[1:])
     assert torch.equal(norms[1:], fewer)
-    expected = nn.Sequential(module[0], module[2], module[3])  # to rounding, the sum is that of the same model
+    expected = nn.Sequential(
+        module[0], module[2], module[3]
+    )  # to rounding, the sum is that of the same model
     assert torch.allclose(total, clipped_sum(expected, rows[1:], labels[1:])[0], atol=1e-4)
 
 

@@ -6,7 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients, has_opacus_layers, out_of_place
+from homo_dp.privacy.gradients.clipped_gradients import (
+    ClippedGradients,
+    has_opacus_layers,
+    out_of_place,
+)
 from homo_dp.privacy.gradients.fast.chain import chain_of
 from homo_dp.privacy.gradients.fast.gradients import FastGradients
 from homo_dp.privacy.gradients.losses import binary_logistic
@@ -43,7 +47,10 @@ def test_every_mode_gives_the_same_bounded_sum(mode: str) -> None:
     features = torch.randn(9, 3, generator=torch.Generator().manual_seed(2)) * 5
     whole, _ = summed(mode, features)
     torch.testing.assert_close(whole, summed("hooks", features)[0], rtol=1e-4, atol=1e-4 * CLIP)
-    moved = [float((whole - summed(mode, torch.cat([features[:at], features[at + 1 :]]))[0]).norm()) for at in range(9)]
+    moved = [
+        float((whole - summed(mode, torch.cat([features[:at], features[at + 1 :]]))[0]).norm())
+        for at in range(9)
+    ]
     assert 0.9 * CLIP < max(moved) <= CLIP
 
 
@@ -64,4 +71,7 @@ def test_activations_stop_overwriting_and_opacus_layers_are_seen() -> None:
     out_of_place(module)
     assert module(torch.tensor([[1.0, -1.0]])).min() >= 0
     assert not module[1].inplace
-    assert (has_opacus_layers(module), has_opacus_layers(nn.Sequential(DPLSTM(2, 2)))) == (False, True)
+    assert (has_opacus_layers(module), has_opacus_layers(nn.Sequential(DPLSTM(2, 2)))) == (
+        False,
+        True,
+    )

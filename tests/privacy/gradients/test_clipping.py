@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.clipping import check_clip_norm, clip_factors, clip_rows, clip_vector, vector_norm
+from homo_dp.privacy.gradients.clipping import (
+    check_clip_norm,
+    clip_factors,
+    clip_rows,
+    clip_vector,
+    vector_norm,
+)
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, softmax_cross_entropy
 from tests.privacy.training_parts import middle_norm, reference_sum, step_sum, training
 
@@ -46,7 +52,11 @@ def test_rows_at_the_end_of_float32_are_not_rounded_above_the_bound() -> None:
 
 
 def test_a_vector_is_clipped_over_all_tensors_together() -> None:
-    tensors = {"weight": torch.full((2, 2), 3.0), "bias": torch.full((3,), -2.0), "scale": torch.tensor(5.0)}
+    tensors = {
+        "weight": torch.full((2, 2), 3.0),
+        "bias": torch.full((3,), -2.0),
+        "scale": torch.tensor(5.0),
+    }
     clipped, norm = clip_vector(tensors, 1.0)
     assert norm == pytest.approx(math.sqrt(36 + 12 + 25))
     assert vector_norm(clipped) <= 1.0
@@ -86,12 +96,26 @@ def _case(name: str) -> tuple[nn.Module, Loss, Tensor, Tensor]:
     labels = torch.arange(24) % 3
     if name == "conv":
         module = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 3)
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64, 3),
         )
-        return module, softmax_cross_entropy, torch.randn(24, 1, 8, 8, generator=generator) * 2, labels
+        return (
+            module,
+            softmax_cross_entropy,
+            torch.randn(24, 1, 8, 8, generator=generator) * 2,
+            labels,
+        )
     if name == "embedding":
         module = nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(20, 3))
-        return module, softmax_cross_entropy, torch.randint(0, 7, (24, 5), generator=generator), labels
+        return (
+            module,
+            softmax_cross_entropy,
+            torch.randint(0, 7, (24, 5), generator=generator),
+            labels,
+        )
     module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 3))
     return module, softmax_cross_entropy, torch.randn(24, 6, generator=generator) * 3, labels
 
@@ -99,7 +123,9 @@ def _case(name: str) -> tuple[nn.Module, Loss, Tensor, Tensor]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["linear", "conv", "embedding", "mlp"])
 @pytest.mark.parametrize("physical_batch_size", [None, 7])
-def test_a_step_sums_what_one_row_at_a_time_sums(name: str, mode: str, physical_batch_size: int | None) -> None:
+def test_a_step_sums_what_one_row_at_a_time_sums(
+    name: str, mode: str, physical_batch_size: int | None
+) -> None:
     module, loss, features, labels = _case(name)
     clip_norm = middle_norm(module, loss, features, labels)
     expected = reference_sum(module, loss, features, labels, clip_norm)
@@ -113,8 +139,12 @@ def test_a_step_sums_what_one_row_at_a_time_sums(name: str, mode: str, physical_
         physical_batch_size=physical_batch_size,
     )
     assert private.grad_sample_mode == mode
-    slack = 2e-4 if mode == "ghost" else 2e-5  # ghost clipping raises norms by the bound on their rounding
+    slack = (
+        2e-4 if mode == "ghost" else 2e-5
+    )  # ghost clipping raises norms by the bound on their rounding
     for found, wanted in zip(step_sum(private), expected, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=2e-4, atol=slack)
-    assert 0 < private.last_fraction_clipped < 1, "the case must have rows on both sides of the bound"
+    assert 0 < private.last_fraction_clipped < 1, (
+        "the case must have rows on both sides of the bound"
+    )
     assert len(private.last_norms) == 24

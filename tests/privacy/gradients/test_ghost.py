@@ -70,7 +70,9 @@ def test_convolutions_whose_terms_cancel_stay_within_the_bound(
         for weight in (1.0, 1e4):
             labels = torch.tensor([1.0, 1.0, 1.0, weight])
             found = moved(lambda: make(bias), opposite, crafted(shape, apart, seed), labels)
-            assert found <= 1.0001, f"apart={apart} weight={weight}: one record moved the sum by {found:.4g} C"
+            assert found <= 1.0001, (
+                f"apart={apart} weight={weight}: one record moved the sum by {found:.4g} C"
+            )
 
 
 @pytest.mark.parametrize(
@@ -83,18 +85,24 @@ def test_convolutions_whose_terms_cancel_stay_within_the_bound(
     ],
 )
 @pytest.mark.parametrize("offset", [0.0, 1e5])
-def test_norms_whose_terms_cancel_stay_within_the_bound(make: Callable[[], nn.Module], offset: float) -> None:
+def test_norms_whose_terms_cancel_stay_within_the_bound(
+    make: Callable[[], nn.Module], offset: float
+) -> None:
     for seed, apart in enumerate((0.0, 1e-3, 1e-6)):
         for weight in (1.0, 1e4, 1e7):
             features = crafted((16, 8), apart, seed, size=1e-2 if offset else 1.0)
             features[-1] += offset
             labels = torch.tensor([1.0, 1.0, 1.0, weight])
             found = moved(make, opposite_sequences, features.transpose(1, 2), labels)
-            assert found <= 1.0001, f"apart={apart} weight={weight}: one record moved the sum by {found:.4g} C"
+            assert found <= 1.0001, (
+                f"apart={apart} weight={weight}: one record moved the sum by {found:.4g} C"
+            )
 
 
 def test_group_norm_of_large_numbers_stays_within_the_bound() -> None:
-    for seed in range(3):  # seeds 1 and 2 moved the sum by 1.25 C and 1.36 C before norms had a bound
+    for seed in range(
+        3
+    ):  # seeds 1 and 2 moved the sum by 1.25 C and 1.36 C before norms had a bound
         features = crafted((8, 16), 1e-3, seed, size=1e-1)
         features[-1] += 1e4
         labels = torch.tensor([1.0, 1.0, 1.0, 100.0])
@@ -167,19 +175,38 @@ def test_the_norm_is_that_of_the_pass_that_sums() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)),
-        lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(2, 4, 3, dilation=2), nn.Flatten(), nn.Linear(48, 1)),
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 1)),
-        lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.RMSNorm(3), nn.Flatten(), nn.Linear(24, 1)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)
+        ),
+        lambda: nn.Sequential(
+            nn.Flatten(2), nn.Conv1d(2, 4, 3, dilation=2), nn.Flatten(), nn.Linear(48, 1)
+        ),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 1)
+        ),
+        lambda: nn.Sequential(
+            nn.LayerNorm(4), nn.Linear(4, 3), nn.RMSNorm(3), nn.Flatten(), nn.Linear(24, 1)
+        ),
     ],
 )
 @pytest.mark.parametrize("clip_norm", [0.1, 1e3])
-def test_ordinary_records_are_clipped_as_one_by_one(make: Callable[[], nn.Module], clip_norm: float) -> None:
+def test_ordinary_records_are_clipped_as_one_by_one(
+    make: Callable[[], nn.Module], clip_norm: float
+) -> None:
     torch.manual_seed(3)
     module, features, labels = make(), torch.randn(6, 2, 4, 4), torch.randn(6)
     expected = flat(reference_sum(module, squared_error, features, labels, clip_norm))
     found = flat(
-        step_sum(training(module, squared_error, features, labels, grad_sample_mode="ghost", clip_norm=clip_norm))
+        step_sum(
+            training(
+                module,
+                squared_error,
+                features,
+                labels,
+                grad_sample_mode="ghost",
+                clip_norm=clip_norm,
+            )
+        )
     )
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=3e-3 * min(clip_norm, 1.0))
 
@@ -198,18 +225,32 @@ class _Recurrent(nn.Module):
     ("module", "shape", "name"),
     [
         (nn.Sequential(nn.Linear(3, 1), nn.PReLU()), (3,), "1: PReLU"),
-        (nn.Sequential(nn.InstanceNorm1d(3, affine=True), nn.Flatten(), nn.Linear(15, 1)), (3, 5), "0: InstanceNorm1d"),
+        (
+            nn.Sequential(nn.InstanceNorm1d(3, affine=True), nn.Flatten(), nn.Linear(15, 1)),
+            (3, 5),
+            "0: InstanceNorm1d",
+        ),
         (_Recurrent(), (5, 3), "inner: DPLSTM"),
         (
-            nn.Sequential(nn.Conv1d(3, 1, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(5, 1)),
+            nn.Sequential(
+                nn.Conv1d(3, 1, 3, padding=1, padding_mode="circular"),
+                nn.Flatten(),
+                nn.Linear(5, 1),
+            ),
             (3, 5),
             "0: Conv1d padding_mode=circular",
         ),
     ],
 )
-def test_layers_without_a_bound_are_refused(module: nn.Module, shape: tuple[int, ...], name: str) -> None:
+def test_layers_without_a_bound_are_refused(
+    module: nn.Module, shape: tuple[int, ...], name: str
+) -> None:
     features, labels = torch.randn(8, *shape), torch.zeros(8)
-    with pytest.raises(PrivacyError, match=f"{name}.* no bound on rounding .* use grad_sample_mode=hooks"):
+    with pytest.raises(
+        PrivacyError, match=f"{name}.* no bound on rounding .* use grad_sample_mode=hooks"
+    ):
         training(module, squared_error, features, labels, grad_sample_mode="ghost")
-    with pytest.raises(PrivacyError, match=f"{name}.* no bound on rounding .* use grad_sample_mode=hooks"):
+    with pytest.raises(
+        PrivacyError, match=f"{name}.* no bound on rounding .* use grad_sample_mode=hooks"
+    ):
         made_private(module, features, labels, grad_sample_mode="ghost", criterion=ErrorLoss())

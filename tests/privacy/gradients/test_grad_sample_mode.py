@@ -53,14 +53,20 @@ def some_rows(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
 @pytest.mark.parametrize("between", [weight_alone, weight_too, some_rows])
-def test_what_a_mode_does_not_see_is_refused(mode: str, between: Callable[[nn.Linear, Tensor], Tensor]) -> None:
-    with pytest.raises(PrivacyError, match=r"does not see every gradient|expected 3 per-sample gradients"):
+def test_what_a_mode_does_not_see_is_refused(
+    mode: str, between: Callable[[nn.Linear, Tensor], Tensor]
+) -> None:
+    with pytest.raises(
+        PrivacyError, match=r"does not see every gradient|expected 3 per-sample gradients"
+    ):
         choose_gradients(TwoLayers(between), softmax_cross_entropy, 1.0, mode, ROWS)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
 @pytest.mark.parametrize("between", [called, called_twice, noisy])
-def test_what_a_mode_sees_is_taken(mode: str, between: Callable[[nn.Linear, Tensor], Tensor]) -> None:
+def test_what_a_mode_sees_is_taken(
+    mode: str, between: Callable[[nn.Linear, Tensor], Tensor]
+) -> None:
     module = TwoLayers(between)
     chosen = choose_gradients(module, softmax_cross_entropy, 1.0, mode, ROWS)
     assert chosen[1] == mode
@@ -69,7 +75,9 @@ def test_what_a_mode_sees_is_taken(mode: str, between: Callable[[nn.Linear, Tens
 
 
 def test_ghost_refuses_in_one_line_where_rows_are_folded() -> None:
-    with pytest.raises(PrivacyError, match=r"grad_sample_mode=ghost: .*; use grad_sample_mode=hooks"):
+    with pytest.raises(
+        PrivacyError, match=r"grad_sample_mode=ghost: .*; use grad_sample_mode=hooks"
+    ):
         choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, "ghost", ROWS)
 
 
@@ -121,7 +129,9 @@ def of_logarithms(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 def test_norms_are_compared_where_made_up_rows_give_none() -> None:
     with pytest.raises(PrivacyError, match="does not see every gradient"):
-        choose_gradients(TwoLayers(of_logarithms), softmax_cross_entropy, 1.0, "hooks", torch.rand(6, 4) + 0.1)
+        choose_gradients(
+            TwoLayers(of_logarithms), softmax_cross_entropy, 1.0, "hooks", torch.rand(6, 4) + 0.1
+        )
 
 
 class Bag(nn.Module):
@@ -129,7 +139,11 @@ class Bag(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bag, self.dropout, self.last = nn.EmbeddingBag(9, 4, mode="max"), nn.Dropout(0.5), nn.Linear(4, 2)
+        self.bag, self.dropout, self.last = (
+            nn.EmbeddingBag(9, 4, mode="max"),
+            nn.Dropout(0.5),
+            nn.Linear(4, 2),
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.last(self.dropout(self.bag(inputs)))
@@ -139,7 +153,9 @@ class Bag(nn.Module):
 @pytest.mark.parametrize("mode", ["auto", "hooks", "functorch", "ghost"])
 def test_a_layer_that_opacus_fails_on_is_refused_and_leaves_nothing_behind(mode: str) -> None:
     module = Bag()
-    with pytest.raises(PrivacyError, match=r"grad_sample_mode=.*; (call every layer|use grad_sample_mode=hooks)"):
+    with pytest.raises(
+        PrivacyError, match=r"grad_sample_mode=.*; (call every layer|use grad_sample_mode=hooks)"
+    ):
         choose_gradients(module, softmax_cross_entropy, 1.0, mode, torch.arange(6).view(2, 3))
     assert all(layer.training for layer in module.modules())
     assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
@@ -213,6 +229,12 @@ def test_code_of_its_own_is_fast_where_layers_are_called_once(
     assert chosen[1:] == (mode, reason)
     chosen[0].close()
     assert "forward" not in vars(module.first)
-    assert probed_chain(TwoLayers(weight_too), ROWS) == (None, "a weight is used outside of its layer")
-    assert probed_chain(TwoLayers(weight_alone), ROWS) == (None, "a weight is used outside of its layer")
+    assert probed_chain(TwoLayers(weight_too), ROWS) == (
+        None,
+        "a weight is used outside of its layer",
+    )
+    assert probed_chain(TwoLayers(weight_alone), ROWS) == (
+        None,
+        "a weight is used outside of its layer",
+    )
     assert probed_chain(TwoLayers(some_rows), ROWS)[0] is None

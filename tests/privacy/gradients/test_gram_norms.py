@@ -22,7 +22,9 @@ class Difference(nn.Module):
         return inputs[:, 0] - inputs[:, 1]
 
 
-def moved(make: Callable[[], nn.Module], loss: Loss, features: Tensor, labels: Tensor, mode: str) -> float:
+def moved(
+    make: Callable[[], nn.Module], loss: Loss, features: Tensor, labels: Tensor, mode: str
+) -> float:
     """How far, in units of C = 1, the last record moves the clipped sum."""
     sums = []
     for rows in (len(features) - 1, len(features)):
@@ -77,7 +79,9 @@ def test_bias_gradients_that_cancel_are_bounded_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("positions", "inputs", "outputs"), [(2, 3, 4), (7, 200, 30), (40, 500, 300)])
+@pytest.mark.parametrize(
+    ("positions", "inputs", "outputs"), [(2, 3, 4), (7, 200, 30), (40, 500, 300)]
+)
 def test_squares_are_never_below_and_hardly_above_the_true_ones(
     dtype: torch.dtype, positions: int, inputs: int, outputs: int
 ) -> None:

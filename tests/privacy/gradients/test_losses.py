@@ -27,7 +27,9 @@ def test_known_output_gradients_are_those_of_autograd(loss: Loss, shape: tuple[i
 def test_the_softmax_gradient_is_that_of_autograd() -> None:
     outputs, labels = torch.randn(9, 4) * 5, torch.arange(9) % 4
     known = output_gradient(softmax_cross_entropy, outputs, labels)
-    torch.testing.assert_close(known, output_gradient(lambda o, y: softmax_cross_entropy(o, y), outputs, labels))
+    torch.testing.assert_close(
+        known, output_gradient(lambda o, y: softmax_cross_entropy(o, y), outputs, labels)
+    )
 
 
 def test_losses_check_their_shapes() -> None:

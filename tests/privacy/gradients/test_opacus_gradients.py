@@ -5,7 +5,11 @@ import torch
 from torch import nn
 
 from homo_dp.privacy.gradients.losses import squared_error
-from homo_dp.privacy.gradients.opacus_gradients import ExpandedWeights, GhostGradients, MaterialisedGradients
+from homo_dp.privacy.gradients.opacus_gradients import (
+    ExpandedWeights,
+    GhostGradients,
+    MaterialisedGradients,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
@@ -33,7 +37,9 @@ def test_no_hook_or_gradient_stays_when_it_is_closed(mode: str) -> None:
 def test_pieces_of_a_batch_add_up(mode: str) -> None:
     features, module = torch.randn(6, 3), network()
     made = MaterialisedGradients(module, squared_error, 0.5, mode)
-    whole, parts = ([torch.zeros_like(p, dtype=torch.float64) for p in module.parameters()] for _ in range(2))
+    whole, parts = (
+        [torch.zeros_like(p, dtype=torch.float64) for p in module.parameters()] for _ in range(2)
+    )
     made.clipped_sum(features, torch.zeros(6), whole, False)
     for at, piece in enumerate(torch.split(features, 2)):
         made.clipped_sum(piece, torch.zeros(2), parts, at > 0)

@@ -44,7 +44,12 @@ def test_rows_that_meet_are_found_whatever_the_layer_is_called() -> None:
     with pytest.raises(PrivacyError, match="Centred mixes rows"):
         probe_rows(Centred(), softmax_cross_entropy, features, labels)
     with pytest.raises(PrivacyError, match="mixes rows"):
-        probe_rows(nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)), softmax_cross_entropy, features, labels)
+        probe_rows(
+            nn.Sequential(nn.Linear(4, 2), nn.Softmax(dim=0)),
+            softmax_cross_entropy,
+            features,
+            labels,
+        )
     with pytest.raises(PrivacyError, match="buffer seen is written"):
         probe_rows(Counting(persistent=False), softmax_cross_entropy, features, labels)
 
@@ -54,7 +59,12 @@ def test_a_single_row_is_probed_as_any_table_is() -> None:
     with pytest.raises(PrivacyError, match="Centred mixes rows"):
         probe_rows(Centred(), softmax_cross_entropy, features, labels)
     probe_rows(nn.Linear(4, 2), softmax_cross_entropy, features, labels)
-    probe_rows(nn.Sequential(nn.Embedding(5, 3), nn.Flatten()), size_of_outputs, torch.tensor([[0, 1]]), labels)
+    probe_rows(
+        nn.Sequential(nn.Embedding(5, 3), nn.Flatten()),
+        size_of_outputs,
+        torch.tensor([[0, 1]]),
+        labels,
+    )
     probe_rows(nn.Linear(4, 2), softmax_cross_entropy, features[:0], labels[:0])
 
 
@@ -81,7 +91,9 @@ def test_modules_that_keep_rows_apart_pass_dropout_and_constants_too() -> None:
         probe_rows(module, softmax_cross_entropy, features, labels)
     before = torch.get_rng_state()
     probe_rows(nn.Sequential(nn.Dropout(0.5)), size_of_outputs, features, labels)
-    assert torch.equal(before, torch.get_rng_state()), "the probe must not move the random state of the caller"
+    assert torch.equal(before, torch.get_rng_state()), (
+        "the probe must not move the random state of the caller"
+    )
     assert not torch.equal(before, state), "building layers did move it, so the comparison can fail"
 
 
@@ -151,7 +163,9 @@ def test_weights_that_a_forward_pass_writes_are_found() -> None:
     with pytest.raises(PrivacyError, match="parameter seen is written by the forward pass"):
         probe_rows(KeepsMeans(), softmax_cross_entropy, features, labels)
     for layer in (nn.Embedding(5, 4, max_norm=1.0), nn.EmbeddingBag(5, 4, max_norm=1.0)):
-        with pytest.raises(PrivacyError, match=r"0: Embedding.* max_norm=1\.0 rewrites .* use max_norm=None"):
+        with pytest.raises(
+            PrivacyError, match=r"0: Embedding.* max_norm=1\.0 rewrites .* use max_norm=None"
+        ):
             check_module(nn.Sequential(layer, nn.Linear(4, 2)))
     check_module(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 2)))
 
@@ -171,7 +185,9 @@ def test_rows_that_meet_in_the_backward_pass_alone_are_found() -> None:
             return mixed
 
     features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
-    with pytest.raises(PrivacyError, match="Straight mixes rows: changing one row changed another row's gradient"):
+    with pytest.raises(
+        PrivacyError, match="Straight mixes rows: changing one row changed another row's gradient"
+    ):
         probe_rows(Straight(), softmax_cross_entropy, features, labels)
 
 
@@ -201,7 +217,12 @@ class _Long(nn.Module):
 
 def test_sparse_gradients_are_probed_too() -> None:
     indices = torch.tensor([[0, 1], [2, 3], [4, 4], [1, 2]])
-    probe_rows(nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten()), size_of_outputs, indices, torch.zeros(4))
+    probe_rows(
+        nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten()),
+        size_of_outputs,
+        indices,
+        torch.zeros(4),
+    )
 
 
 def _by_label_count(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -229,7 +250,11 @@ class TimesRows(nn.Module):
 @pytest.mark.parametrize("loss", [_by_label_count, _by_label_spread])
 def test_rows_that_meet_in_their_labels_are_found(loss: Loss) -> None:
     features = torch.randn(6, 4)
-    for labels in (torch.tensor([0, 1, 0, 1, 1, 0]), torch.tensor([0, 0, 0, 0, 0, 1]), torch.tensor([0, 0, 0, 1])):
+    for labels in (
+        torch.tensor([0, 1, 0, 1, 1, 0]),
+        torch.tensor([0, 0, 0, 0, 0, 1]),
+        torch.tensor([0, 0, 0, 1]),
+    ):
         with pytest.raises(PrivacyError, match="mixes rows"):
             probe_rows(nn.Linear(4, 2), loss, features[: len(labels)], labels)
 
@@ -237,7 +262,9 @@ def test_rows_that_meet_in_their_labels_are_found(loss: Loss) -> None:
 def test_rows_that_show_how_many_there_are_are_found() -> None:
     features, labels = torch.randn(6, 4), torch.zeros(6, dtype=torch.int64)
     for module in (TimesRows(), TimesRows(nn.Dropout(0.5), nn.Linear(2, 2), nn.Dropout(0.5))):
-        with pytest.raises(PrivacyError, match="TimesRows mixes rows: leaving one row out changed another row's"):
+        with pytest.raises(
+            PrivacyError, match="TimesRows mixes rows: leaving one row out changed another row's"
+        ):
             probe_rows(module, softmax_cross_entropy, features, labels)
     apart = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2), nn.Dropout(0.5))
     for count in (2, 3, 6):
@@ -261,7 +288,9 @@ class Turned(nn.Module):
 class TurnedByName(Turned):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden: Tensor = self.first(input=inputs.flip(0)).flip(0)
-        outputs: Tensor = self.second(hidden.tanh() + torch.randn(len(inputs), 4))  # so that norms cannot be compared
+        outputs: Tensor = self.second(
+            hidden.tanh() + torch.randn(len(inputs), 4)
+        )  # so that norms cannot be compared
         return outputs
 
 
@@ -276,7 +305,12 @@ def test_layers_must_get_the_rows_in_order() -> None:
     with pytest.raises(PrivacyError, match="first: is given the rows in another order"):
         probe_rows(Turned(), softmax_cross_entropy, features, labels)
     for fixed in (nn.LSTM(3, 4, batch_first=True), nn.MultiheadAttention(4, 2, batch_first=True)):
-        probe_rows(OneStep(compatible_module(fixed, fix=True)), size_of_outputs, torch.randn(6, 5, 4), labels)
+        probe_rows(
+            OneStep(compatible_module(fixed, fix=True)),
+            size_of_outputs,
+            torch.randn(6, 5, 4),
+            labels,
+        )
 
 
 class OneStep(nn.Module):

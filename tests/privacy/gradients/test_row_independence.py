@@ -43,7 +43,9 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         given = gradients[0]
-        return (given.sum().expand_as(given) if context.how == "sum" else given.max().expand_as(given)), None
+        return (
+            given.sum().expand_as(given) if context.how == "sum" else given.max().expand_as(given)
+        ), None
 
 
 def _loss(how: str) -> Loss:
@@ -71,7 +73,9 @@ def table(rows: int = 40) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("when", ["many", "large"])
-def test_rows_that_meet_in_large_batches_or_at_large_values_are_found_on_made_up_rows(mode: str, when: str) -> None:
+def test_rows_that_meet_in_large_batches_or_at_large_values_are_found_on_made_up_rows(
+    mode: str, when: str
+) -> None:
     features, labels = table()
     with pytest.raises(PrivacyError, match="mixes rows: in a batch of 40 rows a row's loss"):
         training(_Meeting(when), squared_error, features, labels, grad_sample_mode=mode)
@@ -98,16 +102,24 @@ class _Special(_Meeting):
 
 
 @pytest.mark.parametrize("piece", [None, 16])
-def test_rows_that_meet_on_real_rows_alone_are_found_before_a_step_is_taken(piece: int | None) -> None:
+def test_rows_that_meet_on_real_rows_alone_are_found_before_a_step_is_taken(
+    piece: int | None,
+) -> None:
     features, labels = table()
-    private = training(_Special("never"), squared_error, features, labels, physical_batch_size=piece)
+    private = training(
+        _Special("never"), squared_error, features, labels, physical_batch_size=piece
+    )
     private.run(1)
     features[30, 2] = 7.25
-    private = training(_Special("never"), squared_error, features, labels, physical_batch_size=piece)
+    private = training(
+        _Special("never"), squared_error, features, labels, physical_batch_size=piece
+    )
     before = flat([parameter.detach().clone() for parameter in private.module.parameters()])
     with pytest.raises(PrivacyError, match=f"in a batch of {piece or 40} rows"):
         private.run(1)
-    assert torch.equal(before, flat([parameter.detach() for parameter in private.module.parameters()]))
+    assert torch.equal(
+        before, flat([parameter.detach() for parameter in private.module.parameters()])
+    )
     assert private.steps_done == 0
 
 
@@ -125,7 +137,9 @@ def test_only_first_steps_with_rows_are_compared(monkeypatch: pytest.MonkeyPatch
     assert seen == [40] * (1 + FIRST_STEPS)
     seen.clear()
     training(nn.Linear(4, 1), squared_error, features, labels).run(2)
-    training(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), squared_error, features, labels).run(2)
+    training(
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), squared_error, features, labels
+    ).run(2)
     assert not seen, "layers and losses of torch and ours are known to treat rows alone"
 
 
@@ -134,7 +148,12 @@ class _Noisy(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.first, self.drop, self.last, self.dtype = nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 1), dtype
+        self.first, self.drop, self.last, self.dtype = (
+            nn.Linear(4, 16),
+            nn.Dropout(0.5),
+            nn.Linear(16, 1),
+            dtype,
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.drop(self.first(inputs).relu())
@@ -162,7 +181,10 @@ def test_comparing_changes_nothing_of_what_is_summed() -> None:
     module = _Meeting("never")
     expected = flat(reference_sum(module, squared_error, features, labels, 1.0))
     torch.testing.assert_close(
-        flat(step_sum(training(module, squared_error, features, labels))), expected, rtol=1e-4, atol=1e-4
+        flat(step_sum(training(module, squared_error, features, labels))),
+        expected,
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
@@ -189,10 +211,16 @@ def test_an_opacus_loop_is_compared_too() -> None:
         with pytest.raises(PrivacyError, match="mixes rows: in a batch of 40"):
             one_epoch(*parts)
         one_epoch(*made_private(_Meeting("never"), features, labels, grad_sample_mode=mode))
-    parts = made_private(nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=_Criterion())
+    parts = made_private(
+        nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=_Criterion()
+    )
     with pytest.raises(PrivacyError, match="the criterion mixes rows"):
         one_epoch(*parts)
-    one_epoch(*made_private(nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=ErrorLoss()))
+    one_epoch(
+        *made_private(
+            nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=ErrorLoss()
+        )
+    )
 
 
 def test_classes_and_class_numbers_are_compared() -> None:
@@ -203,7 +231,11 @@ def test_classes_and_class_numbers_are_compared() -> None:
         return softmax_cross_entropy(outputs, labels) * (labels + 1.0)
 
     def counted(outputs: Tensor, labels: Tensor) -> Tensor:
-        shares = torch.bincount(labels, minlength=3)[labels] if len(labels) > 10 else torch.ones(len(labels))
+        shares = (
+            torch.bincount(labels, minlength=3)[labels]
+            if len(labels) > 10
+            else torch.ones(len(labels))
+        )
         return softmax_cross_entropy(outputs, labels) / shares
 
     training(nn.Linear(4, 3), weighted, features, labels).run(2)

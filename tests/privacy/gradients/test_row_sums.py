@@ -37,10 +37,14 @@ def made(kind: str, layer: nn.Linear, clip_norm: float = 1.0) -> Any:
     assert chain is not None
     if kind == "fast":
         return FastGradients(chain, Slope(), clip_norm)
-    return OneOutputGradients(layer, Slope(), clip_norm, places_of(layer, one_output_numbers(Slope()), None))
+    return OneOutputGradients(
+        layer, Slope(), clip_norm, places_of(layer, one_output_numbers(Slope()), None)
+    )
 
 
-def clipped(kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0) -> Tensor:
+def clipped(
+    kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0
+) -> Tensor:
     """The clipped sum of a layer with one output, in physical batches of ``piece`` rows."""
     gradients = made(kind, nn.Linear(features.shape[1], 1, bias=False), clip_norm)
     sums = [torch.zeros(1, features.shape[1], dtype=torch.float64)]
@@ -57,7 +61,10 @@ def table_at_a_power_of_two() -> tuple[Tensor, Tensor]:
     Beyond it 3/128 count as 4/128 and -1/128 as nothing, so that each 3 - 1 - 1 - 1 adds 1/32, and before it nothing.
     Added up row by row in float32, as the fast path once did, the first row moved the sum by 152.4 C.
     """
-    first, rest = 132_105, 19_384  # rows of 127/128 up to 131,072.93, and of the pattern behind them
+    first, rest = (
+        132_105,
+        19_384,
+    )  # rows of 127/128 up to 131,072.93, and of the pattern behind them
     pattern = torch.tensor([3.0, -1.0, -1.0, -1.0]).repeat(rest // 4) / 128
     return torch.ones(first + rest, 1), torch.cat([torch.full((first,), 127 / 128), pattern])
 
@@ -82,7 +89,9 @@ def test_one_row_more_of_151_489_moves_the_sum_by_at_most_c(
         features, labels = features[-30_000:], labels[-30_000:]
     sums = clipped(kind, features, labels, piece), clipped(kind, features[1:], labels[1:], piece)
     if table is spread_table:  # no row is clipped
-        for found, exact in zip(sums, (labels.double().sum(), labels[1:].double().sum()), strict=True):
+        for found, exact in zip(
+            sums, (labels.double().sum(), labels[1:].double().sum()), strict=True
+        ):
             assert abs(float(found) - float(exact)) <= ROUNDING / 2
     assert float((sums[0] - sums[1]).norm()) <= 1.0
 
@@ -134,7 +143,9 @@ def test_one_output_at_the_ends_of_float32(size: float, bias: bool) -> None:
     for clip_norm in (1e-12, 1e-7, 1.0):
         gradients = made("one output", nn.Linear(1, 1, bias=bias), clip_norm)
         for value in (1.0, 0.77, 0.51):
-            sums = [torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)][: 2 if bias else 1]
+            sums = [torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)][
+                : 2 if bias else 1
+            ]
             gradients.clipped_sum(torch.tensor([[size * value]]), torch.tensor([1e30]), sums, False)
             assert math.sqrt(sum(float(total.square().sum()) for total in sums)) <= clip_norm
 
@@ -145,7 +156,10 @@ def tied_rows(layer: nn.Linear, count: int) -> Tensor:
     weight = layer.weight.detach().double()
     apart, both = weight[0] - weight[1], weight[0] + weight[1]
     both = both - (both @ apart) / (apart @ apart) * apart
-    rows = torch.rand(8 * count, layer.in_features, generator=generator).double() * 0.2 + 0.8 * both / both.abs().max()
+    rows = (
+        torch.rand(8 * count, layer.in_features, generator=generator).double() * 0.2
+        + 0.8 * both / both.abs().max()
+    )
     rows = rows * (0.6 / rows.norm(dim=1, keepdim=True))  # short, so that no row is clipped
     rows = (rows - (rows @ apart)[:, None] / (apart @ apart) * apart).float()
 
@@ -156,7 +170,9 @@ def tied_rows(layer: nn.Linear, count: int) -> Tensor:
         return outputs[:, 0] - outputs[:, 1]
 
     order = (gaps(1) - gaps(0)).argsort(descending=True)
-    return torch.stack([rows[order.flip(0)[: count // 2]], rows[order[: count // 2]]], 1).flatten(0, 1)
+    return torch.stack([rows[order.flip(0)[: count // 2]], rows[order[: count // 2]]], 1).flatten(
+        0, 1
+    )
 
 
 @pytest.mark.parametrize(("columns", "classes"), [(30, 10), (30, 2), (10, 3)])
@@ -164,15 +180,22 @@ def test_where_a_row_lies_in_memory_moves_no_gradient(columns: int, classes: int
     """Weights of a million and 1,000 such rows: the first one moved the float32 sum by 50, 34 and 13 C here."""
     layer = nn.Linear(columns, classes)
     with torch.no_grad():
-        layer.weight.copy_(torch.randn(classes, columns, generator=torch.Generator().manual_seed(0)) * 3e5)
+        layer.weight.copy_(
+            torch.randn(classes, columns, generator=torch.Generator().manual_seed(0)) * 3e5
+        )
         layer.bias.zero_()
     rows = tied_rows(layer, 1000)
     chain, _ = chain_of(layer)
     assert chain is not None
     totals = []
     for start in (0, 1):
-        sums = [torch.zeros(classes, columns, dtype=torch.float64), torch.zeros(classes, dtype=torch.float64)]
+        sums = [
+            torch.zeros(classes, columns, dtype=torch.float64),
+            torch.zeros(classes, dtype=torch.float64),
+        ]
         table = rows[start:].clone()
-        FastGradients(chain, softmax_cross_entropy, 1.0).clipped_sum(table, torch.zeros(len(table)).long(), sums, False)
+        FastGradients(chain, softmax_cross_entropy, 1.0).clipped_sum(
+            table, torch.zeros(len(table)).long(), sums, False
+        )
         totals.append(torch.cat([total.flatten() for total in sums]))
     assert float((totals[0] - totals[1]).norm()) <= 1.0

@@ -19,8 +19,14 @@ from tests.privacy.gradients.modules import Counting
             r"1: BatchNorm1d mixes .* use GroupNorm or LayerNorm, or set",
         ),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)), "1: BatchNorm1d mixes"),
-        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)), "1: BatchNorm1d mixes"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)), "track_running_stats=True"),
+        (
+            nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False)),
+            "1: BatchNorm1d mixes",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True)),
+            "track_running_stats=True",
+        ),
         (nn.LSTM(3, 3), "LSTM cannot be trained privately"),
         (Counting(persistent=True), "buffer seen .* persistent=False"),
         (nn.Linear(4, 2).to(torch.bfloat16), "dtype=torch.bfloat16"),
@@ -62,7 +68,9 @@ def test_messages_are_one_line() -> None:
     [
         nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6)),
         nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False)),
-        nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True, affine=True)),
+        nn.Sequential(
+            nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True, affine=True)
+        ),
         nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)),
         nn.BatchNorm1d(4),
         nn.LSTM(3, 3),
@@ -95,7 +103,9 @@ def test_the_optimiser_holds_exactly_what_is_trained() -> None:
         check_optimizer(module, torch.optim.SGD([module.weight], lr=0.1))
     check_optimizer(module, torch.optim.SGD([module.weight], lr=0.1), partly=True)
     with pytest.raises(PrivacyError, match="that the model has not"):
-        check_optimizer(module, torch.optim.SGD([*module.parameters(), nn.Parameter(torch.ones(1))], lr=0.1))
+        check_optimizer(
+            module, torch.optim.SGD([*module.parameters(), nn.Parameter(torch.ones(1))], lr=0.1)
+        )
     with pytest.raises(PrivacyError, match="maximize=True"):
         check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1, maximize=True))
     module.bias.requires_grad_(False)

@@ -109,7 +109,10 @@ def test_what_was_read_is_not_read_again_and_must_stay(tmp_path: Path) -> None:
         seen.catch_up(repair=False)
     assert seen.reached.count == 4
     execute(path, "UPDATE releases SET hash = 'x' WHERE row = 4")
-    with store.reading(), pytest.raises(LedgerError, match="row=4 was changed or deleted while it was in use"):
+    with (
+        store.reading(),
+        pytest.raises(LedgerError, match="row=4 was changed or deleted while it was in use"),
+    ):
         seen.catch_up(repair=False)
     store.close()
 

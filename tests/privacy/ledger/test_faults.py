@@ -65,7 +65,8 @@ def rewrite(path: Path, row: int, **changes: object) -> None:
         fields["hash"] = row_hash(asdict(LedgerRow(**fields)))
         database.execute("DELETE FROM releases WHERE row = ?", (row,))
         database.execute(
-            f"INSERT INTO releases VALUES ({','.join('?' * len(names))})", [fields[name] for name in names]
+            f"INSERT INTO releases VALUES ({','.join('?' * len(names))})",
+            [fields[name] for name in names],
         )
     database.close()
 
@@ -109,13 +110,23 @@ def test_a_deleted_row_is_found(tmp_path: Path, row: int, named: str) -> None:
 
 def test_a_deleted_row_with_the_others_moved_up_is_found(tmp_path: Path) -> None:
     path = ledger_of(tmp_path)
-    execute(path, "DELETE FROM releases WHERE row = 3", "UPDATE releases SET row = row - 1 WHERE row > 3")
+    execute(
+        path,
+        "DELETE FROM releases WHERE row = 3",
+        "UPDATE releases SET row = row - 1 WHERE row > 3",
+    )
     assert_found(path, "row=3 ")
 
 
 def test_reordered_rows_are_found(tmp_path: Path) -> None:
     path = ledger_of(tmp_path)
-    execute(path, *(f"UPDATE releases SET row = {new} WHERE row = {old}" for old, new in ((2, -1), (3, 2), (-1, 3))))
+    execute(
+        path,
+        *(
+            f"UPDATE releases SET row = {new} WHERE row = {old}"
+            for old, new in ((2, -1), (3, 2), (-1, 3))
+        ),
+    )
     assert_found(path, "row=2 ")
 
 
@@ -240,7 +251,9 @@ def test_what_is_no_ledger_is_refused_in_one_line(tmp_path: Path, kind: str) -> 
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_head_that_cannot_be_written_keeps_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_cannot_be_written_keeps_the_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = ledger_of(tmp_path, 1)
 
     def no_room(*_: object) -> None:
@@ -273,8 +286,14 @@ WRITE = ("before_write", "before_fsync", "before_rename", "after_rename", "after
 POINTS = [
     "ledger.create.before_commit",
     "ledger.create.after_commit",
-    *(f"ledger.head.{step}:{time}" for step in WRITE for time in (1, 2, 3)),  # the first is the head of no rows
-    *(f"ledger.{step}:{time}" for step in ("before_commit", "after_commit", "charged") for time in (1, 2, 3)),
+    *(
+        f"ledger.head.{step}:{time}" for step in WRITE for time in (1, 2, 3)
+    ),  # the first is the head of no rows
+    *(
+        f"ledger.{step}:{time}"
+        for step in ("before_commit", "after_commit", "charged")
+        for time in (1, 2, 3)
+    ),
     *(f"outbox.{step}:{time}" for step in (*WRITE, "after_put", "after_charge") for time in (1, 2)),
     *(f"published:{time}" for time in (1, 3)),
 ]
@@ -284,7 +303,9 @@ POINTS = [
 def test_killed_anywhere_a_run_goes_on_and_hides_no_spend(tmp_path: Path, point: str) -> None:
     assert in_process(parts.party, tmp_path, ROUNDS, point) == -signal.SIGKILL
     assert hidden_spends(tmp_path) == []
-    assert in_process(parts.party, tmp_path, ROUNDS) == 0  # the budget is for three rounds and no more
+    assert (
+        in_process(parts.party, tmp_path, ROUNDS) == 0
+    )  # the budget is for three rounds and no more
     assert hidden_spends(tmp_path) == []
     messages = set(parts.published(tmp_path))
     assert {round for round, _ in messages} == {1, 2, 3}
@@ -294,7 +315,9 @@ def test_killed_anywhere_a_run_goes_on_and_hides_no_spend(tmp_path: Path, point:
     assert list((tmp_path / "outbox").iterdir()) == []
 
 
-@pytest.mark.parametrize(("style", "point"), [("publish_first", "ledger.before_commit"), ("made_again", "published")])
+@pytest.mark.parametrize(
+    ("style", "point"), [("publish_first", "ledger.before_commit"), ("made_again", "published")]
+)
 def test_a_wrong_order_hides_a_spend(tmp_path: Path, style: str, point: str) -> None:
     """The broken orders: the check above can fail."""
     assert in_process(parts.party, tmp_path, ROUNDS, point, style) == -signal.SIGKILL
@@ -338,13 +361,19 @@ def test_the_environment_names_the_crash_point(tmp_path: Path) -> None:
     ):
         environment = os.environ | {"HOMO_DP_CRASH_AT": value}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stdout) == (code_wanted, output)
 
 
 @pytest.mark.parametrize("name", ["ledger.sqlite", "ledger.sqlite.head"])
-def test_a_ledger_that_others_can_write_is_refused_until_it_is_mended(tmp_path: Path, name: str) -> None:
+def test_a_ledger_that_others_can_write_is_refused_until_it_is_mended(
+    tmp_path: Path, name: str
+) -> None:
     path = ledger_of(tmp_path, 1)
     path.with_name(name).chmod(0o620)
     with pytest.raises(LedgerError, match=rf"has mode 0620.*chmod go-w .*{name}`"):

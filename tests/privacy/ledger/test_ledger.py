@@ -38,14 +38,18 @@ def ledger(tmp_path: Path) -> Ledger:
 def composed(rows: list[LedgerRow]) -> bool:
     """Whether each row's epsilon is that of everything up to it."""
     return all(
-        row.epsilon == pytest.approx(epsilon(SelfComposedDpEvent(EVENT, row.round), DELTA).quoted) for row in rows
+        row.epsilon == pytest.approx(epsilon(SelfComposedDpEvent(EVENT, row.round), DELTA).quoted)
+        for row in rows
     )
 
 
 def test_epsilon_after_a_row_covers_the_run_so_far(ledger: Ledger) -> None:
     rows = [ledger.charge(release(round), FREE) for round in range(1, 6)]
     assert composed(rows)
-    broken = [replace(row, epsilon_pld=rows[0].epsilon_pld, epsilon_rdp=rows[0].epsilon_rdp) for row in rows]
+    broken = [
+        replace(row, epsilon_pld=rows[0].epsilon_pld, epsilon_rdp=rows[0].epsilon_rdp)
+        for row in rows
+    ]
     assert not composed(broken)  # an accountant that is rebuilt every round
 
 
@@ -68,7 +72,9 @@ def test_model_reader_sees_what_the_aggregator_sees_and_not_the_other_way(ledger
 def test_a_run_calibrated_to_its_budget_passes_and_one_more_round_does_not(ledger: Ledger) -> None:
     for round in range(1, 11):
         ledger.charge(release(round), budget_for(10))
-    with pytest.raises(BudgetExceeded, match=r"epsilon=.* budget epsilon=.* run=run-1 party=a \(round=11"):
+    with pytest.raises(
+        BudgetExceeded, match=r"epsilon=.* budget epsilon=.* run=run-1 party=a \(round=11"
+    ):
         ledger.charge(release(11), budget_for(10))
     assert ledger.verify().count == 10
 
@@ -126,7 +132,9 @@ def test_the_same_release_is_charged_once(ledger: Ledger) -> None:
         {"noise": "secure noise"},
     ],
 )
-def test_another_release_under_the_same_round_is_refused(ledger: Ledger, change: dict[str, Any]) -> None:
+def test_another_release_under_the_same_round_is_refused(
+    ledger: Ledger, change: dict[str, Any]
+) -> None:
     ledger.charge(release(1), FREE)
     with pytest.raises(LedgerError, match="row=1"):
         ledger.charge(release(1, **change), FREE)
@@ -164,7 +172,9 @@ def test_a_charge_out_of_range_cannot_be_made(change: dict[str, Any]) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("change", [{"epsilon": 0.0}, {"lifetime_epsilon": 3.0}, {"lifetime_delta": 2.0}])
+@pytest.mark.parametrize(
+    "change", [{"epsilon": 0.0}, {"lifetime_epsilon": 3.0}, {"lifetime_delta": 2.0}]
+)
 def test_a_budget_out_of_range_cannot_be_made(change: dict[str, Any]) -> None:
     with pytest.raises(PrivacyError):
         Budget(**change)
@@ -178,10 +188,14 @@ def test_a_lifetime_budget_holds_over_runs(ledger: Ledger) -> None:
         ledger.charge(release(release_number, run=f"run-{release_number // 5}"), lifetime)
     with pytest.raises(BudgetExceeded, match=r"lifetime_epsilon=.* dataset=table would be passed"):
         ledger.charge(release(1, run="run-9"), lifetime)
-    assert "lifetime_epsilon" in (ledger.would_exceed([release(1, run="run-9", party="b")], lifetime) or "")
+    assert "lifetime_epsilon" in (
+        ledger.would_exceed([release(1, run="run-9", party="b")], lifetime) or ""
+    )
     assert ledger.would_exceed([release(1, run="run-9", dataset="other")], lifetime) is None
     for other in ({"unit": "user"}, {"relation": "replace_one"}):
-        assert "lifetime_epsilon" in (ledger.would_exceed([release(1, run="run-9", **other)], lifetime) or "")
+        assert "lifetime_epsilon" in (
+            ledger.would_exceed([release(1, run="run-9", **other)], lifetime) or ""
+        )
     assert ledger.charge(release(1, run="run-9"), FREE).row == 13  # no lifetime asked for
     assert ledger.verify().count == 13
 
@@ -193,7 +207,10 @@ def test_a_run_keeps_its_data_and_unit(ledger: Ledger, change: dict[str, Any]) -
         ledger.charge(release(number), budget_for(2))
     (name,) = change
     for call in (ledger.charge, lambda charge, budget: ledger.would_exceed([charge], budget)):
-        with pytest.raises(LedgerError, match=rf"{name}={change[name]} but run=run-1 party=a was charged with {name}="):
+        with pytest.raises(
+            LedgerError,
+            match=rf"{name}={change[name]} but run=run-1 party=a was charged with {name}=",
+        ):
             call(release(3, **change), budget_for(2))
     assert ledger.charge(release(1, run="run-2", **change), FREE).row == 3, "another run may"
 
@@ -202,9 +219,13 @@ def test_a_run_keeps_its_data_and_unit(ledger: Ledger, change: dict[str, Any]) -
 def test_one_lifetime_over_units_and_relations(ledger: Ledger, other: dict[str, Any]) -> None:
     """Whoever picks the mechanism does not find a second budget; mixed, add-or-remove counts at twice the distance."""
     event = to_json(EVENT)
-    replaced = 4 if "unit" in other else 1  # a Gaussian at twice the distance has four times the divergence
+    replaced = (
+        4 if "unit" in other else 1
+    )  # a Gaussian at twice the distance has four times the divergence
     limit = rdp_epsilon({event: 4 * 3 + replaced}, DELTA)
-    enough, scarce = (Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.01, 0.99))
+    enough, scarce = (
+        Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.01, 0.99)
+    )
     for number in (1, 2, 3):
         ledger.charge(release(number), enough)
     second = release(1, run="run-2", **other)
@@ -225,7 +246,9 @@ def test_twice_the_distance_costs_more_for_every_mechanism() -> None:
     for event in (EVENT, sampled, LaplaceDpEvent(5.0), SelfComposedDpEvent(sampled, 7)):
         assert np.all(renyi({to_json(event): 1}, doubled=True) >= renyi({to_json(event): 1}))
     assert np.allclose(renyi({to_json(sampled): 1}, doubled=True), renyi({to_json(fixed): 1}))
-    assert np.allclose(renyi({to_json(EVENT): 1}, doubled=True), renyi({to_json(EVENT): 4}), rtol=1e-6)
+    assert np.allclose(
+        renyi({to_json(EVENT): 1}, doubled=True), renyi({to_json(EVENT): 4}), rtol=1e-6
+    )
 
 
 NOISES = 20.0, 30.0
@@ -235,17 +258,27 @@ NOISES = 20.0, 30.0
     ("given", "counted"),
     [
         ([("1", "a", 20.0), ("2", "b", 20.0)], (2, 0)),  # renamed, or dealt out anew
-        ([("1", "a", 20.0), ("1", "b", 20.0), ("2", "a", 20.0)], (2, 0)),  # no record is with two parties of a run
-        ([("1", "a", 20.0), ("1", "b", 30.0), ("2", "a", 30.0), ("2", "b", 20.0)], (2, 0)),  # first with a, then with b
+        (
+            [("1", "a", 20.0), ("1", "b", 20.0), ("2", "a", 20.0)],
+            (2, 0),
+        ),  # no record is with two parties of a run
+        (
+            [("1", "a", 20.0), ("1", "b", 30.0), ("2", "a", 30.0), ("2", "b", 20.0)],
+            (2, 0),
+        ),  # first with a, then with b
         ([("1", "a", 30.0), ("1", "a", 30.0), ("1", "b", 20.0), ("2", "b", 30.0)], (1, 1)),
     ],
 )
 def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
     ledger: Ledger, given: list[tuple[str, str, float]], counted: tuple[int, int]
 ) -> None:
-    together = {to_json(GaussianDpEvent(noise)): count for noise, count in zip(NOISES, counted, strict=True)}
+    together = {
+        to_json(GaussianDpEvent(noise)): count for noise, count in zip(NOISES, counted, strict=True)
+    }
     limit = rdp_epsilon(together, DELTA)
-    enough, scarce = (Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.0001, 0.999))
+    enough, scarce = (
+        Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.0001, 0.999)
+    )
     planned = [
         release(number, run=run, party=party, event=GaussianDpEvent(noise))
         for number, (run, party, noise) in enumerate(given)
@@ -265,7 +298,9 @@ def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
 def test_spent_is_no_less_than_what_any_party_of_a_run_spent(ledger: Ledger) -> None:
     """RDP finds that the sample told more, PLD the contrary, by far: a run's party is not chosen by an order."""
     events = {"a": GaussianDpEvent(2.7), "b": PoissonSampledDpEvent(0.01, GaussianDpEvent(0.8))}
-    rows = [ledger.charge(release(1, party=party, event=event), FREE) for party, event in events.items()]
+    rows = [
+        ledger.charge(release(1, party=party, event=event), FREE) for party, event in events.items()
+    ]
     spent = ledger.spent("table", DELTA).epsilon
     assert spent.quoted >= max(row.epsilon for row in rows)
     assert spent.rdp >= max(row.epsilon_rdp for row in rows)
@@ -280,7 +315,10 @@ def test_spent_by_pld_covers_parties_of_different_sizes(ledger: Ledger) -> None:
             ledger.charge(release(1, run=run, party=party, event=event), FREE)
     spent = ledger.spent("table", DELTA).epsilon
     each = [
-        epsilon(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 8), DELTA).pld or 0.0
+        epsilon(
+            SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 8), DELTA
+        ).pld
+        or 0.0
         for rate, noise in sizes.values()
     ]
     assert spent.pld is not None
@@ -304,9 +342,13 @@ def test_the_order_of_the_filter_is_fixed_by_the_first_release(tmp_path: Path) -
     sampled = SelfComposedDpEvent(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.1)), 50)
     training = release(1, event=sampled, sigma=1.1)
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert ledger.would_exceed([release(0, kind="statistics"), (training, 10)], lifetime) is None
+        assert (
+            ledger.would_exceed([release(0, kind="statistics"), (training, 10)], lifetime) is None
+        )
         order = ledger.charge(release(0, kind="statistics"), lifetime).lifetime_order
-    assert order == best_order(renyi({}), renyi({to_json(EVENT): 1, to_json(sampled): 10}), 2.0, DELTA)
+    assert order == best_order(
+        renyi({}), renyi({to_json(EVENT): 1, to_json(sampled): 10}), 2.0, DELTA
+    )
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         row = ledger.charge(training, lifetime)
         assert row.lifetime_order == order
@@ -320,17 +362,24 @@ def test_a_fixed_order_costs_nothing_when_one_mechanism_is_repeated(limit: float
     low, high = 0, 2**24
     while high - low > 1:  # the most repetitions that the best of all orders allows
         middle = (low + high) // 2
-        low, high = (middle, high) if rdp_epsilon({event: middle}, DELTA) <= limit else (low, middle)
+        low, high = (
+            (middle, high) if rdp_epsilon({event: middle}, DELTA) <= limit else (low, middle)
+        )
     assert epsilon_at_order(renyi({event: low}), order, DELTA) <= limit * (1 + 1e-9)
     assert epsilon_at_order(renyi({event: low + 1}), order, DELTA) > limit
 
 
 def test_a_fixed_order_is_never_below_the_best_one() -> None:
-    texts = [to_json(GaussianDpEvent(5.0)), to_json(PoissonSampledDpEvent(0.1, GaussianDpEvent(0.8)))]
+    texts = [
+        to_json(GaussianDpEvent(5.0)),
+        to_json(PoissonSampledDpEvent(0.1, GaussianDpEvent(0.8))),
+    ]
     for first, second in ((1, 0), (3, 40), (0, 200)):
         counts = {texts[0]: first, texts[1]: second}
         for order in (1.5, 4.0, 20.0):
-            assert epsilon_at_order(renyi(counts), order, DELTA) >= rdp_epsilon(counts, DELTA) - 1e-12
+            assert (
+                epsilon_at_order(renyi(counts), order, DELTA) >= rdp_epsilon(counts, DELTA) - 1e-12
+            )
 
 
 def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
@@ -340,22 +389,35 @@ def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
     assert [row.party for row in ledger.rows(run="run-1")] == ["a", "b"]
     assert [row.row for row in ledger.rows(party="a")] == [1, 3]
     (row,) = ledger.extract("run-2")
-    names = (
-        "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer noise time"
-    )
+    names = "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer noise time"
     assert list(row) == [
-        *(*names.split(), "message_sha256", "lifetime_order", "previous_hash", "hash", "salt", "first_row", "epsilon")
+        *(
+            *names.split(),
+            "message_sha256",
+            "lifetime_order",
+            "previous_hash",
+            "hash",
+            "salt",
+            "first_row",
+            "epsilon",
+        )
     ]
     assert row["event"]["type"] == "SampledWithoutReplacementDpEvent"
     assert row["epsilon_pld"] is None
     assert row["epsilon"] == row["epsilon_rdp"]
-    assert json.loads(json.dumps([each.to_dict() for each in ledger.rows()], allow_nan=False))[2] == row
+    assert (
+        json.loads(json.dumps([each.to_dict() for each in ledger.rows()], allow_nan=False))[2]
+        == row
+    )
     assert ledger.extract("none") == []
 
 
 def test_a_row_says_where_its_noise_came_from(ledger: Ledger) -> None:
     labels = [source.label for source in (secure_noise(), OrdinaryNoise(), SeededNoise(1))]
-    rows = [ledger.charge(release(1, party=f"p{i}", noise=label), FREE) for i, label in enumerate(labels)]
+    rows = [
+        ledger.charge(release(1, party=f"p{i}", noise=label), FREE)
+        for i, label in enumerate(labels)
+    ]
     assert [row.private for row in rows] == [True, True, False]
     assert [row["noise"] for row in ledger.extract("run-1")] == labels
     assert [row["epsilon"] is None for row in ledger.extract("run-1")] == [False, False, True]
@@ -394,7 +456,9 @@ def test_threads_share_a_ledger(ledger: Ledger) -> None:
 
 def test_two_processes_share_a_ledger(tmp_path: Path) -> None:
     path, go = tmp_path / "ledger.sqlite", tmp_path / "go"
-    processes = [parts.start(parts.charge_rounds, path, name, 25, budget_for(25), go) for name in "ab"]
+    processes = [
+        parts.start(parts.charge_rounds, path, name, 25, budget_for(25), go) for name in "ab"
+    ]
     go.touch()
     for process in processes:
         process.join(120)
@@ -408,7 +472,8 @@ def test_two_processes_share_a_ledger(tmp_path: Path) -> None:
 def test_two_processes_cannot_spend_one_budget_twice(tmp_path: Path) -> None:
     path, go = tmp_path / "ledger.sqlite", tmp_path / "go"
     processes = [
-        parts.start(parts.charge_rounds, path, name, 30, budget_for(20), go) for name in ("shared1", "shared2")
+        parts.start(parts.charge_rounds, path, name, 30, budget_for(20), go)
+        for name in ("shared1", "shared2")
     ]
     go.touch()
     for process in processes:
@@ -441,7 +506,19 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 
 
 def test_charge_is_what_the_contract_names() -> None:
-    names = ["run", "dataset", "unit", "relation", "party", "round", "kind", "event", "delta", "sigma", "observer"]
+    names = [
+        "run",
+        "dataset",
+        "unit",
+        "relation",
+        "party",
+        "round",
+        "kind",
+        "event",
+        "delta",
+        "sigma",
+        "observer",
+    ]
     assert list(Charge.__dataclass_fields__)[: len(names)] == names
 
 
@@ -451,7 +528,9 @@ def test_a_mark_that_costs_nothing_fits_a_budget_that_was_lowered_below_what_is_
 ) -> None:
     """A party could not sign for the survivors of a round that it had paid for, and the others' round was lost."""
     spent = ledger.charge(release(1), FREE)
-    low = Budget(epsilon=spent.epsilon / 2, lifetime_epsilon=spent.epsilon / 2, lifetime_delta=DELTA)
+    low = Budget(
+        epsilon=spent.epsilon / 2, lifetime_epsilon=spent.epsilon / 2, lifetime_delta=DELTA
+    )
     mark = replace(release(1), kind=kind, event=NoOpDpEvent())
     assert ledger.would_exceed([mark], low) is None
     row = ledger.charge(mark, low)

@@ -19,7 +19,11 @@ RECORD = ("record", "add_or_remove_one")
 
 def test_the_bound_holds_for_every_way_in_which_a_record_moved() -> None:
     """Brute force: a record may be with any party in each run; the sum is at least that of each assignment."""
-    told = {"1": {"a": [0, 0], "b": [2]}, "2": {"x": [1], "y": [1, 1], "z": [2]}, "3": {"a": [2, 1]}}
+    told = {
+        "1": {"a": [0, 0], "b": [2]},
+        "2": {"x": [1], "y": [1, 1], "z": [2]},
+        "3": {"a": [2, 1]},
+    }
     lifetime = Lifetime()
     for run, parties in told.items():
         for party, events in parties.items():
@@ -27,7 +31,9 @@ def test_the_bound_holds_for_every_way_in_which_a_record_moved() -> None:
                 lifetime.add(run, party, Spend(EVENTS[event], *RECORD))
     worst = np.zeros_like(renyi({}))
     for chosen in itertools.product(*(parties.values() for parties in told.values())):
-        worst = np.maximum(worst, sum((renyi({EVENTS[e]: 1}) for events in chosen for e in events), renyi({})))
+        worst = np.maximum(
+            worst, sum((renyi({EVENTS[e]: 1}) for events in chosen for e in events), renyi({}))
+        )
     assert bool(np.all(lifetime.renyi() >= worst - 1e-12))
     assert (lifetime.runs, lifetime.releases) == (3, 9)
 

@@ -14,8 +14,27 @@ from homo_dp.privacy.ledger import ledger as ledger_module
 from homo_dp.privacy.ledger.rows import row_hash
 from tests.privacy.ledger_parts import DELTA, FREE, ledger_of, release
 
-VALUES = ["NULL", "-1", "9e999", "x'ff00ff'", "''", "'[[[['", "9223372036854775807", "0.5", "CAST(x'ff41' AS TEXT)"]
-EVENTS = ["", "{", "[]", "null", '{"type":"NoOpDpEvent","x":1}', "[" * 5000, '{"type": "GaussianDpEvent"}', "\x00"]
+VALUES = [
+    "NULL",
+    "-1",
+    "9e999",
+    "x'ff00ff'",
+    "''",
+    "'[[[['",
+    "9223372036854775807",
+    "0.5",
+    "CAST(x'ff41' AS TEXT)",
+]
+EVENTS = [
+    "",
+    "{",
+    "[]",
+    "null",
+    '{"type":"NoOpDpEvent","x":1}',
+    "[" * 5000,
+    '{"type": "GaussianDpEvent"}',
+    "\x00",
+]
 
 
 def use(path: Path) -> None:
@@ -63,13 +82,19 @@ def test_changed_bytes(whole: Path, tmp_path: Path, seed: int) -> None:
     target = path if seed % 6 else path.with_name(path.name + ".head")
     content = bytearray(target.read_bytes())
     for _ in range(generator.choice((1, 3, 30))):
-        at = generator.randrange(len(content) if generator.random() < 0.5 else min(len(content), 2500))
+        at = generator.randrange(
+            len(content) if generator.random() < 0.5 else min(len(content), 2500)
+        )
         content[at] = generator.randrange(256)
-    target.write_bytes(bytes(content[: generator.randrange(len(content)) if seed % 10 == 7 else None]))
+    target.write_bytes(
+        bytes(content[: generator.randrange(len(content)) if seed % 10 == 7 else None])
+    )
     assert "\n" not in said(path)
 
 
-@pytest.mark.parametrize("column", [name for name in LedgerRow.__dataclass_fields__ if name != "row"])
+@pytest.mark.parametrize(
+    "column", [name for name in LedgerRow.__dataclass_fields__ if name != "row"]
+)
 def test_values_of_other_types(whole: Path, tmp_path: Path, column: str) -> None:
     for value in VALUES:
         path = copied(whole, tmp_path)
@@ -89,7 +114,9 @@ def test_an_event_that_is_none_under_a_right_hash(whole: Path, tmp_path: Path, e
         row = asdict(ledger.rows()[-1]) | {"event": event}
     row["hash"] = row_hash(row)
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE releases SET event = ?, hash = ? WHERE row = 10", (event, row["hash"]))
+        database.execute(
+            "UPDATE releases SET event = ?, hash = ? WHERE row = 10", (event, row["hash"])
+        )
     database.close()
     path.with_name(path.name + ".head").write_text(f'{{"count": 10, "hash": "{row["hash"]}"}}')
     with pytest.raises(LedgerError, match="row=10 was edited: event="):

@@ -110,7 +110,9 @@ def test_what_was_never_charged_is_made_anew(outbox: Outbox, ledger: Ledger) -> 
     assert outbox.get("1") == message
 
 
-def test_a_charge_without_its_message_is_lost_and_not_made_anew(outbox: Outbox, ledger: Ledger) -> None:
+def test_a_charge_without_its_message_is_lost_and_not_made_anew(
+    outbox: Outbox, ledger: Ledger
+) -> None:
     release_once(outbox, ledger, release(1), FREE, "1", fresh)
     outbox.put("1", b"another")
     with pytest.raises(LedgerError, match=r"row=1 .* is not the one in the outbox"):
@@ -122,7 +124,9 @@ def test_a_charge_without_its_message_is_lost_and_not_made_anew(outbox: Outbox, 
 
 def test_the_sigma_that_came_out_is_charged(outbox: Outbox, ledger: Ledger) -> None:
     planned = release(1)
-    message = release_once(outbox, ledger, planned, FREE, "1", fresh, applied=lambda: replace(planned, sigma=19.5))
+    message = release_once(
+        outbox, ledger, planned, FREE, "1", fresh, applied=lambda: replace(planned, sigma=19.5)
+    )
     assert ledger.rows()[0].sigma == 19.5
     assert release_once(outbox, ledger, planned, FREE, "1", never) == message
     with pytest.raises(LedgerError, match="is not the planned release"):
@@ -130,7 +134,9 @@ def test_the_sigma_that_came_out_is_charged(outbox: Outbox, ledger: Ledger) -> N
     assert ledger.head().count == 1
 
 
-def test_a_charge_refused_after_the_work_leaves_nothing_to_send(outbox: Outbox, ledger: Ledger) -> None:
+def test_a_charge_refused_after_the_work_leaves_nothing_to_send(
+    outbox: Outbox, ledger: Ledger
+) -> None:
     def spend_meanwhile() -> bytes:
         ledger.charge(release(9, kind="statistics"), FREE)
         return fresh()
@@ -142,4 +148,11 @@ def test_a_charge_refused_after_the_work_leaves_nothing_to_send(outbox: Outbox, 
 
 def test_a_lifetime_refusal_touches_no_data(outbox: Outbox, ledger: Ledger) -> None:
     with pytest.raises(BudgetExceeded, match="lifetime_epsilon"):
-        release_once(outbox, ledger, release(1), Budget(lifetime_epsilon=1e-3, lifetime_delta=1e-5), "1", never)
+        release_once(
+            outbox,
+            ledger,
+            release(1),
+            Budget(lifetime_epsilon=1e-3, lifetime_delta=1e-5),
+            "1",
+            never,
+        )

@@ -57,7 +57,10 @@ def test_every_column_is_in_the_hash(tmp_path: Path) -> None:
     row = _rows(tmp_path)[1]
     for name, value in vars(row).items():
         if name != "hash":
-            changed = {**vars(row), name: f"{value}x" if value is None or isinstance(value, str) else value + 1}
+            changed = {
+                **vars(row),
+                name: f"{value}x" if value is None or isinstance(value, str) else value + 1,
+            }
             assert row_hash(changed) != row.hash, name
 
 
@@ -69,6 +72,8 @@ def test_a_row_of_wrong_types_or_of_no_event_names_its_column(tmp_path: Path) ->
         ("event", b"{}", r"event=b'\{\}' must be str"),
         ("event", '{"type":"Unknown"}', "is not an event that homo_dp releases"),
     ):
-        edited = [wrong if each == name else value for each, value in zip(names, values, strict=True)]
+        edited = [
+            wrong if each == name else value for each, value in zip(names, values, strict=True)
+        ]
         with pytest.raises(LedgerError, match=words):
             row_of(edited, "ledger.sqlite")

@@ -35,13 +35,17 @@ def test_a_row_count_cannot_be_found_from_the_head(tmp_path: Path) -> None:
         row = ledger.charge(release(1, event=event), FREE)
         assert guessed(row, ledger.head().hash) == []
         unsalted = replace(row, salt=None, first_row=None)
-        assert guessed(row, row_hash(asdict(unsalted))) == [ROWS], "the attack on a hash without a salt"
+        assert guessed(row, row_hash(asdict(unsalted))) == [ROWS], (
+            "the attack on a hash without a salt"
+        )
         salts = {ledger.charge(release(number), FREE).salt for number in range(2, 6)}
     assert len(salts) == 4
     assert all(salt is not None and len(salt) == 32 for salt in salts)
 
 
-def test_an_old_ledger_is_brought_up_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_old_ledger_is_brought_up_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = old_ledger(tmp_path)
     known = read_head(path)
     assert known is not None
@@ -50,7 +54,9 @@ def test_an_old_ledger_is_brought_up_and_says_so(tmp_path: Path, caplog: pytest.
         spent = reader.spent("table", DELTA)
     with caplog.at_level(logging.WARNING), Ledger(path) as ledger:
         assert "version 2" in caplog.text
-        assert ledger.head().count == 4, "a row marks the place: the hash of an old row is not shown any more"
+        assert ledger.head().count == 4, (
+            "a row marks the place: the hash of an old row is not shown any more"
+        )
         assert ledger.rows()[-1].salt is not None
         assert ledger.extends(known)
         assert ledger.spent("table", DELTA) == spent, "the mark releases nothing"
@@ -63,7 +69,9 @@ def test_an_old_ledger_is_brought_up_and_says_so(tmp_path: Path, caplog: pytest.
     assert caplog.text == ""
     book = LedgerHeads(tmp_path / "heads.json")
     book.take("a", asdict(known))
-    book.take("a", asdict(Head(4, "b" * 64)))  # an aggregator that saw the old head takes the new one
+    book.take(
+        "a", asdict(Head(4, "b" * 64))
+    )  # an aggregator that saw the old head takes the new one
 
 
 def test_a_reader_follows_a_ledger_that_is_brought_up_meanwhile(tmp_path: Path) -> None:

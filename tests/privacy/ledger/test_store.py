@@ -15,7 +15,11 @@ from tests.privacy.ledger_parts import FREE, ledger_of, release
 def test_rows_are_found_by_what_they_are(tmp_path: Path) -> None:
     store = LedgerFile(ledger_of(tmp_path, 4), read_only=True)
     rows = list(store.rows_after(0))
-    assert (store.count(), [row.round for row in rows], [row.row for row in store.rows_after(2)]) == (
+    assert (
+        store.count(),
+        [row.round for row in rows],
+        [row.row for row in store.rows_after(2)],
+    ) == (
         4,
         [1, 2, 3, 4],
         [3, 4],

@@ -10,7 +10,14 @@ from homo_dp.privacy.ledger import Ledger, store
 from homo_dp.privacy.ledger.hash_chain import read_head
 from homo_dp.privacy.ledger.outbox import Outbox
 from tests.privacy import ledger_parts as parts
-from tests.privacy.ledger_parts import FREE, budget_for, in_process, ledger_of, release, release_once
+from tests.privacy.ledger_parts import (
+    FREE,
+    budget_for,
+    in_process,
+    ledger_of,
+    release,
+    release_once,
+)
 
 
 def test_rows_are_those_of_single_charges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +80,9 @@ def test_others_who_write_meanwhile_are_counted(tmp_path: Path) -> None:
         assert one.charge(release(6), budget_for(5)).row == 5, "the refused one is not counted"
 
 
-def test_a_commit_that_fails_charges_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_fails_charges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: store.LedgerFile, rows: object) -> None:
         raise LedgerError("disk full")
 

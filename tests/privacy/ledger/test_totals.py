@@ -9,7 +9,13 @@ import pytest
 from homo_dp.privacy.accounting.events import compose
 from homo_dp.privacy.errors import LedgerError
 from homo_dp.privacy.ledger import Ledger
-from homo_dp.privacy.ledger.totals import Totals, epsilon_after, epsilon_of, known_epsilon, look_ahead
+from homo_dp.privacy.ledger.totals import (
+    Totals,
+    epsilon_after,
+    epsilon_of,
+    known_epsilon,
+    look_ahead,
+)
 from tests.privacy.ledger_parts import DELTA, EVENT, FREE, ledger_of, release
 
 

@@ -33,7 +33,9 @@ class CountingNoise(SecureNoise):
 
     blocks = 0
 
-    def normal(self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    def normal(
+        self, shape: Sequence[int], std: float, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         self.blocks += 1
         return super().normal(shape, std, dtype)
 
@@ -57,7 +59,10 @@ def test_blocks_are_standard_normals(dtype: torch.dtype) -> None:
 
 
 def test_the_check_sees_half_noise_drawn_ahead() -> None:
-    with BackgroundNormals(HalfNoise(), 1000) as ahead, pytest.raises(CheckFailed, match="variance"):
+    with (
+        BackgroundNormals(HalfNoise(), 1000) as ahead,
+        pytest.raises(CheckFailed, match="variance"),
+    ):
         check_variance(ahead.take(), 1.0)
 
 
@@ -96,7 +101,10 @@ def test_a_block_after_the_last_one_is_drawn() -> None:
 
 def test_the_last_block_of_one_user_leaves_others_their_depth() -> None:
     source = CountingNoise()
-    with BackgroundNormals(source, 100, depth=2) as one, BackgroundNormals(source, 100, depth=2) as other:
+    with (
+        BackgroundNormals(source, 100, depth=2) as one,
+        BackgroundNormals(source, 100, depth=2) as other,
+    ):
         one.take(0)
         one.take(0)
         other.take()
@@ -123,7 +131,10 @@ def test_many_users_share_one_thread_and_its_blocks() -> None:
 
 def test_a_deeper_user_deepens_what_is_shared() -> None:
     source = CountingNoise()
-    with BackgroundNormals(source, 100, depth=1) as shallow, BackgroundNormals(source, 100, depth=4) as deep:
+    with (
+        BackgroundNormals(source, 100, depth=1) as shallow,
+        BackgroundNormals(source, 100, depth=4) as deep,
+    ):
         shallow.take()
         deep.take()
     assert 2 <= source.blocks <= 2 + 4
@@ -142,7 +153,10 @@ def test_closing_ends_the_thread_and_is_final() -> None:
 
 def test_an_error_in_the_user_closes_too() -> None:
     before = producers()
-    with pytest.raises(RuntimeError, match="training failed"), BackgroundNormals(SecureNoise(), 100):
+    with (
+        pytest.raises(RuntimeError, match="training failed"),
+        BackgroundNormals(SecureNoise(), 100),
+    ):
         raise RuntimeError("training failed")
     assert producers() <= before
 
@@ -225,5 +239,7 @@ def test_a_process_that_forgets_to_close_still_ends_quietly() -> None:
         "a = BackgroundNormals(secure_noise(), 100_000, torch.float64); a.take();"
         "b = BackgroundNormals(secure_noise(), 10); del b"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -45,7 +45,9 @@ def test_integers_around_a_centre_have_their_exact_probabilities(centre: float) 
     check_frequencies(np.array([(drawn == value).sum() for value in values]), probabilities)
 
 
-@pytest.mark.parametrize(("std", "parties", "mean"), [(64.0, 1, 0.3), (20.0, 4, -3.7), (5.0, 10, 0.0)])
+@pytest.mark.parametrize(
+    ("std", "parties", "mean"), [(64.0, 1, 0.3), (20.0, 4, -3.7), (5.0, 10, 0.0)]
+)
 def test_a_sum_of_shares_is_one_discrete_gaussian(std: float, parties: int, mean: float) -> None:
     """Chi-squared against exact probabilities in cells of 1,000 draws or more; false alarms once in 1e9."""
     source, size = SecureNoise(), 200_000
@@ -54,7 +56,9 @@ def test_a_sum_of_shares_is_one_discrete_gaussian(std: float, parties: int, mean
         centres = source.normal([size], std, torch.float64).numpy() + mean * (party == 0)
         total += draw_around(centres, source.words)
     values, probabilities = discrete(mean, math.sqrt(parties * (std**2 + WIDTH**2)))
-    _, cells = np.unique(np.minimum((np.cumsum(probabilities) * 150).astype(int), 149), return_inverse=True)
+    _, cells = np.unique(
+        np.minimum((np.cumsum(probabilities) * 150).astype(int), 149), return_inverse=True
+    )
     expected = np.bincount(cells, probabilities) * size
     counts = np.bincount(cells[total - values[0]], minlength=len(expected))
     assert stats.chisquare(counts, expected * counts.sum() / expected.sum()).pvalue > 1e-9
@@ -75,7 +79,8 @@ def gaussian_delta(epsilon: float, moved: float, std: float) -> float:
     """Balle & Wang 2018, theorem 5."""
     ratio = moved / std
     return float(
-        stats.norm.cdf(ratio / 2 - epsilon / ratio) - math.exp(epsilon) * stats.norm.cdf(-ratio / 2 - epsilon / ratio)
+        stats.norm.cdf(ratio / 2 - epsilon / ratio)
+        - math.exp(epsilon) * stats.norm.cdf(-ratio / 2 - epsilon / ratio)
     )
 
 
@@ -104,9 +109,12 @@ def squares(means: tuple[float, float], std: float, width: float) -> NDArray[np.
 
 @pytest.mark.parametrize("width", [1.0, WIDTH, 4.0])
 @pytest.mark.parametrize(
-    ("std", "moved"), list(product([2.0, 3.0, 5.0], [(0.5, 0.5), (2.0, 1.0), (0.1, 4.0), (0.0, 0.3)]))
+    ("std", "moved"),
+    list(product([2.0, 3.0, 5.0], [(0.5, 0.5), (2.0, 1.0), (0.1, 4.0), (0.0, 0.3)])),
 )
-def test_hockey_stick_divergence_in_two_dimensions(std: float, moved: tuple[float, float], width: float) -> None:
+def test_hockey_stick_divergence_in_two_dimensions(
+    std: float, moved: tuple[float, float], width: float
+) -> None:
     one, other = squares((0.0, 0.2), std, width), squares((moved[0], 0.2 + moved[1]), std, width)
     for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
         delta = float(np.maximum(0.0, one - math.exp(epsilon) * other).sum())
@@ -114,7 +122,9 @@ def test_hockey_stick_divergence_in_two_dimensions(std: float, moved: tuple[floa
 
 
 @pytest.mark.parametrize(("before", "holds"), [(False, True), (True, False)])
-def test_rounding_before_noise_would_need_a_term_in_the_sensitivity(before: bool, holds: bool) -> None:
+def test_rounding_before_noise_would_need_a_term_in_the_sensitivity(
+    before: bool, holds: bool
+) -> None:
     """Neighbours 0.028 apart whose sums round to corners sqrt(2) apart, with noise that forgets it."""
     one, other, std = (0.49, 0.49), (0.51, 0.51), 1.5
     if before:
@@ -130,9 +140,14 @@ def rounded(mean: float, std: float) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize(("std", "hidden"), [(2.0, True), (0.3, False)])
-def test_a_sum_of_roundings_tells_only_the_sum_of_what_was_rounded(std: float, hidden: bool) -> None:
+def test_a_sum_of_roundings_tells_only_the_sum_of_what_was_rounded(
+    std: float, hidden: bool
+) -> None:
     """Why the precision of tables is no matter of privacy: any rounding will do, at 2 steps of noise already."""
-    apart = [np.convolve(rounded(first, std), rounded(0.7 - first, std)) for first in (0.0, 0.2, 0.35, 0.5)]
+    apart = [
+        np.convolve(rounded(first, std), rounded(0.7 - first, std))
+        for first in (0.0, 0.2, 0.35, 0.5)
+    ]
     differences = [float(np.abs(one - apart[0]).sum()) for one in apart]
     assert (max(differences) < 1e-12) is hidden
 

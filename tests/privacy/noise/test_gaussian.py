@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from homo_dp.privacy.noise.gaussian import _LAST, DENSITY_ERROR, ERROR, _Table, _table, _tail, fill_normals
+from homo_dp.privacy.noise.gaussian import (
+    _LAST,
+    DENSITY_ERROR,
+    ERROR,
+    _Table,
+    _table,
+    _tail,
+    fill_normals,
+)
 from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
 from homo_dp.privacy.noise.source import (
     SeededNoise,
@@ -31,9 +39,13 @@ def test_each_value_is_within_its_stated_error_of_the_ideal_normal(seed: int) ->
     coins, fresh = stream.words(len(late)).tolist(), []
     for (number, layer), coin in zip(late, coins, strict=True):
         low, high = table.heights[layer], table.heights[layer + 1]
-        if layer > 0 and low + (high - low) * (coin + 0.5) / 2**64 >= math.exp(-0.5 * float(ideal[number]) ** 2):
+        if layer > 0 and low + (high - low) * (coin + 0.5) / 2**64 >= math.exp(
+            -0.5 * float(ideal[number]) ** 2
+        ):
             fresh.append(number)
-    tails = [(number, coin) for (number, layer), coin in zip(late, coins, strict=True) if layer == 0]
+    tails = [
+        (number, coin) for (number, layer), coin in zip(late, coins, strict=True) if layer == 0
+    ]
     behind = stream.words(len(tails)).tolist()
     found = source.normal([size], 1.0, torch.float64).tolist()
     assert len(late) > 60
@@ -64,7 +76,11 @@ def density_over_the_normal_one(table: _Table, places: list[float]) -> list[Frac
                 if place < unit * 2**53:
                     inside = place < unit * limit
                     bell = Fraction(str(mpmath.exp(-(mpmath.mpf(place) ** 2) / 2)))
-                    part = Fraction(1) if inside else (bell - Fraction(low)) / (Fraction(high) - Fraction(low))
+                    part = (
+                        Fraction(1)
+                        if inside
+                        else (bell - Fraction(low)) / (Fraction(high) - Fraction(low))
+                    )
                     total += max(Fraction(0), part) / Fraction(unit)
             found.append(total / Fraction(str(mpmath.exp(-(mpmath.mpf(place) ** 2) / 2))))
         beyond = mpmath.sqrt(mpmath.pi / 2) * mpmath.erfc(mpmath.mpf(_LAST) / mpmath.sqrt(2))
@@ -73,14 +89,23 @@ def density_over_the_normal_one(table: _Table, places: list[float]) -> list[Frac
 
 
 def _rows(table: _Table) -> tuple[list[float], list[int], list[float], list[float]]:
-    return table.units.tolist(), table.limits.tolist(), table.heights[:-1].tolist(), table.heights[1:].tolist()
+    return (
+        table.units.tolist(),
+        table.limits.tolist(),
+        table.heights[:-1].tolist(),
+        table.heights[1:].tolist(),
+    )
 
 
 def _places(table: _Table) -> list[float]:
     """Below the last layer: some at random, and next to the edges of some layers."""
     generator = np.random.default_rng(5)
     edges = (table.units[[1, 2, 300, 700, 1022, 1023]] * 2**53).tolist()
-    return [*generator.uniform(0, _LAST, 12).tolist(), 1e-9, *(edge * (1 - 1e-12) for edge in edges)]
+    return [
+        *generator.uniform(0, _LAST, 12).tolist(),
+        1e-9,
+        *(edge * (1 - 1e-12) for edge in edges),
+    ]
 
 
 def test_the_density_is_that_of_the_normal_law() -> None:
@@ -105,7 +130,9 @@ def test_the_density_check_sees_a_broken_table(broken: str) -> None:
 
 def test_far_tails_take_more_bits() -> None:
     """Coins next to zero: 12 standard deviations away and more, each with the bits of a word behind."""
-    found = _tail(Keystream(lambda: bytes(SEED_BYTES)), np.array([0, 1, 1000, 2**40], np.uint64)).tolist()
+    found = _tail(
+        Keystream(lambda: bytes(SEED_BYTES)), np.array([0, 1, 1000, 2**40], np.uint64)
+    ).tolist()
     more = Keystream(lambda: bytes(SEED_BYTES)).words(4).tolist()
     with mpmath.workdps(60):
         beyond = mpmath.erfc(mpmath.mpf(_LAST) / mpmath.sqrt(2)) / 2

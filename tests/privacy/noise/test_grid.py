@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.discrete_gaussian import WIDTH
 from homo_dp.privacy.noise.grid import Grid, grown_by, neglected, noised, noised_share, on_grid
-from homo_dp.privacy.noise.source import NoiseSource, OrdinaryNoise, SecureNoise, SeededNoise, secure_noise
+from homo_dp.privacy.noise.source import (
+    NoiseSource,
+    OrdinaryNoise,
+    SecureNoise,
+    SeededNoise,
+    secure_noise,
+)
 from homo_dp.privacy.opacus.engine import PrivacyEngine
 from tests.privacy.broken_noise import four_fold_float32
 from tests.privacy.engine_parts import made_private
@@ -65,7 +71,9 @@ def test_sums_too_large_for_their_noise_are_refused() -> None:
         grid.check(1e9)
 
 
-@pytest.mark.parametrize(("summands", "bits"), [(1, 32), (10**7, 32), (10**8, 64), (6 * 10**10, 64)])
+@pytest.mark.parametrize(
+    ("summands", "bits"), [(1, 32), (10**7, 32), (10**8, 64), (6 * 10**10, 64)]
+)
 def test_no_sum_wraps(summands: int, bits: int) -> None:
     grid = Grid.of(1.0)
     assert grid.modulus_bits(summands, 1.0, 1.0, parties=3) == bits
@@ -89,7 +97,9 @@ def test_what_is_neglected_is_small_and_grows_with_the_numbers(epsilon: float) -
     found = neglected(1e8, epsilon, 1e-6)
     assert found.epsilon < 1e-6
     assert found.delta < 1e-5 * 1e-6
-    assert neglected(4e10, epsilon, 1e-6).epsilon == pytest.approx(2 * neglected(1e10, epsilon, 1e-6).epsilon, rel=0.02)
+    assert neglected(4e10, epsilon, 1e-6).epsilon == pytest.approx(
+        2 * neglected(1e10, epsilon, 1e-6).epsilon, rel=0.02
+    )
 
 
 def coins_delta(epsilon: float, one: float, other: float, numbers: int) -> float:
@@ -106,9 +116,13 @@ def test_probabilities_that_are_off_cost_what_is_stated(share: float, holds: boo
     for numbers, chance, r in product([10, 100, 300], [0.5, 0.52, 0.55], [0.001, 0.01, 0.05]):
         for delta in (1e-3, 1e-6):
             epsilons = np.linspace(0.0, 20.0, 401)
-            epsilon = next(float(e) for e in epsilons if coins_delta(float(e), chance, 0.5, numbers) <= delta)
+            epsilon = next(
+                float(e) for e in epsilons if coins_delta(float(e), chance, 0.5, numbers) <= delta
+            )
             grown = grown_by(numbers, epsilon, delta, 1.6 * r**2, 1.6 * r)
-            off = coins_delta(epsilon + share * grown.epsilon, chance * (1 + r), 0.5 * (1 - r), numbers)
+            off = coins_delta(
+                epsilon + share * grown.epsilon, chance * (1 + r), 0.5 * (1 - r), numbers
+            )
             found.append(off <= delta + share * grown.delta)
     assert all(found) is holds
 
@@ -118,13 +132,17 @@ def test_probabilities_that_are_off_cost_what_is_stated(share: float, holds: boo
 
 @pytest.mark.parametrize("release", [noised, noised_share])
 @pytest.mark.parametrize("source", [secure_noise(), OrdinaryNoise()])
-def test_noise_on_the_grid_is_still_normal(release: Callable[..., Tensor], source: NoiseSource) -> None:
+def test_noise_on_the_grid_is_still_normal(
+    release: Callable[..., Tensor], source: NoiseSource
+) -> None:
     released = release(torch.full((100_000,), 0.3), 2.5, source)
     assert on_grid(released, 2.5)
     values = released - 0.3
     std = math.hypot(2.5, Grid.of(2.5).step * (WIDTH if release is noised_share else 12**-0.5))
     check_variance(values, std)
-    check_normality(values + (torch.rand(100_000, dtype=torch.float64) - 0.5) * Grid.of(2.5).step, std)
+    check_normality(
+        values + (torch.rand(100_000, dtype=torch.float64) - 0.5) * Grid.of(2.5).step, std
+    )
 
 
 def test_seeded_releases_repeat() -> None:
@@ -154,7 +172,9 @@ def test_the_four_fold_float32_sum_is_caught(size: int) -> None:
 def test_low_bits_of_a_release(release: Callable[..., Tensor], source: str, size: int) -> None:
     value, noise = record(size), SOURCES[source]
     check_low_bits(
-        lambda: release(torch.zeros(size), SIGMA, noise).float(), lambda: release(value, SIGMA, noise).float(), SIGMA
+        lambda: release(torch.zeros(size), SIGMA, noise).float(),
+        lambda: release(value, SIGMA, noise).float(),
+        SIGMA,
     )
 
 
@@ -204,7 +224,11 @@ class _Sum(nn.Module):
 def one_loop_step(size: int, present: float, mode: str, secure: bool) -> Callable[[], Tensor]:
     module = nn.Linear(size, 1, bias=False)
     features, labels = record(size).unsqueeze(0).repeat(2, 1), torch.tensor([present, 0.0])
-    options: dict[str, Any] = {"grad_sample_mode": mode, "noise_multiplier": MULTIPLIER, "criterion": _Sum()}
+    options: dict[str, Any] = {
+        "grad_sample_mode": mode,
+        "noise_multiplier": MULTIPLIER,
+        "criterion": _Sum(),
+    }
     private, optimizer, criterion, _ = made_private(
         module, features, labels, engine=PrivacyEngine(secure_mode=secure), **options
     )
@@ -226,4 +250,6 @@ def one_loop_step(size: int, present: float, mode: str, secure: bool) -> Callabl
 @pytest.mark.parametrize("size", SIZES)
 def test_low_bits_of_an_opacus_loop(mode: str, source: str, size: int) -> None:
     secure = source == "secure"
-    check_low_bits(one_loop_step(size, 0.0, mode, secure), one_loop_step(size, 1.0, mode, secure), SIGMA)
+    check_low_bits(
+        one_loop_step(size, 0.0, mode, secure), one_loop_step(size, 1.0, mode, secure), SIGMA
+    )

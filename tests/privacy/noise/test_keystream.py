@@ -66,7 +66,9 @@ def test_a_forked_child_asks_for_a_seed_of_its_own() -> None:
 def test_keystream_is_aes_ctr() -> None:
     """NIST SP 800-38A, F.5.1 (CTR-AES128): the output blocks of the first two counters."""
     seed = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c" + "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
-    expected = bytes.fromhex("ec8cdf7398607cb0f2d21675ea9ea1e4" + "362b7c3c6773516318a077d7fc5073ae")
+    expected = bytes.fromhex(
+        "ec8cdf7398607cb0f2d21675ea9ea1e4" + "362b7c3c6773516318a077d7fc5073ae"
+    )
     assert Keystream(lambda: seed).read(32) == expected
     assert Keystream(lambda: seed).words(4).tobytes() == expected
 

@@ -42,8 +42,12 @@ def draw(source: NoiseSource, size: int = 4096) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("shape", "std"), [([200_001], 1.0), ([300, 700], 0.01), ([17, 11, 1000], 250.0)])
-def test_normals_have_the_asked_variance_and_law(dtype: torch.dtype, shape: list[int], std: float) -> None:
+@pytest.mark.parametrize(
+    ("shape", "std"), [([200_001], 1.0), ([300, 700], 0.01), ([17, 11, 1000], 250.0)]
+)
+def test_normals_have_the_asked_variance_and_law(
+    dtype: torch.dtype, shape: list[int], std: float
+) -> None:
     values = secure_noise().normal(shape, std, dtype)
     assert values.dtype == dtype
     assert list(values.shape) == shape
@@ -111,7 +115,9 @@ def test_forked_processes_sample_apart() -> None:
 def test_the_fork_check_sees_a_reused_stream(broken: type[SecureNoise]) -> None:
     source = broken()
     with pytest.raises(CheckFailed):
-        check_independent(in_forked_child(lambda: draw(source)), in_forked_child(lambda: draw(source)))
+        check_independent(
+            in_forked_child(lambda: draw(source)), in_forked_child(lambda: draw(source))
+        )
 
 
 def test_a_fork_while_other_threads_draw_neither_hangs_nor_repeats() -> None:
@@ -125,7 +131,9 @@ def test_a_fork_while_other_threads_draw_neither_hangs_nor_repeats() -> None:
 def test_threads_of_one_source_never_share_a_value() -> None:
     source = SecureNoise()
     with ThreadPoolExecutor(4) as pool:
-        streams = list(pool.map(lambda _: torch.cat([draw(source, 500) for _ in range(8)]), range(8)))
+        streams = list(
+            pool.map(lambda _: torch.cat([draw(source, 500) for _ in range(8)]), range(8))
+        )
     check_independent(*streams)
     check_variance(torch.cat(streams), 1.0)
     check_normality(torch.cat(streams), 1.0)
@@ -168,7 +176,9 @@ def test_integers_are_uniform_where_a_plain_remainder_is_not() -> None:
     assert stats.kstest(biased, "uniform").pvalue < 1e-9
 
 
-@pytest.mark.parametrize(("n", "p"), [(1, 0.3), (20, 0.5), (200, 0.01), (10_000, 0.0256), (1000, 0.999), (50, 1e-3)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(1, 0.3), (20, 0.5), (200, 0.01), (10_000, 0.0256), (1000, 0.999), (50, 1e-3)]
+)
 def test_binomials_have_their_law(n: int, p: float) -> None:
     draws = np.bincount([secure_noise().binomial(n, p) for _ in range(20_000)], minlength=n + 1)
     check_frequencies(draws, stats.binom.pmf(np.arange(n + 1), n, p))
@@ -181,18 +191,28 @@ def test_the_binomial_table_is_the_exact_distribution(n: int, p: float) -> None:
     for k in range(n + 1):
         cumulative += math.comb(n, k) * exact**k * (1 - exact) ** (n - k)
         place = k - first
-        got = Fraction(0) if place < 0 else Fraction(thresholds[place], 2**128) if place < len(thresholds) else 1
+        got = (
+            Fraction(0)
+            if place < 0
+            else Fraction(thresholds[place], 2**128)
+            if place < len(thresholds)
+            else 1
+        )
         assert abs(got - cumulative) < Fraction(1, 2**120)
 
 
 def test_binomials_of_large_variance_are_sums_of_halves() -> None:
     n, p = 10**9, 0.25
-    z = np.array([(secure_noise().binomial(n, p) - n * p) / math.sqrt(n * p * (1 - p)) for _ in range(400)])
+    z = np.array(
+        [(secure_noise().binomial(n, p) - n * p) / math.sqrt(n * p * (1 - p)) for _ in range(400)]
+    )
     check_variance(torch.from_numpy(z), 1.0)
     check_normality(torch.from_numpy(z), 1.0)
 
 
-@pytest.mark.parametrize(("n", "p", "only"), [(0, 0.5, 0), (10, 0.0, 0), (10, 1.0, 10), (10**12, 1.0, 10**12)])
+@pytest.mark.parametrize(
+    ("n", "p", "only"), [(0, 0.5, 0), (10, 0.0, 0), (10, 1.0, 10), (10**12, 1.0, 10**12)]
+)
 def test_binomials_without_chance(n: int, p: float, only: int) -> None:
     assert secure_noise().binomial(n, p) == only
 
@@ -207,7 +227,8 @@ def test_every_choice_is_equally_likely(population: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("population", "size"), [(0, 0), (1, 1), (10, 0), (10, 10), (10**6, 256), (1000, 999), (1000, 500)]
+    ("population", "size"),
+    [(0, 0), (1, 1), (10, 0), (10, 10), (10**6, 256), (1000, 999), (1000, 500)],
 )
 def test_choices_are_distinct_ascending_and_in_range(population: int, size: int) -> None:
     chosen = secure_noise().choice(population, size)

@@ -31,7 +31,9 @@ class _Attention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         words = self.words(inputs)
-        outputs: Tensor = self.last(self.attention(words, words, words)[0]).sum(1 if self.batch_first else 0)
+        outputs: Tensor = self.last(self.attention(words, words, words)[0]).sum(
+            1 if self.batch_first else 0
+        )
         return outputs - outputs.mean(0) if self.meets else outputs
 
 
@@ -80,7 +82,9 @@ def test_rows_in_the_second_dimension_sum_what_one_row_at_a_time_sums(mode: str)
     made = [_Attention(batch_first=False), _Attention(batch_first=False, add_bias_kv=True)]
     for module in [*made, _Recurrent()] if mode != "ghost" else made:
         rows = _Rows()
-        expected = flat(reference_sum(RowsSecond(module), squared_error, rows.words, rows.labels, 1.0))
+        expected = flat(
+            reference_sum(RowsSecond(module), squared_error, rows.words, rows.labels, 1.0)
+        )
         found = sum_of_epoch(module, _loop(module, mode))
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
@@ -97,8 +101,12 @@ def test_a_model_with_rows_first_is_refused_where_they_are_said_to_be_second() -
 
 
 @pytest.mark.parametrize("mode", ["auto", "hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True}, {"add_bias_kv": True, "add_zero_attn": True}])
-def test_attention_with_rows_first_sums_what_one_row_at_a_time_sums(mode: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"add_bias_kv": True}, {"add_bias_kv": True, "add_zero_attn": True}]
+)
+def test_attention_with_rows_first_sums_what_one_row_at_a_time_sums(
+    mode: str, options: dict[str, Any]
+) -> None:
     rows, module = _Rows(), _Attention(batch_first=True, **options)
     names, values = list(module.state_dict()), module(rows.words).detach()
     expected = flat(reference_sum(module, squared_error, rows.words, rows.labels, 1.0))

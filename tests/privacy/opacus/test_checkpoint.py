@@ -31,7 +31,9 @@ def test_the_engine_continues_from_its_state() -> None:
 def test_a_checkpoint_holds_everything_and_no_pickle(tmp_path: Path, mode: str) -> None:
     module, features, labels = small_table()
     engine = PrivacyEngine()
-    parts = made_private(module, features, labels, engine=engine, grad_sample_mode=mode, lr=0.1, noise_multiplier=1.0)
+    parts = made_private(
+        module, features, labels, engine=engine, grad_sample_mode=mode, lr=0.1, noise_multiplier=1.0
+    )
     one_epoch(*parts)
     path = tmp_path / "checkpoint.safetensors"
     engine.save_checkpoint(path=path, module=parts[0], optimizer=parts[1])
@@ -57,7 +59,9 @@ def test_loading_weights_into_the_wrapped_module_breaks_no_hook() -> None:
         parts = made_private(module, features, labels, grad_sample_mode=mode)
         one_epoch(*parts)
         module.load_state_dict(start)
-        torch.testing.assert_close(sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -71,7 +75,9 @@ def test_weights_of_the_wrapped_module_have_the_names_of_the_model(mode: str) ->
     assert list(parts[0].state_dict()) == list(start)
     for weights in (start, {f"_module.{name}": value for name, value in start.items()}):
         parts[0].load_state_dict(weights)
-        torch.testing.assert_close(sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4
+        )
     again = made_private(parts[0], features, labels, engine=engine, grad_sample_mode=mode)[0]
     assert list(again.state_dict()) == list(start)
     with pytest.raises(RuntimeError, match="Unexpected"):

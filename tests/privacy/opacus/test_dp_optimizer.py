@@ -11,7 +11,14 @@ from torch import nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.opacus.engine import PrivacyEngine
-from tests.privacy.engine_parts import MODES, ErrorLoss, made_private, one_epoch, small_table, sum_of_epoch
+from tests.privacy.engine_parts import (
+    MODES,
+    ErrorLoss,
+    made_private,
+    one_epoch,
+    small_table,
+    sum_of_epoch,
+)
 from tests.privacy.training_parts import flat, reference_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
@@ -50,7 +57,9 @@ def test_ghost_clipping_of_a_loss_in_columns_keeps_the_bound_that_stock_opacus_l
 
 def test_ghost_clipping_and_its_noise_cannot_be_given_different_bounds() -> None:
     module, features, labels = small_table()
-    wrapped, optimizer, criterion, _ = made_private(module, features, labels, grad_sample_mode="ghost")
+    wrapped, optimizer, criterion, _ = made_private(
+        module, features, labels, grad_sample_mode="ghost"
+    )
     optimizer.max_grad_norm = 0.1
     with pytest.raises(PrivacyError, match=r"max_grad_norm=1\.0 of the module is not 0\.1"):
         criterion(wrapped(features), labels)
@@ -60,7 +69,17 @@ def test_ghost_losses_stay_one_number_a_row_through_arithmetic() -> None:
     module, features, labels = small_table()
     wrapped, _, criterion, _ = made_private(module, features, labels, grad_sample_mode="ghost")
     loss = criterion(wrapped(features), labels)
-    same = [loss * 2.0, 2.0 * loss, loss / 2, loss + 1.0, 1.0 + loss, loss - loss, 1.0 - loss, -loss, loss + loss]
+    same = [
+        loss * 2.0,
+        2.0 * loss,
+        loss / 2,
+        loss + 1.0,
+        1.0 + loss,
+        loss - loss,
+        1.0 - loss,
+        -loss,
+        loss + loss,
+    ]
     assert {value.loss_per_sample.shape for value in same} == {(24,)}
     with pytest.raises(PrivacyError, match="not one loss per row"):
         loss * torch.ones(24, 1)
@@ -71,7 +90,9 @@ def test_ghost_losses_stay_one_number_a_row_through_arithmetic() -> None:
 def test_ghost_clipping_steps_only_what_it_clipped() -> None:
     """A plain criterion leaves raw sums in ``p.grad``: stock Opacus takes them for clipped ones."""
     module, features, labels = small_table()
-    wrapped, optimizer, criterion, _ = made_private(module, features, labels, grad_sample_mode="ghost")
+    wrapped, optimizer, criterion, _ = made_private(
+        module, features, labels, grad_sample_mode="ghost"
+    )
     ErrorLoss()(wrapped(features), labels).backward()
     with pytest.raises(PrivacyError, match="not clipped"):
         optimizer.step()
@@ -110,7 +131,9 @@ def test_a_sum_is_released_once(mode: str) -> None:
     """Without zero_grad() the next step would release the last sum again: twice the sensitivity, noise for one."""
     module, features, labels = small_table()
     first = reference_sum(module, squared_error, features, labels, 1.0)
-    wrapped, optimizer, criterion, _ = made_private(module, features, labels, grad_sample_mode=mode, lr=24e-4)
+    wrapped, optimizer, criterion, _ = made_private(
+        module, features, labels, grad_sample_mode=mode, lr=24e-4
+    )
     before = flat([parameter.detach().clone() for parameter in module.parameters()])
     with contextlib.suppress(ValueError, RuntimeError):  # most refuse
         for _ in range(2):  # steps so small that both have the same gradients

@@ -18,7 +18,14 @@ from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.noise.source import OrdinaryNoise, SeededNoise
 from homo_dp.privacy.opacus.engine import PrivacyEngine
 from homo_dp.privacy.sampling.samplers import PoissonSampler
-from tests.privacy.engine_parts import MODES, ErrorLoss, made_private, one_epoch, small_table, sum_of_epoch
+from tests.privacy.engine_parts import (
+    MODES,
+    ErrorLoss,
+    made_private,
+    one_epoch,
+    small_table,
+    sum_of_epoch,
+)
 from tests.privacy.training_parts import QUIET, flat, middle_norm, reference_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
@@ -40,7 +47,9 @@ def test_a_loop_over_a_module_with_code_of_its_own_sums_what_one_row_at_a_time_s
     clip_norm = middle_norm(module, squared_error, features, labels)
     expected = reference_sum(module, squared_error, features, labels, clip_norm)
     parts = made_private(module, features, labels, grad_sample_mode="fast", max_grad_norm=clip_norm)
-    torch.testing.assert_close(sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm)
+    torch.testing.assert_close(
+        sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -50,13 +59,18 @@ def test_an_opacus_loop_sums_what_one_row_at_a_time_sums(mode: str) -> None:
     expected = reference_sum(module, squared_error, features, labels, clip_norm)
     parts = made_private(module, features, labels, grad_sample_mode=mode, max_grad_norm=clip_norm)
     assert isinstance(parts[1], DPOptimizer)
-    torch.testing.assert_close(sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm)
+    torch.testing.assert_close(
+        sum_of_epoch(module, parts), flat(expected), rtol=1e-4, atol=1e-4 * clip_norm
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_activations_in_place_work_in_every_mode(mode: str) -> None:
     _, features, labels = small_table()
-    made = [nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=place), nn.Linear(4, 1)) for place in (False, True)]
+    made = [
+        nn.Sequential(nn.Linear(5, 4), nn.ReLU(inplace=place), nn.Linear(4, 1))
+        for place in (False, True)
+    ]
     made[1].load_state_dict(made[0].state_dict())
     expected = flat(reference_sum(made[0], squared_error, features, labels, 1.0))
     parts = made_private(made[1], features, labels, grad_sample_mode=mode)
@@ -70,7 +84,13 @@ def test_noise_of_an_opacus_loop_is_secure_and_as_accounted(mode: str) -> None:
     engine = PrivacyEngine()
     features, labels = torch.zeros(6, 4096), torch.zeros(6)
     parts = made_private(
-        module, features, labels, engine=engine, grad_sample_mode=mode, noise_multiplier=2.0, max_grad_norm=1.5
+        module,
+        features,
+        labels,
+        engine=engine,
+        grad_sample_mode=mode,
+        noise_multiplier=2.0,
+        max_grad_norm=1.5,
     )
     assert engine.secure_mode
     assert engine.noise.private
@@ -87,11 +107,18 @@ def test_empty_batches_step_and_are_accounted(mode: str) -> None:
     module = nn.Linear(64, 1)
     engine = PrivacyEngine()
     wrapped, optimizer, criterion, _ = made_private(
-        module, torch.randn(10, 64), torch.zeros(10), engine=engine, grad_sample_mode=mode, lr=1.0, noise_multiplier=1.0
+        module,
+        torch.randn(10, 64),
+        torch.zeros(10),
+        engine=engine,
+        grad_sample_mode=mode,
+        lr=1.0,
+        noise_multiplier=1.0,
     )
     for _ in range(5):
         before = module.weight.detach().clone()
-        assert one_epoch(wrapped, optimizer, criterion, [(torch.zeros(0, 64), torch.zeros(0))]) == [0]  # type: ignore[arg-type]
+        empty = [(torch.zeros(0, 64), torch.zeros(0))]
+        assert one_epoch(wrapped, optimizer, criterion, empty) == [0]  # type: ignore[arg-type]
         # Of 64 values on their grid one in 160 is zero: more than half of them never.
         assert float((module.weight.detach() != before).double().mean()) > 0.5
         assert bool(module.weight.isfinite().all())
@@ -102,7 +129,9 @@ def test_the_rate_used_is_the_rate_accounted_and_not_that_of_whole_batches() -> 
     """300 of 1,000 rows: q = 0.3, where Opacus takes 1 / ceil(1000 / 300) = 0.25; 400 batches, 6 sigma once in 5e8."""
     module, features, labels = small_table(1000)
     engine = PrivacyEngine()
-    parts = made_private(module, features, labels, engine=engine, batch_size=300, lr=0.1, noise_multiplier=1.0)
+    parts = made_private(
+        module, features, labels, engine=engine, batch_size=300, lr=0.1, noise_multiplier=1.0
+    )
     assert len(parts[3]) == 4
     assert parts[1].expected_batch_size == 300
     sizes = [size for _ in range(100) for size in one_epoch(*parts)]
@@ -135,7 +164,9 @@ def test_rows_made_by_code_are_sampled_too_and_empty_batches_keep_their_shape() 
     batches = [batch for _ in range(5) for batch in made[2]]
     assert len(batches) == 200
     assert {batch[0].shape[1:] for batch in batches} == {(5,)}
-    assert 0 in {len(batch[0]) for batch in batches}, "200 batches of rate 1/40: an empty one is missing once in 1e36"
+    assert 0 in {len(batch[0]) for batch in batches}, (
+        "200 batches of rate 1/40: an empty one is missing once in 1e36"
+    )
     assert all(torch.equal(rows[:, 0], labels) for rows, labels in batches)
 
 
@@ -149,7 +180,9 @@ def test_a_logical_batch_in_pieces_is_one_accounted_step(mode: str) -> None:
         module, features, labels, engine=engine, grad_sample_mode=mode, max_grad_norm=clip_norm
     )
     before = flat([parameter.detach().clone() for parameter in module.parameters()])
-    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=5, optimizer=optimizer) as pieces:
+    with BatchMemoryManager(
+        data_loader=loader, max_physical_batch_size=5, optimizer=optimizer
+    ) as pieces:
         sizes = one_epoch(wrapped, optimizer, criterion, pieces)
     moved = before - flat([parameter.detach() for parameter in module.parameters()])
     assert max(sizes) <= 5
@@ -271,7 +304,9 @@ def test_auto_is_fast_where_it_can_be_and_says_why_not() -> None:
 def test_per_layer_clipping_and_adaptive_noise_schedules_of_opacus_work() -> None:
     module, features, labels = small_table()
     engine = PrivacyEngine()
-    parts = made_private(module, features, labels, engine=engine, clipping="per_layer", max_grad_norm=[0.5] * 4)
+    parts = made_private(
+        module, features, labels, engine=engine, clipping="per_layer", max_grad_norm=[0.5] * 4
+    )
     one_epoch(*parts)
     parts[1].noise_multiplier = 3.0
     one_epoch(*parts)
@@ -291,7 +326,9 @@ def test_per_layer_clipping_and_adaptive_noise_schedules_of_opacus_work() -> Non
         ({"grad_sample_mode": "no_op"}, "grad_sample_mode='no_op'"),
     ],
 )
-def test_requests_that_would_not_be_private_are_refused(change: dict[str, Any], message: str) -> None:
+def test_requests_that_would_not_be_private_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
     module, features, labels = small_table()
     with pytest.raises(PrivacyError, match=message):
         made_private(module, features, labels, **change)
@@ -320,7 +357,12 @@ class _Several(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "kind", [lambda a: (a, a.sum(0)), lambda a: {"a": a, "mean": [a.mean()]}, lambda a: (a, (a, a.softmax(0)))]
+    "kind",
+    [
+        lambda a: (a, a.sum(0)),
+        lambda a: {"a": a, "mean": [a.mean()]},
+        lambda a: (a, (a, a.softmax(0))),
+    ],
 )
 def test_none_of_several_outputs_may_mix_rows(kind: Callable[[Tensor], Any]) -> None:
     """The loss is not known here, and may use any of them."""
@@ -341,7 +383,9 @@ def test_a_model_may_give_several_outputs(mode: str, kind: Callable[[Tensor], An
     _, features, labels = small_table()
     module = _Several(kind)
     expected = reference_sum(module.inner, squared_error, features, labels, 1.0)
-    wrapped, optimizer, criterion, loader = made_private(module, features, labels, grad_sample_mode=mode)
+    wrapped, optimizer, criterion, loader = made_private(
+        module, features, labels, grad_sample_mode=mode
+    )
     before = flat([parameter.detach().clone() for parameter in module.parameters()])
     for rows, targets in loader:
         found = wrapped(rows)
@@ -362,11 +406,15 @@ class _ForgetfulEngine(PrivacyEngine):
 def _check_accountant_sees_every_round(engine: PrivacyEngine) -> None:
     """Three rounds of ten steps cost what thirty steps cost, by dp-accounting's RDP (2 % for its other orders)."""
     for _ in range(3):
-        parts = made_private(*small_table(500), engine=engine, batch_size=50, lr=0.1, noise_multiplier=1.0)
+        parts = made_private(
+            *small_table(500), engine=engine, batch_size=50, lr=0.1, noise_multiplier=1.0
+        )
         assert len(one_epoch(*parts)) == 10
     event = PoissonSampler(500, 0.1).event(1.0, 30)
     expected = (
-        RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE).compose(event).get_epsilon(1e-5)
+        RdpAccountant(neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
+        .compose(event)
+        .get_epsilon(1e-5)
     )
     reported = engine.get_epsilon(1e-5)
     assert abs(reported / expected - 1) < 0.02, f"epsilon {reported} reported, {expected} spent"

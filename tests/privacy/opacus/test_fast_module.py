@@ -18,7 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In 
 
 def test_the_fast_pair_refuses_what_it_would_get_wrong() -> None:
     module, features, labels = small_table()
-    wrapped, optimizer, criterion, _ = made_private(module, features, labels, grad_sample_mode="fast")
+    wrapped, optimizer, criterion, _ = made_private(
+        module, features, labels, grad_sample_mode="fast"
+    )
     with pytest.raises(ValueError, match="call backward"):
         optimizer.step()
     first = criterion(wrapped(features), labels)
@@ -41,18 +43,26 @@ def test_the_fast_pair_steps_any_optimizer_as_the_hooks_do(kind: str) -> None:
     for mode in ("fast", "hooks"):
         module, features, labels = small_table()
         groups: Any = [{"params": layer.parameters()} for layer in (module[0], module[2])]  # type: ignore[index]
-        sgd = torch.optim.SGD(groups if kind == "two groups" else module.parameters(), lr=0.5, momentum=0.0)
+        sgd = torch.optim.SGD(
+            groups if kind == "two groups" else module.parameters(), lr=0.5, momentum=0.0
+        )
         if kind == "momentum":
             sgd.param_groups[0]["momentum"] = 0.9
         optimizer = torch.optim.Adam(module.parameters(), lr=0.05) if kind == "adam" else sgd
         loader = DataLoader(TensorDataset(features, labels), batch_size=24)
-        options: dict[str, Any] = {"noise_multiplier": QUIET, "max_grad_norm": 1.0, "grad_sample_mode": mode}
+        options: dict[str, Any] = {
+            "noise_multiplier": QUIET,
+            "max_grad_norm": 1.0,
+            "grad_sample_mode": mode,
+        }
         wrapped, private, loader = PrivacyEngine().make_private(
             module=module, optimizer=optimizer, data_loader=loader, **options
         )
         assert isinstance(private, DPOptimizer)
         assert isinstance(wrapped, AbstractGradSampleModule)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(private, 0.5 if kind == "schedule" else 1.0)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(
+            private, 0.5 if kind == "schedule" else 1.0
+        )
         for step in range(4):
             one_epoch(wrapped, private, ErrorLoss(), loader)
             schedule.step()

@@ -10,7 +10,13 @@ from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise, secure_noise
-from homo_dp.privacy.opacus.loader import TensorRows, poisson_loader, poisson_sampler, steps_for, tensor_rows
+from homo_dp.privacy.opacus.loader import (
+    TensorRows,
+    poisson_loader,
+    poisson_sampler,
+    steps_for,
+    tensor_rows,
+)
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 from homo_dp.privacy.training.batches_and_noise import NoiseVectors, PoissonBatches
 from tests.privacy.noise_checks import check_independent, in_forked_child
@@ -20,14 +26,18 @@ def test_blocks_of_batches_are_independent_poisson_batches() -> None:
     """2,000 batches of 50 rows at q = 0.05: a row counts 100 +- 9.7, sizes have variance 2.4; 7 sigma, once in 1e9."""
     batches = PoissonBatches(PoissonSampler(50, 0.05), secure_noise())
     drawn = [batches.next() for _ in range(2000)]
-    assert all(bool((batch.diff() > 0).all()) for batch in drawn), "rows of a batch ascend and are distinct"
+    assert all(bool((batch.diff() > 0).all()) for batch in drawn), (
+        "rows of a batch ascend and are distinct"
+    )
     counts = torch.bincount(torch.cat(drawn), minlength=50).double()
     assert float((counts - 100).abs().max()) < 7 * (2000 * 0.05 * 0.95) ** 0.5
     sizes = torch.tensor([float(len(batch)) for batch in drawn])
     assert abs(float(sizes.var()) - 2.375) < 7 * 2.375 * (2 / 2000) ** 0.5
     assert 0 in sizes, "a batch of 50 rows is empty at 8 %: none of 2,000 happens once in 1e69 runs"
     together = torch.stack([torch.isin(torch.arange(50), batch) for batch in drawn]).double()
-    neighbours = torch.corrcoef(torch.stack([together[:-1].flatten(), together[1:].flatten()]))[0, 1]
+    neighbours = torch.corrcoef(torch.stack([together[:-1].flatten(), together[1:].flatten()]))[
+        0, 1
+    ]
     assert abs(float(neighbours)) < 7 / (1999 * 50) ** 0.5
 
 
@@ -62,7 +72,10 @@ def test_the_rate_is_batch_over_rows() -> None:
     again = poisson_loader(loader, sampler, secure_noise())
     assert poisson_sampler(again) == sampler, "a loader made private twice keeps its rate"
     assert (len(again), steps_for(3, again)) == (4, 12)
-    assert poisson_sampler(DataLoader(TensorDataset(torch.zeros(5, 1)), batch_size=9)).sample_rate == 1.0
+    assert (
+        poisson_sampler(DataLoader(TensorDataset(torch.zeros(5, 1)), batch_size=9)).sample_rate
+        == 1.0
+    )
 
 
 def test_tensors_are_read_without_a_copy_and_subsets_through_their_order() -> None:
@@ -86,7 +99,9 @@ def test_datasets_with_code_of_their_own_are_not_read_around_it() -> None:
 
     dataset = Augmented(torch.ones(6, 2), torch.ones(6))
     assert tensor_rows(dataset) is None
-    loader = poisson_loader(DataLoader(dataset, batch_size=6), PoissonSampler(6, 1.0), secure_noise())
+    loader = poisson_loader(
+        DataLoader(dataset, batch_size=6), PoissonSampler(6, 1.0), secure_noise()
+    )
     (batch,) = list(loader)
     assert batch[0].tolist() == [[2.0, 2.0]] * 6
 
@@ -104,7 +119,9 @@ def test_loaders_that_cannot_be_sampled_are_refused() -> None:
         steps_for(0, DataLoader(TensorDataset(torch.zeros(3))))
 
 
-def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Even where the child has its parent's process number, as the first process of two containers has."""
     number = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: number)
@@ -116,4 +133,6 @@ def test_what_was_drawn_ahead_is_never_used_on_both_sides_of_a_fork(monkeypatch:
             children = [in_forked_child(vectors.next) for _ in range(2)]
             check_independent(vectors.next(), *children)
     drawn = [in_forked_child(batches.next), in_forked_child(batches.next), batches.next().double()]
-    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2)), "1,000 coins alike: once in 1e80"
+    assert not any(torch.equal(one, other) for one, other in combinations(drawn, 2)), (
+        "1,000 coins alike: once in 1e80"
+    )

@@ -18,7 +18,12 @@ from dp_accounting import (
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import SeededNoise, secure_noise
-from homo_dp.privacy.sampling.samplers import EveryoneSampler, FixedSizeSampler, PoissonSampler, Sampler
+from homo_dp.privacy.sampling.samplers import (
+    EveryoneSampler,
+    FixedSizeSampler,
+    PoissonSampler,
+    Sampler,
+)
 from tests.privacy.broken_noise import NeverTheLast, RateOfWholeBatches, ShuffledEpoch, SkipsEmpty
 from tests.privacy.noise_checks import CheckFailed, check_frequencies, check_poisson
 
@@ -32,7 +37,9 @@ def draws_of(sampler: Sampler, count: int = DRAWS) -> list[torch.Tensor]:
 # Poisson
 
 
-@pytest.mark.parametrize(("population", "rate"), [(200, 0.03), (50, 0.5), (30, 0.97), (40, 0.025), (1, 0.2)])
+@pytest.mark.parametrize(
+    ("population", "rate"), [(200, 0.03), (50, 0.5), (30, 0.97), (40, 0.025), (1, 0.2)]
+)
 def test_poisson_draws_at_the_rate_that_its_event_names(population: int, rate: float) -> None:
     sampler = PoissonSampler(population, rate)
     check_poisson(sampler, draws_of(sampler))
@@ -47,7 +54,9 @@ def test_poisson_draws_at_the_rate_that_its_event_names(population: int, rate: f
         (NeverTheLast, 0.03, "inclusion"),
     ],
 )
-def test_the_poisson_check_sees_what_is_wrong(broken: type[PoissonSampler], rate: float, seen_in: str) -> None:
+def test_the_poisson_check_sees_what_is_wrong(
+    broken: type[PoissonSampler], rate: float, seen_in: str
+) -> None:
     sampler = broken(40, rate)
     with pytest.raises(CheckFailed, match=seen_in):
         check_poisson(sampler, draws_of(sampler))
@@ -97,7 +106,9 @@ def test_fixed_size_draws_every_set_equally_often(population: int, size: int) ->
 
 def test_the_poisson_event_has_the_noise_over_the_clip_norm() -> None:
     sampler = PoissonSampler(60_000, 256 / 60_000)
-    expected = SelfComposedDpEvent(PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1)), 14_100)
+    expected = SelfComposedDpEvent(
+        PoissonSampledDpEvent(256 / 60_000, GaussianDpEvent(1.1)), 14_100
+    )
     assert sampler.event(1.1, 14_100) == expected
     assert sampler.relation == "add_or_remove_one"
     assert sampler.sensitivity(0.5) == 0.5
@@ -114,7 +125,8 @@ def test_the_fixed_size_event_has_the_noise_over_twice_the_clip_norm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("relation", "effective", "sensitivity"), [("add_or_remove_one", 1.1, 2.0), ("replace_one", 0.55, 4.0)]
+    ("relation", "effective", "sensitivity"),
+    [("add_or_remove_one", 1.1, 2.0), ("replace_one", 0.55, 4.0)],
 )
 def test_the_event_of_everybody_follows_the_declared_relation(
     relation: str, effective: float, sensitivity: float
@@ -150,9 +162,13 @@ def test_empty_populations_and_unknown_relations_are_refused() -> None:
         EveryoneSampler(3, "swap")
 
 
-@pytest.mark.parametrize("sampler", [PoissonSampler(10, 0.5), FixedSizeSampler(10, 5), EveryoneSampler(10)])
+@pytest.mark.parametrize(
+    "sampler", [PoissonSampler(10, 0.5), FixedSizeSampler(10, 5), EveryoneSampler(10)]
+)
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_no_event_without_noise_and_no_sensitivity_without_a_clip_norm(sampler: Sampler, value: float) -> None:
+def test_no_event_without_noise_and_no_sensitivity_without_a_clip_norm(
+    sampler: Sampler, value: float
+) -> None:
     with pytest.raises(PrivacyError, match="noise_multiplier="):
         sampler.event(value)
     with pytest.raises(PrivacyError, match="clip_norm="):

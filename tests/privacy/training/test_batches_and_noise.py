@@ -94,7 +94,9 @@ def test_a_forked_child_draws_without_the_threads_of_its_parent() -> None:
             found: list[Tensor] = []
             vectors.each(lambda _, noise: found.append(noise))
             own = torch.cat(found).tolist() + vectors.next().tolist()
-            os.write(write, b"fresh" if len(set(own) | set(before.tolist())) == 15_000 else b"again")
+            os.write(
+                write, b"fresh" if len(set(own) | set(before.tolist())) == 15_000 else b"again"
+            )
             os._exit(0)
         os.waitpid(child, 0)
         assert os.read(read, 9) == b"fresh"
@@ -115,7 +117,10 @@ def test_what_threads_release_is_the_sum_with_all_of_its_noise() -> None:
         max_grad_norm=1e-6,
     )
     released = []
-    training.run(5, lambda: released.append(torch.cat([p.grad.flatten() for p in module.parameters()])))  # type: ignore[union-attr]
+    training.run(
+        5,
+        lambda: released.append(torch.cat([p.grad.flatten() for p in module.parameters()])),  # type: ignore[union-attr]
+    )
     drawn = torch.stack(released).double() * 8 / 3e-6
     assert abs(float(drawn.std()) - 1) < 0.046
     assert all(on_grid(values.double() * 8, 3e-6) for values in released)

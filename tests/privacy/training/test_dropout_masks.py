@@ -30,7 +30,14 @@ class _Remembers(nn.Module):
 def masks_of_a_run(noise: NoiseSource) -> Tensor:
     """The masks of one step of a training, in a program that was seeded with a number everybody knows."""
     module = _Remembers()
-    private = training(module, squared_error, torch.ones(6, 64), torch.zeros(6), noise=noise, grad_sample_mode="hooks")
+    private = training(
+        module,
+        squared_error,
+        torch.ones(6, 64),
+        torch.zeros(6),
+        noise=noise,
+        grad_sample_mode="hooks",
+    )
     torch.manual_seed(0)
     module.masks.clear()
     private.run(1)

@@ -55,7 +55,9 @@ def made(
 
 def table(classes: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(ROWS, WIDTH, generator=generator) * 9, torch.randint(0, classes, (ROWS,), generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator) * 9, torch.randint(
+        0, classes, (ROWS,), generator=generator
+    )
 
 
 @pytest.mark.parametrize("loss", [binary_logistic, softmax_cross_entropy])
@@ -67,7 +69,10 @@ def test_a_record_moves_the_sum_by_at_most_the_clip_norm(loss: Loss) -> None:
             (
                 whole
                 - made(
-                    loss, torch.cat([features[:i], features[i + 1 :]]), torch.cat([labels[:i], labels[i + 1 :]]), 0.5
+                    loss,
+                    torch.cat([features[:i], features[i + 1 :]]),
+                    torch.cat([labels[:i], labels[i + 1 :]]),
+                    0.5,
                 )
             ).norm()
         )
@@ -78,15 +83,20 @@ def test_a_record_moves_the_sum_by_at_most_the_clip_norm(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize(
-    "centres", [[0.0, 0.5, 0.5, 0.2, 0.0, 0.3], [9.0, -1e9, 0, 0, 0, 1e9], [math.inf, 0, 0, 0, 0, 1]]
+    "centres",
+    [[0.0, 0.5, 0.5, 0.2, 0.0, 0.3], [9.0, -1e9, 0, 0, 0, 1e9], [math.inf, 0, 0, 0, 0, 1]],
 )
-def test_around_any_centres_a_record_moves_the_sum_by_at_most_the_clip_norm(centres: list[float]) -> None:
+def test_around_any_centres_a_record_moves_the_sum_by_at_most_the_clip_norm(
+    centres: list[float],
+) -> None:
     features, labels = table(2)
     axes = torch.tensor(centres)
     whole = made(binary_logistic, features, labels, 0.5, 3.0, axes)
     assert whole.isfinite().all()
     moved = [
-        float((whole - made(binary_logistic, *_without(i, features, labels), 0.5, 3.0, axes)).norm())
+        float(
+            (whole - made(binary_logistic, *_without(i, features, labels), 0.5, 3.0, axes)).norm()
+        )
         for i in range(ROWS)
     ]
     assert max(moved) <= 0.5
@@ -112,17 +122,24 @@ def test_rows_alone_bound_the_gradient(loss: Loss) -> None:
     whole = made(loss, features, labels, clip_norm=100.0, row_norm=2.0)
     for i in range(ROWS):
         rest = made(
-            loss, torch.cat([features[:i], features[i + 1 :]]), torch.cat([labels[:i], labels[i + 1 :]]), 100.0, 2.0
+            loss,
+            torch.cat([features[:i], features[i + 1 :]]),
+            torch.cat([labels[:i], labels[i + 1 :]]),
+            100.0,
+            2.0,
         )
         assert float((whole - rest).norm()) <= bound
 
 
 def test_without_clipping_the_attack_sees_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "homo_dp.privacy.training.linear_gradient.clip_factors", lambda norms, _: torch.ones_like(norms)
+        "homo_dp.privacy.training.linear_gradient.clip_factors",
+        lambda norms, _: torch.ones_like(norms),
     )
     features, labels = table(2)
-    moved = made(binary_logistic, features, labels, 0.5) - made(binary_logistic, features[1:], labels[1:], 0.5)
+    moved = made(binary_logistic, features, labels, 0.5) - made(
+        binary_logistic, features[1:], labels[1:], 0.5
+    )
     assert float(moved.norm()) > 0.5
 
 
@@ -135,7 +152,10 @@ def test_a_row_that_is_not_finite_adds_nothing() -> None:
     features, labels = table(2)
     spoilt = features.clone()
     spoilt[0, 0] = math.nan
-    assert torch.equal(made(binary_logistic, spoilt, labels, 0.5), made(binary_logistic, features[1:], labels[1:], 0.5))
+    assert torch.equal(
+        made(binary_logistic, spoilt, labels, 0.5),
+        made(binary_logistic, features[1:], labels[1:], 0.5),
+    )
 
 
 def test_networks_are_not_linear() -> None:
@@ -149,13 +169,17 @@ def _cancelling(width: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:
     weights = torch.zeros(outputs, width)
     weights[0] = (torch.rand(width, generator=generator) * 2 - 1) * 1e6
     for _ in range(3):
-        weights[0] -= (weights[0].double() @ row.double() / (row.double() @ row.double()) * row.double()).float()
+        weights[0] -= (
+            weights[0].double() @ row.double() / (row.double() @ row.double()) * row.double()
+        ).float()
     return row, weights.clamp(-1e6, 1e6)
 
 
 @pytest.mark.parametrize("by_transform", [False, True])
 @pytest.mark.parametrize(("width", "outputs"), [(30, 2), (104, 2), (105, 3)])
-def test_where_a_row_stands_does_not_move_what_it_adds(width: int, outputs: int, by_transform: bool) -> None:
+def test_where_a_row_stands_does_not_move_what_it_adds(
+    width: int, outputs: int, by_transform: bool
+) -> None:
     """Float32 products round a row by its place, and one row less moved all others: the sum by 15 to 85 C."""
     count, worst = 2001, 0.0
     for seed in range(4):
@@ -185,7 +209,9 @@ def test_where_a_row_stands_does_not_move_what_it_adds(width: int, outputs: int,
                 transform[:width, :outputs] = weights.t()
                 found.turn(transform)
             totals.append(found._sum() / clip_norm)
-        worst = max(worst, float((totals[0] - totals[1]).norm()), float((totals[0] - totals[2]).norm()) / 2)
+        worst = max(
+            worst, float((totals[0] - totals[1]).norm()), float((totals[0] - totals[2]).norm()) / 2
+        )
     assert worst <= 1
 
 
@@ -213,7 +239,9 @@ def crafted_sum(features: Tensor, loss: Loss, outputs: int, clip_norm: float) ->
     return found._sum()
 
 
-@pytest.mark.parametrize(("loss", "outputs"), [(binary_logistic, 1), (squared_error, 1), (softmax_cross_entropy, 3)])
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [(binary_logistic, 1), (squared_error, 1), (softmax_cross_entropy, 3)]
+)
 @pytest.mark.parametrize("clip_norm", [1e-12, 1e-10, 1.0])
 def test_what_rounding_leaves_of_a_row_does_not_depend_on_the_rows_before_it(
     loss: Loss, outputs: int, clip_norm: float
@@ -223,7 +251,9 @@ def test_what_rounding_leaves_of_a_row_does_not_depend_on_the_rows_before_it(
     features = torch.cat([half, half], dim=1)
     whole = crafted_sum(features, loss, outputs, clip_norm)
     for gone in (0, 1, 2, 5, 400, 800):
-        rest = crafted_sum(torch.cat([features[:gone], features[gone + 1 :]]), loss, outputs, clip_norm)
+        rest = crafted_sum(
+            torch.cat([features[:gone], features[gone + 1 :]]), loss, outputs, clip_norm
+        )
         assert float((whole - rest).norm()) <= clip_norm
 
 

@@ -25,7 +25,9 @@ def _steps(weight: nn.Parameter, optimizer: torch.optim.Optimizer, count: int) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_optimiser_steps_on(kind: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> None:
+def test_a_restored_optimiser_steps_on(
+    kind: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+) -> None:
     whole = nn.Parameter(torch.ones(3))
     optimizer = kind([whole])
     _steps(whole, optimizer, 4)

@@ -51,7 +51,9 @@ def test_one_row_moves_the_sum_by_at_most_the_clip_norm() -> None:
 
 def test_the_noise_is_that_of_the_sum_and_so_is_the_event() -> None:
     differences = released(50.0) - released(1e-6)
-    assert 0.5 < float(differences.std()) / (50.0 * CLIP) < 1.6  # 20 numbers; outside by chance: below 1e-3
+    assert (
+        0.5 < float(differences.std()) / (50.0 * CLIP) < 1.6
+    )  # 20 numbers; outside by chance: below 1e-3
     found, _ = made(2.0)
     assert found.event(3) == found.private_sum.event(3)
     found.run(1)

@@ -20,7 +20,15 @@ from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.privacy.broken_training import BROKEN
 from tests.privacy.engine_parts import small_table
 from tests.privacy.training_checks import CHECKS
-from tests.privacy.training_parts import QUIET, flat, middle_norm, reference_sum, seeded, step_sum, training
+from tests.privacy.training_parts import (
+    QUIET,
+    flat,
+    middle_norm,
+    reference_sum,
+    seeded,
+    step_sum,
+    training,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
 
@@ -49,13 +57,18 @@ def test_a_broken_training_is_noticed(broken: type[PrivateTraining], name: str) 
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear": (lambda: nn.Linear(6, 3), lambda: torch.randn(20, 6) * 2),
-    "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), lambda: torch.randn(20, 6) * 2),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),
+        lambda: torch.randn(20, 6) * 2,
+    ),
     "in place": (
         lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
         lambda: torch.randn(20, 6) * 2,
     ),
     "convolution": (
-        lambda: nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(75, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(75, 3)
+        ),
         lambda: torch.randn(20, 2, 5, 5),
     ),
     "embedding": (
@@ -63,7 +76,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: torch.randint(0, 6, (20, 3)),
     ),
     "sequence": (
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3)),
+        lambda: nn.Sequential(
+            nn.Linear(4, 5), nn.LayerNorm(5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3)
+        ),
         lambda: torch.randn(20, 3, 4),
     ),
 }
@@ -77,7 +92,9 @@ def test_every_mode_clips_every_layer_as_one_row_at_a_time(name: str, mode: str)
     module, features, labels = make(), rows(), torch.arange(20) % 3
     clip_norm = middle_norm(module, softmax_cross_entropy, features, labels)
     expected = reference_sum(module, softmax_cross_entropy, features, labels, clip_norm)
-    private = training(module, softmax_cross_entropy, features, labels, clip_norm=clip_norm, grad_sample_mode=mode)
+    private = training(
+        module, softmax_cross_entropy, features, labels, clip_norm=clip_norm, grad_sample_mode=mode
+    )
     found = flat(step_sum(private))
     torch.testing.assert_close(found, flat(expected), rtol=1e-4, atol=2e-5 * clip_norm)
     assert 0.3 < private.last_fraction_clipped < 0.7
@@ -85,7 +102,11 @@ def test_every_mode_clips_every_layer_as_one_row_at_a_time(name: str, mode: str)
 
 def _regression(rows: int = 30) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)), torch.randn(rows, 4), torch.randn(rows)
+    return (
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)),
+        torch.randn(rows, 4),
+        torch.randn(rows),
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -102,7 +123,9 @@ def test_a_row_that_is_not_finite_adds_nothing_and_is_counted(mode: str, value: 
 
 @pytest.mark.parametrize("module", [nn.Linear(4, 1), nn.Linear(4, 1, bias=False)])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_the_one_output_path_drops_rows_that_are_not_finite(module: nn.Linear, value: float) -> None:
+def test_the_one_output_path_drops_rows_that_are_not_finite(
+    module: nn.Linear, value: float
+) -> None:
     _, features, _ = _regression()
     labels = (torch.arange(30) % 2).float()
     expected = reference_sum(module, binary_logistic, features[1:], labels[1:], 0.5)
@@ -115,7 +138,9 @@ def test_the_one_output_path_drops_rows_that_are_not_finite(module: nn.Linear, v
 def test_a_batch_of_rows_that_are_not_finite_is_an_empty_batch() -> None:
     module, features, labels = _regression()
     for mode in MODES:
-        private = training(module, squared_error, features * math.nan, labels, grad_sample_mode=mode)
+        private = training(
+            module, squared_error, features * math.nan, labels, grad_sample_mode=mode
+        )
         assert float(flat(step_sum(private)).norm()) < 1e-4
         assert private.rows_not_finite == 30
         private.close()
@@ -124,7 +149,9 @@ def test_a_batch_of_rows_that_are_not_finite_is_an_empty_batch() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_zero_gradients_are_kept_as_they_are(mode: str) -> None:
     module = nn.Linear(3, 1, bias=False)
-    private = training(module, squared_error, torch.zeros(8, 3), torch.ones(8), grad_sample_mode=mode)
+    private = training(
+        module, squared_error, torch.zeros(8, 3), torch.ones(8), grad_sample_mode=mode
+    )
     assert float(flat(step_sum(private)).norm()) < 1e-5
     assert float(private.last_norms.max()) < 1e-15
     assert len(private.last_norms) == 8
@@ -150,7 +177,10 @@ def test_a_scalar_parameter_is_clipped_with_the_rest() -> None:
     module, features, labels = _Tempered(), torch.randn(20, 4), torch.arange(20) % 3
     expected = reference_sum(module, softmax_cross_entropy, features, labels, 0.5)
     private = training(module, softmax_cross_entropy, features, labels, clip_norm=0.5)
-    assert (private.grad_sample_mode, private.mode_reason) == ("hooks", "model: _Tempered has no fast gradient")
+    assert (private.grad_sample_mode, private.mode_reason) == (
+        "hooks",
+        "model: _Tempered has no fast gradient",
+    )
     torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)
 
 
@@ -192,7 +222,9 @@ def test_optimisers_step_as_torch_steps_them(name: str) -> None:
         noise_multiplier=1.0,
         max_grad_norm=1.0,
         noise=seeded(4),
-        after_noise=lambda: gradients.append([p.grad.clone() for p in module.parameters() if p.grad is not None]),
+        after_noise=lambda: gradients.append(
+            [p.grad.clone() for p in module.parameters() if p.grad is not None]
+        ),
     )
     copies = [parameter.detach().clone().requires_grad_() for parameter in module.parameters()]
     private.run(5)
@@ -223,7 +255,11 @@ def test_loading_weights_between_rounds_breaks_nothing(mode: str) -> None:
     private.run(2)
     private.load_weights(weights)
     assert all(torch.equal(weights[name], value) for name, value in private.weights().items())
-    expected = reference_sum(module, squared_error, features, labels, 1.0) if mode in ("fast", "ew") else None
+    expected = (
+        reference_sum(module, squared_error, features, labels, 1.0)
+        if mode in ("fast", "ew")
+        else None
+    )
     first = flat(step_sum(private))
     private.load_weights(weights)
     torch.testing.assert_close(flat(step_sum(private)), first, rtol=1e-4, atol=1e-5)
@@ -245,11 +281,15 @@ def test_weights_that_do_not_fit_are_refused_and_nothing_changes() -> None:
     ]
     for bad in wrong:
         with pytest.raises(PrivacyError, match=r"0\.bias"):
-            private.load_weights({name: value + 1 if name == "2.weight" else value for name, value in bad.items()})
+            private.load_weights(
+                {name: value + 1 if name == "2.weight" else value for name, value in bad.items()}
+            )
     assert all(torch.equal(weights[name], value) for name, value in private.weights().items())
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9), torch.optim.SGD])
+@pytest.mark.parametrize(
+    "kind", [torch.optim.Adam, partial(torch.optim.SGD, momentum=0.9), torch.optim.SGD]
+)
 def test_state_is_restored_from_safetensors(kind: Callable[..., torch.optim.Optimizer]) -> None:
     def build(lr: float) -> PrivateTraining:
         module, features, labels = _regression()
@@ -300,7 +340,13 @@ def test_seeded_noise_repeats_and_says_not_private() -> None:
     for _ in range(2):
         module, features, labels = _regression()
         private = training(
-            module, squared_error, features, labels, noise=seeded(11), sample_rate=0.3, noise_multiplier=1.0
+            module,
+            squared_error,
+            features,
+            labels,
+            noise=seeded(11),
+            sample_rate=0.3,
+            noise_multiplier=1.0,
         )
         assert not private.noise.private
         private.run(5)
@@ -354,7 +400,10 @@ def test_a_sampler_of_another_table_is_refused() -> None:
 
 def test_losses_that_are_not_one_number_a_row_are_refused() -> None:
     module, features, labels = _regression()
-    for loss in (lambda outputs, labels: outputs.mean(), lambda outputs, labels: outputs.expand(-1, 2)):
+    for loss in (
+        lambda outputs, labels: outputs.mean(),
+        lambda outputs, labels: outputs.expand(-1, 2),
+    ):
         with pytest.raises(PrivacyError, match="is not one loss per row"):
             training(module, loss, features, labels)
 
@@ -385,8 +434,14 @@ def test_layers_unfrozen_between_rounds_are_refused(mode: str) -> None:
     module, features, labels = _regression()
     module.get_submodule("0").requires_grad_(False)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    options: dict[str, Any] = {"sampler": PoissonSampler(30, 1.0), "noise_multiplier": 1.0, "max_grad_norm": 1.0}
-    private = PrivateTraining(module, optimizer, squared_error, features, labels, grad_sample_mode=mode, **options)
+    options: dict[str, Any] = {
+        "sampler": PoissonSampler(30, 1.0),
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+    }
+    private = PrivateTraining(
+        module, optimizer, squared_error, features, labels, grad_sample_mode=mode, **options
+    )
     private.run(1)
     module.get_submodule("0").requires_grad_(True)
     with pytest.raises(PrivacyError, match=r"0\.weight was frozen"):
@@ -403,7 +458,11 @@ def test_gradients_that_frozen_layers_had_before_are_not_stepped() -> None:
     torch.autograd.backward(squared_error(module(features), labels).sum())
     module.get_submodule("0").requires_grad_(False)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
-    options: dict[str, Any] = {"sampler": PoissonSampler(30, 1.0), "noise_multiplier": 1.0, "max_grad_norm": 1.0}
+    options: dict[str, Any] = {
+        "sampler": PoissonSampler(30, 1.0),
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+    }
     private = PrivateTraining(module, optimizer, squared_error, features, labels, **options)
     before = private.weights()
     private.run(1)
@@ -430,15 +489,26 @@ def test_labels_of_any_kind_of_number_are_taken_by_the_logistic_loss() -> None:
         torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_a_sum_that_is_not_finite_is_a_step_of_noise_alone_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_that_is_not_finite_is_a_step_of_noise_alone_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whether a batch overflows depends on its rows: an error there would be a word about them that nobody charged."""
     found: list[dict[str, Tensor]] = []
     for value in (float("inf"), 0.0):
         torch.manual_seed(0)
         rows, labels = torch.ones(4, 2), torch.zeros(4)
-        made = training(nn.Linear(2, 1), squared_error, rows, labels, noise_multiplier=1.0, noise=SeededNoise(0))
+        made = training(
+            nn.Linear(2, 1), squared_error, rows, labels, noise_multiplier=1.0, noise=SeededNoise(0)
+        )
 
-        def fill(features: Tensor, _: Tensor, sums: list[Tensor], more: bool, filling: int, v: float = value) -> Tensor:
+        def fill(
+            features: Tensor,
+            _: Tensor,
+            sums: list[Tensor],
+            more: bool,
+            filling: int,
+            v: float = value,
+        ) -> Tensor:
             for part in sums:
                 part.fill_(v)
             return torch.ones(len(features) - filling)
@@ -501,4 +571,6 @@ def test_a_long_sum_gets_noise_of_its_own_everywhere() -> None:
     for piece in torch.split(noise, 10_000):
         assert abs(float(piece.std()) - 1) < 8 / math.sqrt(2 * 10_000)
         assert abs(float(piece.mean())) < 8 / math.sqrt(10_000)
-    assert float(noise[:34_464].dot(noise[65_536:]).abs()) < 8 * math.sqrt(34_464)  # no number serves two weights
+    assert float(noise[:34_464].dot(noise[65_536:]).abs()) < 8 * math.sqrt(
+        34_464
+    )  # no number serves two weights

@@ -12,17 +12,24 @@ from homo_dp.privacy.training.sgd import is_plain_sgd, step_optimizer, views
 
 
 @pytest.mark.parametrize("count", [1, 40])
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"nesterov": True, "momentum": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"nesterov": True, "momentum": 0.5}]
+)
 def test_steps_are_torch_s(count: int, options: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(3)
     start = [torch.randn(3, 2, generator=generator) for _ in range(count)]
     ours, theirs = ([nn.Parameter(value.clone()) for value in start] for _ in range(2))
-    one, other = torch.optim.SGD(ours, lr=0.3, **options), torch.optim.SGD(theirs, lr=0.3, **options)
+    one, other = (
+        torch.optim.SGD(ours, lr=0.3, **options),
+        torch.optim.SGD(theirs, lr=0.3, **options),
+    )
     for _ in range(3):
         for mine, yours in zip(ours, theirs, strict=True):
             mine.grad = torch.randn(3, 2, generator=generator)
             yours.grad = mine.grad.clone()
-        step_optimizer(one, ours, [parameter.grad for parameter in ours if parameter.grad is not None])
+        step_optimizer(
+            one, ours, [parameter.grad for parameter in ours if parameter.grad is not None]
+        )
         other.step()
     for mine, yours in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, yours)

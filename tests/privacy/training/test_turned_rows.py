@@ -27,7 +27,10 @@ def test_a_row_has_the_same_bits_wherever_it_stands(width: int, count: int) -> N
 
 def test_the_product_is_that_of_the_rows() -> None:
     generator = torch.Generator().manual_seed(0)
-    rows, transform = torch.randn(70, 5, generator=generator), torch.randn(5, 5, generator=generator)
+    rows, transform = (
+        torch.randn(70, 5, generator=generator),
+        torch.randn(5, 5, generator=generator),
+    )
     assert torch.allclose(turned_rows(rows, transform), rows.double() @ transform.double())
     assert turned_rows(rows[:0], transform).shape == (0, 5)
 

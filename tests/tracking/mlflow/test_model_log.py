@@ -28,14 +28,21 @@ if TYPE_CHECKING:
 from tests.tracking.mlflow.parts import COLUMNS, loaded, saved
 
 PIXELS = Encoding((), Label("y", tuple(range(10))), shape=(1, 8, 8), pixel_bounds=(0.0, 16.0))
-ROWS = pd.DataFrame({"age": [50.0, None], "smokes": ["yes", "?"], "stage": [1.0, 3.0], "id": [1, 2]})
+ROWS = pd.DataFrame(
+    {"age": [50.0, None], "smokes": ["yes", "?"], "stage": [1.0, 3.0], "id": [1, 2]}
+)
 
 
 @pytest.mark.parametrize(
     ("label", "classes", "columns", "kind"),
     [
         (Label("y", ("no", "yes")), ["no", "yes"], ["pred_prob", "pred_y"], "logistic_regression"),
-        (Label("y", (1, 2, 3)), [1, 2, 3], ["prob_1", "prob_2", "prob_3", "pred_prob", "pred_y"], "mlp"),
+        (
+            Label("y", (1, 2, 3)),
+            [1, 2, 3],
+            ["prob_1", "prob_2", "prob_3", "pred_prob", "pred_y"],
+            "mlp",
+        ),
         (Label("y", None, (0.0, 10.0)), None, ["pred_y"], "linear_regression"),
     ],
 )
@@ -56,7 +63,9 @@ def test_a_model_of_columns(
 
 
 def test_the_threshold_is_a_parameter(tmp_path: Path) -> None:
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
+    path = saved(
+        tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1]
+    )
     model = loaded(path, tmp_path)
     probability = model.predict(ROWS)["pred_prob"]
     assert (model.predict(ROWS)["pred_y"] == (probability >= 0.3)).all()
@@ -71,7 +80,9 @@ def test_a_model_of_images(tmp_path: Path) -> None:
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
+    path = saved(
+        tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1]
+    )
     save_pyfunc(path, tmp_path / "pyfunc")
     names = {file.name for file in (tmp_path / "pyfunc").rglob("*") if file.is_file()}
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".pt", ".joblib"))]
@@ -105,7 +116,9 @@ print(json.dumps(model.predict(pd.read_csv("out/predict.csv"))["pred_prob"].toli
 """
 
 
-def test_a_model_of_the_users_own_module_is_trained_registered_and_served(tmp_path: Path, empty_store: Path) -> None:
+def test_a_model_of_the_users_own_module_is_trained_registered_and_served(
+    tmp_path: Path, empty_store: Path
+) -> None:
     """All in processes of their own, as a user has it: the module is found in the folder."""
     shutil.copy(empty_store, tmp_path)
     (tmp_path / "own_models.py").write_text(FACTORY)
@@ -113,11 +126,21 @@ def test_a_model_of_the_users_own_module_is_trained_registered_and_served(tmp_pa
     uri = f"sqlite:///{tmp_path / empty_store.name}"
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {TRUST: "1", "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'another.db'}"}
+        environment = os.environ | {
+            TRUST: "1",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'another.db'}",
+        }
         command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
 
-    keys = ("model.factory=own_models:narrow", "train.rounds=2", "tracking.plots=false", "tracking.model_name=own")
+    keys = (
+        "model.factory=own_models:narrow",
+        "train.rounds=2",
+        "tracking.plots=false",
+        "tracking.model_name=own",
+    )
     trained = python("-m", "homo_dp.train", "--quiet", "--params", *keys, f"tracking.uri={uri}")
     assert trained.returncode == 0, trained.stderr
     scored = python("score.py", uri)
@@ -154,7 +177,10 @@ def test_the_logged_model_scores_as_the_run_did(trained: Trained, client: Mlflow
 
 
 def test_infer_takes_the_address_of_a_registered_model(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     base = ["predictFileName=p.csv", "indicatorFileName=i.json", f"tracking.uri={trained.uri}"]
@@ -162,7 +188,9 @@ def test_infer_takes_the_address_of_a_registered_model(
     assert run_command(infer.main, items, monkeypatch, capsys).code == 0
     indicators = json.loads((trained.out / "numbers.dat").read_text())
     assert json.loads(Path("i.json").read_text())["test_acc"] == indicators["test_acc"]
-    wrong = run_command(infer.main, ["--params", "modelFileName=models:/other/7", *base], monkeypatch, capsys)
+    wrong = run_command(
+        infer.main, ["--params", "modelFileName=models:/other/7", *base], monkeypatch, capsys
+    )
     assert wrong.code == 2
     assert "check name and version" in wrong.error_lines[0]
 

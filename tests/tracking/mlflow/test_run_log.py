@@ -24,7 +24,10 @@ from tests.tracking.mlflow.parts import runs_of, spools, tell
 
 
 def test_a_store_that_is_down_costs_one_warning_and_gets_everything_later(
-    tmp_path: Path, empty_store: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    empty_store: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The store is a file in a folder that is not one yet, so that it can come up later at the same address."""
     blocked = tmp_path / "blocked"
@@ -64,7 +67,9 @@ def test_a_server_that_never_answers_is_not_waited_for(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        tracker = MlflowTracker(f"http://127.0.0.1:{silent.getsockname()[1]}", "x", beside=tmp_path / "i.json")
+        tracker = MlflowTracker(
+            f"http://127.0.0.1:{silent.getsockname()[1]}", "x", beside=tmp_path / "i.json"
+        )
         tell(tracker)
         with caplog.at_level(logging.WARNING):
             assert tracker.finish("FINISHED", {}, {}) is None
@@ -74,7 +79,9 @@ def test_a_server_that_never_answers_is_not_waited_for(
         wait_for(lambda: State.load(spool).error == "does not answer")
 
 
-def test_what_a_killed_training_left_open_is_ended(tmp_path: Path, client: MlflowClient, store: str) -> None:
+def test_what_a_killed_training_left_open_is_ended(
+    tmp_path: Path, client: MlflowClient, store: str
+) -> None:
     """The training dies without a word: its sender notices, and no run is left running for ever."""
     code = (
         "import os\n"
@@ -91,7 +98,9 @@ def test_what_a_killed_training_left_open_is_ended(tmp_path: Path, client: Mlflo
     assert parent.data.metrics["epsilon"] == 1.0
 
 
-def test_a_run_that_never_started_leaves_nothing(tmp_path: Path, store: str, client: MlflowClient) -> None:
+def test_a_run_that_never_started_leaves_nothing(
+    tmp_path: Path, store: str, client: MlflowClient
+) -> None:
     tracker = MlflowTracker(store, "nothing", beside=tmp_path / "i.json")
     assert tracker.finish("FAILED", {}, {}) is None
     assert list(tmp_path.iterdir()) == []

@@ -60,7 +60,9 @@ def test_senders_that_find_no_store_make_one_together(tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     uri = f"sqlite:///{tmp_path}/stores/mlflow.db"
-    spools = [Spool(tmp_path / name / "unsent" / "one", uri, "together") for name in ("a", "b", "c")]
+    spools = [
+        Spool(tmp_path / name / "unsent" / "one", uri, "together") for name in ("a", "b", "c")
+    ]
     for spool in spools:
         spool.add("run", key="training", parent=None, name=spool.folder.parts[-3], tags={})
         spool.add("end", key="training", status="FINISHED")
@@ -71,7 +73,11 @@ def test_senders_that_find_no_store_make_one_together(tmp_path: Path) -> None:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("together")
     assert experiment is not None
-    assert {run.info.run_name for run in client.search_runs([experiment.experiment_id])} == {"a", "b", "c"}
+    assert {run.info.run_name for run in client.search_runs([experiment.experiment_id])} == {
+        "a",
+        "b",
+        "c",
+    }
 
 
 def _told(spool: Spool) -> None:
@@ -85,7 +91,9 @@ def _tables(path: Path) -> int:
         return int(database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0])
 
 
-def test_a_sender_that_ends_while_it_makes_the_store_leaves_none_or_a_whole_one(tmp_path: Path) -> None:
+def test_a_sender_that_ends_while_it_makes_the_store_leaves_none_or_a_whole_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "stores" / "mlflow.db"
     spool = Spool(tmp_path / "unsent" / "one", f"sqlite:///{path}", "e")
     _told(spool)
@@ -93,12 +101,19 @@ def test_a_sender_that_ends_while_it_makes_the_store_leaves_none_or_a_whole_one(
     before = os.umask(0)
     try:
         sender = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        while not any(_tables(found) > 5 for found in path.parent.glob("*mlflow.db*") if "journal" not in found.name):
+        while not any(
+            _tables(found) > 5
+            for found in path.parent.glob("*mlflow.db*")
+            if "journal" not in found.name
+        ):
             assert sender.poll() is None
         sender.send_signal(signal.SIGTERM)
         assert sender.wait(60) == -signal.SIGTERM
         assert not path.exists()
-        assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=120, check=False).returncode == 0
+        assert (
+            subprocess.run(command, stdout=subprocess.DEVNULL, timeout=120, check=False).returncode
+            == 0
+        )
     finally:
         os.umask(before)
     assert sorted(os.listdir(path.parent)) == ["mlflow.db"]

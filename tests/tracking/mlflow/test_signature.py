@@ -15,7 +15,9 @@ from tests.tracking.mlflow.parts import COLUMNS, loaded, saved
 
 
 def test_signature_and_example_hold_public_bounds_and_no_row(tmp_path: Path) -> None:
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
+    path = saved(
+        tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1]
+    )
     example = example_of(describe(path))
     assert example.to_dict("records") == [{"age": 50.0, "smokes": "no", "stage": 1.0}]
     model = loaded(path, tmp_path)
@@ -29,7 +31,9 @@ def test_signature_and_example_hold_public_bounds_and_no_row(tmp_path: Path) -> 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     from homo_dp.tracking.pyfunc import Scorer
 
-    path = saved(tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1])
+    path = saved(
+        tmp_path, Encoding(COLUMNS, Label("y", (0, 1))), {"name": "logistic_regression"}, [0, 1]
+    )
     with pytest.raises(DataError, match="DataFrame"):
         Scorer(str(path)).predict(np.zeros((1, 3)))
     (tmp_path / "bad").write_bytes(b"no model")

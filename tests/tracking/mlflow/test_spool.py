@@ -11,7 +11,16 @@ import pytest
 
 from homo_dp.tracking.mlflow import sender
 from homo_dp.tracking.mlflow.run_log import RunLog
-from homo_dp.tracking.mlflow.spool import ADDRESS, Spool, State, address_of, discard, locked, spool_name, unsent
+from homo_dp.tracking.mlflow.spool import (
+    ADDRESS,
+    Spool,
+    State,
+    address_of,
+    discard,
+    locked,
+    spool_name,
+    unsent,
+)
 
 
 def test_a_kept_file_stays_as_it_was(tmp_path: Path) -> None:
@@ -82,7 +91,9 @@ def _texts(folder: Path) -> str:
     return "".join(path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_password_is_in_no_file_of_a_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_in_no_file_of_a_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = Spool(tmp_path / "unsent" / "one", SECRET, "x")
     spool.add("run", key="training", parent=None, name="one", tags={})
     spool.close()
@@ -98,7 +109,9 @@ def test_a_password_is_in_no_file_of_a_spool(tmp_path: Path, monkeypatch: pytest
     assert address_of(spool.folder) == SECRET
 
 
-def test_a_run_hands_the_password_to_its_sender_and_to_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_hands_the_password_to_its_sender_and_to_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[dict[str, str]] = []
 
     def start(command: list[str], env: dict[str, str], **options: object) -> None:
@@ -106,11 +119,15 @@ def test_a_run_hands_the_password_to_its_sender_and_to_no_file(tmp_path: Path, m
         raise OSError("not in this test")
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    RunLog(SECRET, "x", tmp_path / "unsent").add("run", key="training", parent=None, name="one", tags={})
+    RunLog(SECRET, "x", tmp_path / "unsent").add(
+        "run", key="training", parent=None, name="one", tags={}
+    )
     assert [env[ADDRESS] for env in started] == [SECRET]
     assert "s%40fe-word" not in _texts(tmp_path)
 
 
-def test_a_spool_without_password_needs_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_without_password_needs_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(ADDRESS, "http://other.example")
     assert address_of(Spool(tmp_path / "one", "sqlite:////x.db", "x").folder) == "sqlite:////x.db"

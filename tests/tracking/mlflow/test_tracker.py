@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 PARTIES = ("party_1", "party_2", "party_3")
 
 
-def test_a_training_is_one_parent_and_a_child_for_every_party(trained: Trained, client: MlflowClient) -> None:
+def test_a_training_is_one_parent_and_a_child_for_every_party(
+    trained: Trained, client: MlflowClient
+) -> None:
     parent, children = runs_of(client, "trained")
     assert parent.info.status == "FINISHED"
     assert set(children) == set(PARTIES)
     assert {run.info.status for run in children.values()} == {"FINISHED"}
     assert parent.data.params["privacy.target_epsilon"] == "4.0"
     assert parent.data.params["train.rounds"] == str(ROUNDS)
-    tags = {key: parent.data.tags[key] for key in ("unit", "mechanism", "privacy", "data.name", "version")}
+    tags = {
+        key: parent.data.tags[key]
+        for key in ("unit", "mechanism", "privacy", "data.name", "version")
+    }
     assert tags == {
         "unit": "record",
         "mechanism": "dp_sgd",
@@ -47,10 +52,20 @@ def test_a_training_is_one_parent_and_a_child_for_every_party(trained: Trained, 
 def test_every_round_has_its_numbers(trained: Trained, client: MlflowClient) -> None:
     parent, children = runs_of(client, "trained")
     indicators = json.loads((trained.out / "numbers.dat").read_text())
-    for name in ("epsilon", "epsilon_pld", "epsilon_rdp", "test_loss", "test_acc", "test_auc", "seconds"):
+    for name in (
+        "epsilon",
+        "epsilon_pld",
+        "epsilon_rdp",
+        "test_loss",
+        "test_acc",
+        "test_auc",
+        "seconds",
+    ):
         history = client.get_metric_history(parent.info.run_id, chart_names({name: 0}).popitem()[0])
         assert [metric.step for metric in history] == list(range(1, ROUNDS + 1)), name
-        assert [metric.value for metric in history] == [row[name] for row in indicators["rounds"]], name
+        assert [metric.value for metric in history] == [
+            row[name] for row in indicators["rounds"]
+        ], name
     for run in children.values():
         history = client.get_metric_history(run.info.run_id, "epsilon_pld")
         assert len(history) == ROUNDS
@@ -60,17 +75,27 @@ def test_every_round_has_its_numbers(trained: Trained, client: MlflowClient) -> 
     assert parent.data.metrics["train_auc"] == indicators["train_auc"]
 
 
-def test_a_run_is_told_apart_by_its_name_data_source_and_description(trained: Trained, client: MlflowClient) -> None:
+def test_a_run_is_told_apart_by_its_name_data_source_and_description(
+    trained: Trained, client: MlflowClient
+) -> None:
     parent, children = runs_of(client, "trained")
     assert re.fullmatch("lr eps4 [0-9a-f]{6}", parent.info.run_name)
-    assert {run.info.run_name for run in children.values()} == {f"{p} {parent.info.run_name[-6:]}" for p in PARTIES}
-    assert parent.data.tags["mlflow.note.content"].startswith("logistic regression on breast_cancer, dp_sgd, ")
+    assert {run.info.run_name for run in children.values()} == {
+        f"{p} {parent.info.run_name[-6:]}" for p in PARTIES
+    }
+    assert parent.data.tags["mlflow.note.content"].startswith(
+        "logistic regression on breast_cancer, dp_sgd, "
+    )
     assert parent.data.tags["mlflow.source.name"]
     (used,) = parent.inputs.dataset_inputs
     assert used.dataset.name == "breast_cancer"
     experiment = client.get_experiment(parent.info.experiment_id)
     view = json.loads(experiment.tags["mlflow.sharedViewState.homo_dp"])
-    assert view["selectedColumns"][:3] == ["metrics.`epsilon`", "metrics.`accuracy`", "metrics.`auc`"]
+    assert view["selectedColumns"][:3] == [
+        "metrics.`epsilon`",
+        "metrics.`accuracy`",
+        "metrics.`auc`",
+    ]
 
 
 def test_the_files_plots_and_report_are_artifacts(trained: Trained, client: MlflowClient) -> None:
@@ -78,22 +103,42 @@ def test_the_files_plots_and_report_are_artifacts(trained: Trained, client: Mlfl
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert {path.name for path in trained.out.iterdir()} | {"plots", "report.html"} == names
     plots = {Path(item.path).stem for item in client.list_artifacts(parent.info.run_id, "plots")}
-    assert plots == {"learning", "epsilon", "accuracy_epsilon", "gradient_norms", "budget", "roc", "confusion"}
+    assert plots == {
+        "learning",
+        "epsilon",
+        "accuracy_epsilon",
+        "gradient_norms",
+        "budget",
+        "roc",
+        "confusion",
+    }
 
 
 @pytest.mark.parametrize("public_test", [False, True])
-def test_a_store_elsewhere_gets_nothing_of_private_rows(trained: Trained, tmp_path: Path, public_test: bool) -> None:
+def test_a_store_elsewhere_gets_nothing_of_private_rows(
+    trained: Trained, tmp_path: Path, public_test: bool
+) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     tracker = MlflowTracker(uri, "x", beside=tmp_path / "i.json", public_test=public_test)
     tell(tracker)
     found = {role: trained.out / name for role, name in files_of(trained).items()}
     rounds = json.loads(found["indicators"].read_text())["rounds"]
-    numbers = {"indicators": {"privacy": {}, "rounds": rounds, "ledger": None}, "ledger": [], "norms": {"edges": []}}
+    numbers = {
+        "indicators": {"privacy": {}, "rounds": rounds, "ledger": None},
+        "ledger": [],
+        "norms": {"edges": []},
+    }
     tracker.draw(numbers)
     tracker.finish("FINISHED", found, {}, {"train_acc": 1.0, "test_auc": 0.5, "rounds_done": 3.0})
     (spool,) = spools(tmp_path)
     lines = [line for line, _ in read_lines(spool, 0)]
-    said = {name for line in lines if line["op"] == "metrics" for values in line["runs"].values() for name in values}
+    said = {
+        name
+        for line in lines
+        if line["op"] == "metrics"
+        for values in line["runs"].values()
+        for name in values
+    }
     assert {"epsilon", "epsilon_rdp"} <= said
     assert {"rounds_done": 3.0} in [line["params"] for line in lines if line["op"] == "params"]
     assert "train_acc" not in said

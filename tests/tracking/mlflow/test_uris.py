@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from homo_dp.tracking.mlflow.uris import absolute, artifact_location, database, is_local, missing_file
+from homo_dp.tracking.mlflow.uris import (
+    absolute,
+    artifact_location,
+    database,
+    is_local,
+    missing_file,
+)
 
 
 @pytest.mark.parametrize(

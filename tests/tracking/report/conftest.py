@@ -12,7 +12,9 @@ from tests.tracking.report.parts import Shell
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
     return Shell(tmp_path, monkeypatch, capsys)
 
 
@@ -22,5 +24,7 @@ def folder(trained: Trained, tmp_path: Path) -> Path:
     copied = tmp_path / "archive"
     shutil.copytree(trained.out, copied)
     config = copied / "numbers_config.yaml"
-    config.write_text(config.read_text().replace(str(trained.folder / "ledger.sqlite"), "elsewhere.sqlite"))
+    config.write_text(
+        config.read_text().replace(str(trained.folder / "ledger.sqlite"), "elsewhere.sqlite")
+    )
     return copied

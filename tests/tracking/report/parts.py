@@ -17,12 +17,16 @@ from tests.commands import Finished, run_command
 class Shell:
     """Runs the command in a folder of the test's own."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
         monkeypatch.chdir(folder)
 
     def report(self, *arguments: str) -> Finished:
-        return run_command(report.main, [*arguments, "-o", "report.html"], self.monkeypatch, self.capsys)
+        return run_command(
+            report.main, [*arguments, "-o", "report.html"], self.monkeypatch, self.capsys
+        )
 
     @property
     def text(self) -> str:

@@ -64,7 +64,9 @@ def test_it_is_one_file_that_loads_and_runs_nothing(shell: Shell, folder: Path) 
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in seen}
     images = [attributes for tag, attributes in seen if tag == "img"]
     assert len(images) == 7
-    assert all(str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images)
+    assert all(
+        str(image["src"]).startswith("data:image/png;base64,") and image["alt"] for image in images
+    )
     assert not re.search(r"https?://", page)
     assert len(list((shell.folder / "png").glob("*.png"))) == 7
 
@@ -107,13 +109,17 @@ def test_seeded_noise_is_not_private_whatever_the_indicators_say(
     assert "no epsilon holds for it" in shell.text
     assert "taken off again" in shell.text
     assert "the whole ledger ledger.sqlite is intact" in shell.text
-    change(shell.folder / "out" / "indicator.json", lambda value: value["privacy"].update(private=True))
+    change(
+        shell.folder / "out" / "indicator.json", lambda value: value["privacy"].update(private=True)
+    )
     done = shell.report("out")
     assert done.code == 1
     assert "BAD: row 1 says that its noise was NOT PRIVATE" in done.out
 
 
-def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(shell: Shell, folder: Path) -> None:
+def test_a_ledger_of_the_same_name_here_is_not_taken_for_the_own(
+    shell: Shell, folder: Path
+) -> None:
     config = folder / "numbers_config.yaml"
     config.write_text(config.read_text().replace("elsewhere.sqlite", "ledger.sqlite"))
     Ledger(shell.folder / "here" / "ledger.sqlite").close()
@@ -129,13 +135,18 @@ def test_a_store_that_is_not_there_is_not_made(shell: Shell) -> None:
 
 
 def test_an_epsilon_that_was_made_smaller_is_found(shell: Shell, folder: Path) -> None:
-    change(folder / "numbers.dat", lambda value: value["privacy"]["parties"]["party_1"].update(epsilon_pld=1.0))
+    change(
+        folder / "numbers.dat",
+        lambda value: value["privacy"]["parties"]["party_1"].update(epsilon_pld=1.0),
+    )
     done = shell.report(str(folder))
     assert done.code == 1
     assert "but 1.0 was stated" in done.out
 
 
-def test_another_ledger_is_not_taken_for_the_own(shell: Shell, trained: Trained, folder: Path) -> None:
+def test_another_ledger_is_not_taken_for_the_own(
+    shell: Shell, trained: Trained, folder: Path
+) -> None:
     change(folder / "numbers_ledger.json", lambda rows: rows[-1].update(hash="0" * 64))
     assert shell.report(str(folder), "--ledger", str(trained.folder / "ledger.sqlite")).code == 1
 
@@ -143,7 +154,9 @@ def test_another_ledger_is_not_taken_for_the_own(shell: Shell, trained: Trained,
 def test_values_are_escaped(shell: Shell, folder: Path) -> None:
     bad = '<script>alert("x")</script>'
     change(folder / "numbers.dat", lambda value: value.update(data=bad, model=bad))
-    (folder / "numbers_config.yaml").write_text(f"model: {{name: '{bad}'}}\ndata: {{}}\nprivacy: {{}}\ntrain: {{}}\n")
+    (folder / "numbers_config.yaml").write_text(
+        f"model: {{name: '{bad}'}}\ndata: {{}}\nprivacy: {{}}\ntrain: {{}}\n"
+    )
     assert shell.report(str(folder)).code == 0
     assert "<script" not in (shell.folder / "report.html").read_text()
     assert shell.text.count(bad) == 3
@@ -155,9 +168,17 @@ def test_the_published_report_has_nothing_local(shell: Shell, folder: Path) -> N
     assert "LOCAL" not in shell.text
     assert "Quality" not in shell.text
     assert "gradient norms against" not in shell.text
-    numbers = set(re.findall(r"\d[\d.e+-]*", shell.text.split("Limits")[0]))  # whole ones: 0.96 stands in 0.9641 too
+    numbers = set(
+        re.findall(r"\d[\d.e+-]*", shell.text.split("Limits")[0])
+    )  # whole ones: 0.96 stands in 0.9641 too
     assert f"{indicators['privacy']['epsilon']:.4g}" in numbers
-    assert not {f"{indicators[name]:.4g}" for name in ("train_acc", "test_acc", "test_auc", "train_loss")} & numbers
+    assert (
+        not {
+            f"{indicators[name]:.4g}"
+            for name in ("train_acc", "test_acc", "test_auc", "train_loss")
+        }
+        & numbers
+    )
 
 
 def test_a_run_in_mlflow(shell: Shell, trained: Trained, client: MlflowClient) -> None:
@@ -173,7 +194,9 @@ def test_a_run_in_mlflow(shell: Shell, trained: Trained, client: MlflowClient) -
 def test_what_a_mechanism_states_is_listed(folder: Path) -> None:
     record = find_record(folder)
     privacy = {**record.privacy, "nominal_epsilon": 50.0, "nominal_epsilon_is": "the paper's"}
-    page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+    page = report_page(
+        type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks()
+    )
     assert "<th>nominal epsilon</th><td>50</td>" in page
     assert "<td>the paper&#39;s</td>" in page
 
@@ -193,8 +216,14 @@ def test_users_of_a_simulation_are_not_called_rows(folder: Path) -> None:
         ("user", "training users", "training rows"),
         ("record", "training rows", "users</th>"),
     ):
-        privacy = {**record.privacy, "unit": unit, "parties": users if unit == "user" else record.privacy["parties"]}
-        page = report_page(type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks())
+        privacy = {
+            **record.privacy,
+            "unit": unit,
+            "parties": users if unit == "user" else record.privacy["parties"],
+        }
+        page = report_page(
+            type(record)({**record.indicators, "privacy": privacy}, record.ledger), Checks()
+        )
         assert f"<th>{said}</th>" in page
         assert not_said not in page
 
@@ -210,7 +239,11 @@ def test_everything_that_a_release_holds_is_said(folder: Path) -> None:
 
 def test_a_run_without_privacy_says_so(folder: Path) -> None:
     record = find_record(folder)
-    indicators = {**record.indicators, "privacy": {**record.privacy, "private": False, "epsilon": None}, "ledger": None}
+    indicators = {
+        **record.indicators,
+        "privacy": {**record.privacy, "private": False, "epsilon": None},
+        "ledger": None,
+    }
     bare = type(record)(indicators, folder=folder)
     page = report_page(bare, Checks(checked_by_the_run(bare), plots_of(bare)))
     assert "NOT PRIVATE" in page
@@ -232,11 +265,22 @@ def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shel
     }
     rounds = [{"round": 1, "replied": ["a"]}, {"round": 2, "replied": []}]
     heads = {"a": {"count": 7, "hash": "f" * 64}}
-    indicators = {"run": "r", "train_acc": None, "privacy": privacy, "rounds": rounds, "ledger_heads": heads}
+    indicators = {
+        "run": "r",
+        "train_acc": None,
+        "privacy": privacy,
+        "rounds": rounds,
+        "ledger_heads": heads,
+    }
     (shell.folder / "out").mkdir()
     (shell.folder / "out" / "i.json").write_text(json.dumps(indicators))
     assert shell.report("out").code == 0
-    for part in ("upper bound from the plan", "on that party's own ledger", "f" * 16, "each party's own statement"):
+    for part in (
+        "upper bound from the plan",
+        "on that party's own ledger",
+        "f" * 16,
+        "each party's own statement",
+    ):
         assert part in shell.text, part
     assert "None" not in shell.text
     assert "nothing stops further runs" not in shell.text
@@ -244,8 +288,19 @@ def test_an_aggregator_says_who_answered_and_whose_figures_these_are(shell: Shel
 
 
 def test_what_the_config_says_for_the_officer_is_on_the_page(folder: Path) -> None:
-    about = {"purpose": "screening", "controller": "a <hospital>", "retention": "5 years", "contact": "dpo"}
-    spent = {"dataset": "patients", "runs": 3, "epsilon_together": 6.5, "delta": 1e-5, "lifetime_epsilon": 10.0}
+    about = {
+        "purpose": "screening",
+        "controller": "a <hospital>",
+        "retention": "5 years",
+        "contact": "dpo",
+    }
+    spent = {
+        "dataset": "patients",
+        "runs": 3,
+        "epsilon_together": 6.5,
+        "delta": 1e-5,
+        "lifetime_epsilon": 10.0,
+    }
 
     def edit(value: dict[str, Any]) -> None:
         value["about"] = about
@@ -254,14 +309,23 @@ def test_what_the_config_says_for_the_officer_is_on_the_page(folder: Path) -> No
 
     change(folder / "numbers.dat", edit)
     page = report_page(find_record(folder), Checks())
-    for text in ("screening", "a &lt;hospital&gt;", "5 years", "dpo", "torch 2", "What this epsilon means"):
+    for text in (
+        "screening",
+        "a &lt;hospital&gt;",
+        "5 years",
+        "dpo",
+        "torch 2",
+        "What this epsilon means",
+    ):
         assert text in page
     assert "All 3 runs on patients so far, this one included: epsilon 6.5" in page
     assert "of a lifetime budget of 10." in page
     assert "a person with k rows has up to k times as much" in page
 
 
-def test_a_signed_report_is_checked_by_its_bytes_and_its_key(shell: Shell, folder: Path, tmp_path: Path) -> None:
+def test_a_signed_report_is_checked_by_its_bytes_and_its_key(
+    shell: Shell, folder: Path, tmp_path: Path
+) -> None:
     from homo_dp.keys import main as keys
 
     for name in ("a", "b"):

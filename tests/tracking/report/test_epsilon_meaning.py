@@ -30,7 +30,9 @@ def test_the_best_attack_is_that_of_the_gaussian_mechanism(noise: float, rounds:
     assert table is not None
     shown = float(str(table.rows[4][1]).rstrip("%")) / 100
     exact = float(stats.norm.cdf(stats.norm.ppf(0.01) + math.sqrt(rounds) / noise))
-    assert exact - 0.001 <= shown <= 1.2 * exact + 0.002  # never below, and close: a few points of the profile are used
+    assert (
+        exact - 0.001 <= shown <= 1.2 * exact + 0.002
+    )  # never below, and close: a few points of the profile are used
 
 
 def test_without_the_releases_the_quoted_figure_bounds_it_alone() -> None:
@@ -49,6 +51,8 @@ def test_odds() -> None:
     assert most_true_positives([(0.0, 0.05)]) == pytest.approx(0.06)
 
 
-@pytest.mark.parametrize("privacy", [{"private": False, "epsilon": 1.0, "delta": 0.1}, {"private": True}])
+@pytest.mark.parametrize(
+    "privacy", [{"private": False, "epsilon": 1.0, "delta": 0.1}, {"private": True}]
+)
 def test_nothing_is_said_where_no_epsilon_holds(privacy: dict[str, Any]) -> None:
     assert meaning_table(privacy, []) is None

@@ -50,13 +50,17 @@ def test_audits_in_the_folder_and_below_it_are_found(tmp_path: Path) -> None:
         ({"mechanism": "nbafl"}, "not refuted (of another claim than this run's)"),
     ],
 )
-def test_an_outcome_says_whether_it_is_of_this_claim(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+def test_an_outcome_says_whether_it_is_of_this_claim(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
     table = audit_table(audits_in(kept(tmp_path, **changed)), RUN)
     assert table is not None
     assert table.rows[0][-1] == said
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"attack": "canary"}', json.dumps(FOUND | {"runs": "many"})])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"attack": "canary"}', json.dumps(FOUND | {"runs": "many"})]
+)
 def test_a_file_that_is_no_audit_is_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "audit.json").write_text(text)
     with pytest.raises(InputError, match=r"audit\.json"):

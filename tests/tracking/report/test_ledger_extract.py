@@ -31,7 +31,9 @@ def test_many_edited_rows_are_counted(folder: Path) -> None:
     assert "more rows are not as they were written" in failed(folder)
 
 
-@pytest.mark.parametrize("edit", [{"epsilon": 0.5}, {"statement": "Nothing can be seen: epsilon 0.5 at delta 1e-05."}])
+@pytest.mark.parametrize(
+    "edit", [{"epsilon": 0.5}, {"statement": "Nothing can be seen: epsilon 0.5 at delta 1e-05."}]
+)
 def test_an_edited_headline_is_found(folder: Path, edit: dict[str, Any]) -> None:
     change(folder / "numbers.dat", lambda value: value["privacy"].update(edit))
     assert "epsilon" in failed(folder)

@@ -18,7 +18,10 @@ def test_what_is_not_covered_is_said() -> None:
 
 
 def test_a_weaker_run_gets_a_weaker_answer() -> None:
-    sound, weak = answers(), answers(secure_mode=False, epsilon=None, quoted_observer="model_reader")
+    sound, weak = (
+        answers(),
+        answers(secure_mode=False, epsilon=None, quoted_observer="model_reader"),
+    )
     assert "cryptographic" in sound["Randomness and floating point"]
     assert "predictable" in weak["Randomness and floating point"]
     assert "trusted with updates" in weak["Trust model"]

@@ -12,7 +12,9 @@ HOSTILE = "<script>alert('x')</script>\"&"
 
 @pytest.mark.parametrize("last_is_hash", [False, True])
 def test_names_and_cells_are_escaped(last_is_hash: bool) -> None:
-    page = render("plan.html", parties=HtmlTable([HOSTILE], [[HOSTILE]], last_is_hash), texts=[HOSTILE])
+    page = render(
+        "plan.html", parties=HtmlTable([HOSTILE], [[HOSTILE]], last_is_hash), texts=[HOSTILE]
+    )
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 3
 
@@ -29,7 +31,9 @@ def test_a_value_that_a_template_needs_must_be_given() -> None:
 
 
 def test_columns_of_numbers_stand_to_the_right() -> None:
-    assert HtmlTable(["a", "b", "c"], [["x", 1, True], ["y", 0.5, False], ["z", None, True]]).right == [
+    assert HtmlTable(
+        ["a", "b", "c"], [["x", 1, True], ["y", 0.5, False], ["z", None, True]]
+    ).right == [
         False,
         True,
         False,

@@ -1,6 +1,13 @@
 """How pictures look: the same figure gives the same bytes, and long labels stay on the picture."""
 
-from homo_dp.tracking.report.plot_style import COLOURS, MARKERS, new_figure, png, whole_rounds, widen_left
+from homo_dp.tracking.report.plot_style import (
+    COLOURS,
+    MARKERS,
+    new_figure,
+    png,
+    whole_rounds,
+    widen_left,
+)
 
 
 def picture() -> bytes:

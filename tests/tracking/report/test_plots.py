@@ -46,7 +46,12 @@ NORMS: dict[str, Any] = {
 
 def ledger(parties: int) -> list[dict[str, Any]]:
     return [
-        {"party": f"p{party}", "round": number, "epsilon": number * (1 + party / 9), "epsilon_rdp": number * 3.0}
+        {
+            "party": f"p{party}",
+            "round": number,
+            "epsilon": number * (1 + party / 9),
+            "epsilon_rdp": number * 3.0,
+        }
         for party in range(parties)
         for number in range(1, 4)
     ]
@@ -113,7 +118,9 @@ def test_norms_and_budget() -> None:
     assert has_colour(pixels(gradient_norms(NORMS)), "#0072B2")
     many = {**NORMS, "parties": dict.fromkeys("abcdefghij", NORMS["parties"]["a"])}
     assert has_colour(pixels(gradient_norms(many)), "#000000")
-    picture = pixels(budget_bars([dataset(), dataset(lifetime_epsilon=None, epsilon_together=None)]))
+    picture = pixels(
+        budget_bars([dataset(), dataset(lifetime_epsilon=None, epsilon_together=None)])
+    )
     assert all(has_colour(picture, colour) for colour in ("#0072B2", "#888888", "#D55E00"))
     alone = pixels(budget_bars([dataset(runs=1, epsilon_sum=2.0, lifetime_epsilon=None)]))
     assert not has_colour(alone, "#888888")
@@ -149,18 +156,31 @@ def test_a_sweep_with_repeats_shows_every_line(values: tuple[float, ...]) -> Non
 
 def test_a_sweep_over_words_and_lists_and_without_epsilon() -> None:
     results = [
-        {"values": {"train.optimizer": name, "model.layers": layers}, "repeat": repeat, "test_acc": 0.5 + repeat / 9}
+        {
+            "values": {"train.optimizer": name, "model.layers": layers},
+            "repeat": repeat,
+            "test_acc": 0.5 + repeat / 9,
+        }
         for name in ("sgd", "adam")
         for layers in ([8], [8, 4])
         for repeat in (0, 1)
     ]
     for key in ("train.optimizer", "model.layers"):
-        assert all(has_colour(panel(key_picture(key, results)), colour) for colour in ("#0072B2", "#D55E00"))
+        assert all(
+            has_colour(panel(key_picture(key, results)), colour)
+            for colour in ("#0072B2", "#D55E00")
+        )
 
 
 def test_a_sweep_over_numbers_with_epsilons_far_apart() -> None:
     results = [
-        {"values": {"privacy.noise_multiplier": z}, "repeat": 0, "test_loss": z, "epsilon": 100 / z**3, "delta": 1e-5}
+        {
+            "values": {"privacy.noise_multiplier": z},
+            "repeat": 0,
+            "test_loss": z,
+            "epsilon": 100 / z**3,
+            "delta": 1e-5,
+        }
         for z in (0.1, 1.0, 10.0)
     ]
     assert has_colour(pixels(key_picture("privacy.noise_multiplier", results)), "#0072B2")
@@ -184,7 +204,9 @@ def texts(figure: Figure) -> list[Text]:
     """Every text of a picture but the numbers at its axes, of which matplotlib keeps some that it does not draw."""
     from matplotlib.text import Text
 
-    ticks = {text for axis in figure.axes for text in (*axis.get_xticklabels(), *axis.get_yticklabels())}
+    ticks = {
+        text for axis in figure.axes for text in (*axis.get_xticklabels(), *axis.get_yticklabels())
+    }
     return [text for text in figure.findobj(Text) if text.get_text() and text not in ticks]
 
 
@@ -216,7 +238,9 @@ def test_no_text_leaves_the_picture_or_covers_a_line(figures: list[Figure], coun
             assert box.y1 <= figure.bbox.y1, text
     names = [text.get_text() for text in texts(figures[0]) if text.get_text().startswith("round")]
     assert names == list(dict.fromkeys(["round 1", f"round {count}"]))
-    last = next(text for text in texts(figures[0]) if text.get_text() == f"round {count}").get_window_extent()
+    last = next(
+        text for text in texts(figures[0]) if text.get_text() == f"round {count}"
+    ).get_window_extent()
     (axis,) = figures[0].axes
     points = axis.transData.transform([(row["epsilon"], row["test_acc"]) for row in rounds])
     assert not last.count_contains(points)
@@ -228,7 +252,9 @@ def test_no_text_leaves_the_picture_or_covers_a_line(figures: list[Figure], coun
 def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) -> None:
     one = [row for row in ledger(3) if row["round"] == 1]
     picture = pixels(epsilon_per_party(one, [], 1e-5))
-    left = picture[:, : int(0.55 * picture.shape[1])]  # the legend, which has all colours, is on the right
+    left = picture[
+        :, : int(0.55 * picture.shape[1])
+    ]  # the legend, which has all colours, is on the right
     assert all(has_colour(left, colour) for colour in ("#0072B2", "#D55E00", "#009E73"))
     many = [row for row in ledger(30) if row["round"] == 1]
     picture = pixels(epsilon_per_party(many, [], 1e-5))
@@ -242,30 +268,45 @@ def test_one_round_is_a_point_on_an_axis_of_whole_rounds(figures: list[Figure]) 
 def test_what_users_spent_is_not_called_the_aggregators(figures: list[Figure]) -> None:
     """The aggregator keeps their ledger where it adds the noise, and is the one who is not protected against."""
     row = {"party": "aggregator", "unit": "user", "epsilon_rdp": 1.2}
-    epsilon_per_party([{**row, "round": number, "epsilon": 0.5 * number} for number in (1, 2)], (), 1e-4)
+    epsilon_per_party(
+        [{**row, "round": number, "epsilon": 0.5 * number} for number in (1, 2)], (), 1e-4
+    )
     assert figures[0].axes[0].get_legend_handles_labels()[1][0] == "each user"
 
 
 def test_thirty_parties_stay_readable(figures: list[Figure]) -> None:
-    parties = {f"party_{n}": {"counts": [30, n], "fraction_clipped": n / (30 + n)} for n in range(30)}
+    parties = {
+        f"party_{n}": {"counts": [30, n], "fraction_clipped": n / (30 + n)} for n in range(30)
+    }
     gradient_norms({**NORMS, "parties": parties})
     labels = figures[0].axes[0].get_legend_handles_labels()[1]
     assert labels == ["all 30 parties: 33% above C", "clip norm C = 1"]
-    datasets = [dataset(dataset=f"d/party_{n}", epsilon_sum=1.0 + n / 30, epsilon_this_run=1.0) for n in range(30)]
+    datasets = [
+        dataset(dataset=f"d/party_{n}", epsilon_sum=1.0 + n / 30, epsilon_this_run=1.0)
+        for n in range(30)
+    ]
     budget_bars(datasets)
     (axis,) = figures[1].axes
     assert "the 12 largest of 30" in axis.get_title(loc="right")
-    assert [label.get_text().split()[0] for label in axis.get_yticklabels()] == [f"d/party_{n}" for n in range(18, 30)]
+    assert [label.get_text().split()[0] for label in axis.get_yticklabels()] == [
+        f"d/party_{n}" for n in range(18, 30)
+    ]
 
 
 def test_pictures_of_a_run_that_is_not_private_say_so(figures: list[Figure]) -> None:
     ledgers = {"datasets": [dataset()]}
-    indicators = {"privacy": {"private": False, "delta": 1e-5}, "rounds": rounds_of(3), "ledger": ledgers}
+    indicators = {
+        "privacy": {"private": False, "delta": 1e-5},
+        "rounds": rounds_of(3),
+        "ledger": ledgers,
+    }
     rounds = [{**row, "epsilon": None} for row in rounds_of(3)]
     drawn = plots_of(Record({**indicators, "rounds": rounds}, norms=NORMS))
     assert set(drawn) == {"learning", "gradient_norms", "budget"}
     for figure in figures:
-        marked = [text.get_window_extent() for text in texts(figure) if "NOT PRIVATE" in text.get_text()]
+        marked = [
+            text.get_window_extent() for text in texts(figure) if "NOT PRIVATE" in text.get_text()
+        ]
         assert marked
         legend = figure.axes[0].get_legend()
         assert legend is None or not legend.get_window_extent().count_overlaps(marked)
@@ -275,7 +316,10 @@ def test_repeats_that_agree_have_no_bars(figures: list[Figure]) -> None:
     from matplotlib.container import ErrorbarContainer
 
     values = {"train.rounds": 3}
-    key_picture("train.rounds", [{"values": values, "repeat": n, "test_acc": 0.5, "epsilon": 0.1} for n in range(3)])
+    key_picture(
+        "train.rounds",
+        [{"values": values, "repeat": n, "test_acc": 0.5, "epsilon": 0.1} for n in range(3)],
+    )
     for axis in figures[0].axes:
         (bars,) = axis.containers
         assert isinstance(bars, ErrorbarContainer)
@@ -283,7 +327,9 @@ def test_repeats_that_agree_have_no_bars(figures: list[Figure]) -> None:
 
 
 def test_lines_that_are_all_the_same_stay_visible_below_each_other(figures: list[Figure]) -> None:
-    values = [{"train.rounds": n, "privacy.max_grad_norm": norm} for n in (1, 2) for norm in range(5)]
+    values = [
+        {"train.rounds": n, "privacy.max_grad_norm": norm} for n in (1, 2) for norm in range(5)
+    ]
     key_picture("train.rounds", [{"values": v, "test_acc": 0.5, "epsilon": 1.0} for v in values])
     for axis in figures[0].axes:
         widths = [line.get_linewidth() for line in axis.lines]

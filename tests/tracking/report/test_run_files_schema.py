@@ -29,7 +29,9 @@ def test_released_curves_have_a_bar_for_every_point() -> None:
             ReleasedCurves.model_validate({"roc": bad, "calibration": BINS})
 
 
-@pytest.mark.parametrize("change", [{"event": {"kind": "magic"}}, {"delta": 0.0}, {"row": "1"}, {"epsilon": 1.0}])
+@pytest.mark.parametrize(
+    "change", [{"event": {"kind": "magic"}}, {"delta": 0.0}, {"row": "1"}, {"epsilon": 1.0}]
+)
 def test_rows_of_an_extract_are_checked(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         EXTRACT.validate_python([ROW | change])
@@ -41,4 +43,6 @@ def test_histograms_and_matrices_have_the_right_shape() -> None:
     with pytest.raises(ValidationError, match="one count for each bin"):
         Norms.model_validate({"edges": [0.0, 1.0], "clip_norm": 1.0, "parties": {"a": party}})
     with pytest.raises(ValidationError):
-        Indicators.model_validate({"run": "r", "privacy": {}, "rounds": [], "test_confusion_matrix": [[1, 2]]})
+        Indicators.model_validate(
+            {"run": "r", "privacy": {}, "rounds": [], "test_confusion_matrix": [[1, 2]]}
+        )

@@ -6,7 +6,13 @@ from homo_dp.tracking.report.text import event_words, guarantee, limits, release
 
 
 def test_words() -> None:
-    private = {"private": True, "epsilon": 3.0, "delta": 1e-5, "quoted_observer": "aggregator", "secure_mode": True}
+    private = {
+        "private": True,
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "quoted_observer": "aggregator",
+        "secure_mode": True,
+    }
     assert weakness(private) is None
     assert "above 10" in (weakness({**private, "epsilon": 1e6}) or "")
     assert "no finite epsilon" in (weakness({**private, "epsilon": None}) or "")
@@ -15,8 +21,14 @@ def test_words() -> None:
     assert "NOT covered" not in guarantee(private)
     assert "trusted" in released_words(trusted)
     assert "trusted" in limits(trusted, None)[0]
-    shared = {**trusted, "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}}}
-    for said in (guarantee(shared), limits(shared, None)[0]):  # parties noised what they sent, if not enough
+    shared = {
+        **trusted,
+        "observers": {"aggregator": {"epsilon": 240.0}, "model_reader": {"epsilon": 3.0}},
+    }
+    for said in (
+        guarantee(shared),
+        limits(shared, None)[0],
+    ):  # parties noised what they sent, if not enough
         assert "towards it epsilon is 240" in said
         assert "before noise" not in said
         assert "no guarantee" not in said
@@ -24,6 +36,14 @@ def test_words() -> None:
     assert "Secure mode was off" in limits({**private, "secure_mode": False}, 1.0)[0]
     assert not [text for text in limits(private, 1.0) if "lifetime" in text]
     gaussian = {"type": "GaussianDpEvent", "noise_multiplier": 2.0}
-    drawn = {"type": "SampledWithoutReplacementDpEvent", "sample_size": 5, "source_dataset_size": 9, "event": gaussian}
+    drawn = {
+        "type": "SampledWithoutReplacementDpEvent",
+        "sample_size": 5,
+        "source_dataset_size": 9,
+        "event": gaussian,
+    }
     both = event_words({"type": "ComposedDpEvent", "events": [drawn, {"type": "NoOpDpEvent"}]})
-    assert both == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
+    assert (
+        both
+        == "5 of 9 units drawn, then Gaussian noise of 2 times the largest contribution; and nothing"
+    )

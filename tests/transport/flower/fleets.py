@@ -36,15 +36,23 @@ class SocketFleet:
             tickets.append(ticket)
             self.pushed.append((node, question))
             there, back = self._chance.random() >= self.lose, self._chance.random() >= self.lose
-            threading.Thread(target=self._carry, args=(ticket, node, question, there, back), daemon=True).start()
+            threading.Thread(
+                target=self._carry, args=(ticket, node, question, there, back), daemon=True
+            ).start()
         return tickets
 
     def pull(self, tickets: Sequence[str]) -> list[tuple[str, Answer | None]]:
         with self._lock:
             return [(ticket, self._back.pop(ticket)) for ticket in tickets if ticket in self._back]
 
-    def _carry(self, ticket: str, node: int, question: SealedQuestion, there: bool, back: bool) -> None:
-        answer = carry(question, PartyPlace(self.places[node])) if there and node in self.places else None
+    def _carry(
+        self, ticket: str, node: int, question: SealedQuestion, there: bool, back: bool
+    ) -> None:
+        answer = (
+            carry(question, PartyPlace(self.places[node]))
+            if there and node in self.places
+            else None
+        )
         with self._lock:
             if answer is not None:
                 self.answers.append(answer)

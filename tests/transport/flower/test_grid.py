@@ -41,7 +41,9 @@ class Echo(threading.Thread):
 def test_rounds_go_through_and_both_ends_are_transports(tmp_path: Path) -> None:
     with party(tmp_path) as end:
         session = Echo(end, "bank_a")
-        aggregator = GridTransport(SocketFleet({1: tmp_path / "bank_a.sock"}), "demo", sealer(AGGREGATOR))
+        aggregator = GridTransport(
+            SocketFleet({1: tmp_path / "bank_a.sock"}), "demo", sealer(AGGREGATOR)
+        )
         assert isinstance(aggregator, Transport)
         assert isinstance(end, Transport)
         assert got(aggregator).kind == "join"
@@ -86,12 +88,16 @@ def test_nothing_of_an_update_can_be_read_on_the_way(tmp_path: Path) -> None:
         assert not any(body in piece for piece in seen)
 
 
-def test_an_altered_message_is_refused_and_moves_no_route(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_altered_message_is_refused_and_moves_no_route(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Altering(SocketFleet):
         def pull(self, tickets: object) -> list[tuple[str, Answer | None]]:
             found = super().pull(tickets)  # type: ignore[arg-type]
             bad = [
-                None if answer is None else Answer("running", tuple(s[:-1] + bytes([s[-1] ^ 1]) for s in answer.sealed))
+                None
+                if answer is None
+                else Answer("running", tuple(s[:-1] + bytes([s[-1] ^ 1]) for s in answer.sealed))
                 for _, answer in found
             ]
             return [(ticket, answer) for (ticket, _), answer in zip(found, bad, strict=True)]
@@ -103,7 +109,9 @@ def test_an_altered_message_is_refused_and_moves_no_route(tmp_path: Path, caplog
         aggregator.send(weights())
         assert aggregator.receive(0.6) is None
         assert "altered" in caplog.text
-        assert all(not question.sealed for _, question in fleet.pushed)  # nobody is known to be behind that node
+        assert all(
+            not question.sealed for _, question in fleet.pushed
+        )  # nobody is known to be behind that node
 
 
 def test_a_node_that_moves_gets_what_its_party_has_not_dealt_with(tmp_path: Path) -> None:
@@ -112,7 +120,9 @@ def test_a_node_that_moves_gets_what_its_party_has_not_dealt_with(tmp_path: Path
         fleet = SocketFleet({1: tmp_path / "bank_a.sock"})
         aggregator = GridTransport(fleet, "demo", sealer(AGGREGATOR))
         assert got(aggregator).kind == "join"
-        fleet.places = {2: tmp_path / "bank_a.sock"}  # the SuperNode was killed and came back under another number
+        fleet.places = {
+            2: tmp_path / "bank_a.sock"
+        }  # the SuperNode was killed and came back under another number
         aggregator.send(weights())
         kinds = [got(aggregator).kind, got(aggregator).kind]
         assert "update" in kinds

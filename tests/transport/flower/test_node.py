@@ -15,7 +15,9 @@ from tests.transport.flower.fleets import party
 from tests.transport.parts import got, join, sealer, update, weights
 
 
-def test_work_that_takes_long_is_in_hand_and_is_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_takes_long_is_in_hand_and_is_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node, "ANSWERS_WITHIN", 0.1)
     with party(tmp_path) as end:
         place = PartyPlace(tmp_path / "bank_a.sock")
@@ -45,12 +47,19 @@ def test_a_party_that_answers_does_not_join_beside_it(tmp_path: Path) -> None:
 def test_a_letter_that_is_none_ends_nothing(tmp_path: Path) -> None:
     with party(tmp_path) as end:
         end.send(join())
-        for nonsense in (b"", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02[]", b'\x00\x00\x00\x09{"sizes":'):
+        for nonsense in (
+            b"",
+            b"\xff\xff\xff\xff",
+            b"\x00\x00\x00\x02[]",
+            b'\x00\x00\x00\x09{"sizes":',
+        ):
             with connect(tmp_path / "bank_a.sock", 5) as connection:
                 connection.sendall(nonsense)
                 connection.shutdown(socket.SHUT_WR)
                 assert connection.recv(10) == b""
-        assert carry(SealedQuestion("another"), PartyPlace(tmp_path / "bank_a.sock")) == Answer("other_run")
+        assert carry(SealedQuestion("another"), PartyPlace(tmp_path / "bank_a.sock")) == Answer(
+            "other_run"
+        )
         assert len(carry(SealedQuestion("demo"), PartyPlace(tmp_path / "bank_a.sock")).sealed) == 1
 
 
@@ -58,7 +67,9 @@ def test_a_party_that_ended_with_an_error_says_so_and_is_not_started_again(tmp_p
     place = tmp_path / "bank_a.sock"
     end = NodeTransport(place, "demo", sealer("bank_a"))
     carry(SealedQuestion("demo", (), "7"), PartyPlace(place))
-    refusal = Message("demo", 0, "bank_a", AGGREGATOR, "refused", {}, {"reason": "budget", "ledger_head": None})
+    refusal = Message(
+        "demo", 0, "bank_a", AGGREGATOR, "refused", {}, {"reason": "budget", "ledger_head": None}
+    )
     end.send(refusal)
     try:
         raise ValueError("no budget")

@@ -19,9 +19,14 @@ from homo_dp.transport.flower.unix_sockets import connect
 from tests.transport.parts import join, sealer
 
 
-def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_than_it_serves(tmp_path: Path) -> None:
+def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_than_it_serves(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "bank_a.yaml"
-    askers = [{"aggregator_key": "one.pub", "runs": "loans-*"}, {"aggregator_key": "other.pub", "runs": "cards-*"}]
+    askers = [
+        {"aggregator_key": "one.pub", "runs": "loans-*"},
+        {"aggregator_key": "other.pub", "runs": "cards-*"},
+    ]
     party = {"name": "bank_a", "state_dir": str(tmp_path / "state"), "serve": {"askers": askers}}
     path.write_text(yaml.safe_dump({"party": party}))
     place = PartyPlace.of(str(path), "cards-7")
@@ -45,8 +50,12 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
     assert stat.S_IMODE((tmp_path / "state" / "cards-7").stat().st_mode) == 0o700
 
 
-def test_one_door_leads_to_the_process_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_socket, "_STARTS_WITHIN", 60.0)  # the first is there as soon as it was asked for thrice
+def test_one_door_leads_to_the_process_of_each_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        serving_socket, "_STARTS_WITHIN", 60.0
+    )  # the first is there as soon as it was asked for thrice
     words, asked, started = (
         {"loans": "starting", "old": "over", "cards": "other_run"},
         list[str](),

@@ -10,7 +10,9 @@ from tests.transport.nats_server import NatsServer
 
 @pytest.fixture
 def ends(server: NatsServer, request: pytest.FixtureRequest) -> Iterator[Ends]:
-    made = Ends(server, "".join(letter for letter in request.node.name.lower() if letter.isalnum())[-50:])
+    made = Ends(
+        server, "".join(letter for letter in request.node.name.lower() if letter.isalnum())[-50:]
+    )
     yield made
     for end in made.opened:
         end.close()

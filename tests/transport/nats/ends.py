@@ -37,7 +37,11 @@ def stored(server: NatsServer, run: str) -> list[str]:
     """Subjects of all messages that the server holds for a run, as the aggregator may ask."""
 
     async def ask() -> list[str]:
-        options = {"user": AGGREGATOR, "password": "pw-aggregator", "inbox_prefix": f"_INBOX_homo_dp.{AGGREGATOR}"}
+        options = {
+            "user": AGGREGATOR,
+            "password": "pw-aggregator",
+            "inbox_prefix": f"_INBOX_homo_dp.{AGGREGATOR}",
+        }
         client = await nats.connect(f"nats://127.0.0.1:{server.port}", **options)
         info = await client.jsm().stream_info(f"homo_dp-{run}", subjects_filter=">")
         await client.close()

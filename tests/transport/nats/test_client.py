@@ -49,7 +49,9 @@ def test_no_headers_stop_the_receiver(ends: Ends, caplog: pytest.LogCaptureFixtu
     message = got(aggregator)
     assert message.sender == "bank_a"
     aggregator.done(message)
-    assert eventually(lambda: stored(ends.server, ends.run) == [])  # all are acknowledged: none comes again
+    assert eventually(
+        lambda: stored(ends.server, ends.run) == []
+    )  # all are acknowledged: none comes again
     assert aggregator.refusals.counts["bank_b"] == len(HEADERS) + 1
     assert "lost" not in caplog.text
 
@@ -58,11 +60,15 @@ def test_no_subject_stops_the_receiver_or_reaches_the_log_raw(
     ends: Ends, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream of an earlier homo_dp takes every subject below a party's name."""
-    monkeypatch.setattr("homo_dp.transport.nats.names.Names.subjects", lambda names, kinds: [f"{names.base}.>"])
+    monkeypatch.setattr(
+        "homo_dp.transport.nats.names.Names.subjects", lambda names, kinds: [f"{names.base}.>"]
+    )
     aggregator = ends(AGGREGATOR)
     with RawPublisher(ends.server, "bank_b") as raw:
         for token in LAST_TOKENS.values():
-            raw.publish(f"homo_dp.{ends.run}.from.bank_b.".encode() + token, b"NATS/1.0\r\n\r\n", b"data")
+            raw.publish(
+                f"homo_dp.{ends.run}.from.bank_b.".encode() + token, b"NATS/1.0\r\n\r\n", b"data"
+            )
         raw.flush()
     ends("bank_a").send(update(run=ends.run))
     assert got(aggregator).sender == "bank_a"
@@ -75,10 +81,15 @@ def test_a_server_that_talks_tls_down_gets_no_password(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("correct horse")
     with fake_server(tls_required=False, auth_required=True) as server:
         address = f"127.0.0.1:{server.port}"
-        for changes in ({"servers": f"tls://{address}"}, {"servers": f"nats://{address}", "tls": {}}):
+        for changes in (
+            {"servers": f"tls://{address}"},
+            {"servers": f"nats://{address}", "tls": {}},
+        ):
             values = {"user": "bank_a", "password_file": str(tmp_path / "password")} | changes
             with pytest.raises(TransportError):
-                NatsTransport(NatsConfig.model_validate(values), "demo", sealer("bank_a"), connect_timeout=0.1)
+                NatsTransport(
+                    NatsConfig.model_validate(values), "demo", sealer("bank_a"), connect_timeout=0.1
+                )
         assert server.told
         assert b"CONNECT" not in server.told
         assert b"horse" not in server.told

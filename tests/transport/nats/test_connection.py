@@ -44,7 +44,13 @@ def test_unfinished_messages_of_a_party_are_given_up(ends: Ends) -> None:
     subject = f"homo_dp.{ends.run}.from.bank_b.update".encode()
     with RawPublisher(ends.server, "bank_b") as raw:
         for number in range(40):
-            fields = {"Tag": f"t{number}", "Attempt": "1", "Part": "0", "Parts": "1000", "Size": str(500 << 20)}
+            fields = {
+                "Tag": f"t{number}",
+                "Attempt": "1",
+                "Part": "0",
+                "Parts": "1000",
+                "Size": str(500 << 20),
+            }
             text = "".join(f"Homo-{name}: {value}\r\n" for name, value in fields.items())
             raw.publish(subject, f"NATS/1.0\r\n{text}\r\n".encode(), bytes(100_000))
         raw.flush()
@@ -53,7 +59,9 @@ def test_unfinished_messages_of_a_party_are_given_up(ends: Ends) -> None:
     assert got(aggregator).sender == "bank_a"
 
 
-def test_a_server_that_stalls_is_said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stalls_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a full disk a server may keep the connection and store nothing."""
     monkeypatch.setattr(nats_link, "_PUBLISH", 0.1)
     with fake_server() as server:

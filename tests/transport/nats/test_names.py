@@ -20,7 +20,9 @@ def test_who_may_publish_and_who_receives() -> None:
 def test_dots_do_not_make_more_tokens() -> None:
     """A party called `a.b` must not receive what is for the party `a`."""
     one, other = Names("homo", "r", "a"), Names("homo", "r", "a.b")
-    assert not other.subject(AGGREGATOR, "a.b", "plan").startswith(one.filter("a").removesuffix(">"))
+    assert not other.subject(AGGREGATOR, "a.b", "plan").startswith(
+        one.filter("a").removesuffix(">")
+    )
     assert one.consumer("a") != other.consumer("a.b")
     assert one.inbox() != other.inbox()
 

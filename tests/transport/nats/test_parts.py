@@ -7,7 +7,16 @@ import pytest
 
 from homo_dp.core.errors import MessageError
 from homo_dp.transport.nats.names import Names
-from homo_dp.transport.nats.parts import PART, PART_BYTES, PARTS, SIZE, Assembler, Delivery, Part, split
+from homo_dp.transport.nats.parts import (
+    PART,
+    PART_BYTES,
+    PARTS,
+    SIZE,
+    Assembler,
+    Delivery,
+    Part,
+    split,
+)
 
 
 def content(delivery: Delivery | None) -> bytes:
@@ -25,7 +34,10 @@ def test_parts_in_any_order_are_the_message(size: int) -> None:
     assert all(len(part.data) <= 10 and part.count == len(parts) for part in parts)
     random.Random(1).shuffle(parts)
     assembler = Assembler(1000, 10)
-    whole = [assembler.add("a", part.headers(), part.data, number) for number, part in enumerate(parts, 1)]
+    whole = [
+        assembler.add("a", part.headers(), part.data, number)
+        for number, part in enumerate(parts, 1)
+    ]
     assert [delivery for delivery in whole[:-1] if delivery] == []
     assert content(whole[-1]) == data
     assert whole[-1] is not None
@@ -65,7 +77,9 @@ def test_the_later_attempt_wins_also_over_stragglers_of_the_earlier() -> None:
 def test_an_earlier_message_is_not_lost_when_its_first_parts_come_late() -> None:
     """A receiver that was killed gets the rest at once, and what it had in hand only when the queue gives it again."""
     assembler = Assembler(1000, 10)
-    one, two = (list(split([letter * 30], 30, tag, 10)) for letter, tag in ((b"a", "one"), (b"b", "two")))
+    one, two = (
+        list(split([letter * 30], 30, tag, 10)) for letter, tag in ((b"a", "one"), (b"b", "two"))
+    )
     assert add(assembler, one[2], 3) is None
     for number in range(2):
         assert add(assembler, two[number], 4 + number) is None
@@ -152,7 +166,12 @@ def test_a_sender_holds_no_more_bytes_than_one_message() -> None:
     for message in range(3):
         parts = list(split([bytes(100)], 100, f"tag{message}", 10))
         for number in range(9):  # the last part never comes
-            assert assembler.add("a", parts[number].headers(), parts[number].data, 10 * message + number) is None
+            assert (
+                assembler.add(
+                    "a", parts[number].headers(), parts[number].data, 10 * message + number
+                )
+                is None
+            )
             given_up += assembler.outdated("a")
     assert sorted(given_up) == [*range(9), *range(10, 19)]
 

@@ -48,7 +48,9 @@ def test_a_message_comes_again_after_a_crash_until_it_is_done(ends: Ends) -> Non
     aggregator, party = ends(AGGREGATOR), ends("bank_a")
     aggregator.send(weights(run=ends.run))
     got(party)
-    assert party.receive(1.5) is None  # in hand: not again while the process lives, though ack_wait has passed
+    assert (
+        party.receive(1.5) is None
+    )  # in hand: not again while the process lives, though ack_wait has passed
     party.close()
     party = ends("bank_a")
     party.done(got(party))
@@ -102,18 +104,23 @@ def test_a_party_that_was_away_finds_only_the_newest(ends: Ends) -> None:
     for number in (1, 2, 3):
         aggregator.send(weights(round=number, run=ends.run, size=300_000))
     base = f"homo_dp.{ends.run}.to.bank_a"
-    assert eventually(lambda: sorted(stored(ends.server, ends.run)) == [f"{base}.plan"] + [f"{base}.weights"] * 3)
+    assert eventually(
+        lambda: sorted(stored(ends.server, ends.run)) == [f"{base}.plan"] + [f"{base}.weights"] * 3
+    )
     party = ends("bank_a")
     assert [(m.kind, m.round) for m in (got(party), got(party))] == [("plan", 0), ("weights", 3)]
     aggregator.send(weights(round=3, run=ends.run, kind="finished"))
-    assert eventually(lambda: sorted(stored(ends.server, ends.run)) == [f"{base}.finished", f"{base}.plan"])
+    assert eventually(
+        lambda: sorted(stored(ends.server, ends.run)) == [f"{base}.finished", f"{base}.plan"]
+    )
 
 
 def test_large_messages_pass_in_parts_side_by_side(ends: Ends) -> None:
     aggregator = ends(AGGREGATOR)
     size = 1_000_000  # 4 MB, 8 parts
     senders = [
-        threading.Thread(target=ends(name).send, args=(update(name, 7, ends.run, size=size),)) for name in PARTIES
+        threading.Thread(target=ends(name).send, args=(update(name, 7, ends.run, size=size),))
+        for name in PARTIES
     ]
     for sender in senders:
         sender.start()
@@ -167,7 +174,10 @@ def as_party(server: NatsServer, name: str, work: Callable[[Any], Any]) -> list[
 def test_a_party_can_neither_listen_in_nor_speak_for_another(ends: Ends) -> None:
     aggregator = ends(AGGREGATOR)
     aggregator.send(weights("bank_a", run=ends.run))
-    stream, sent = f"homo_dp-{ends.run}", b"".join(sealer("bank_a").seal(update(run=ends.run)).pieces)
+    stream, sent = (
+        f"homo_dp-{ends.run}",
+        b"".join(sealer("bank_a").seal(update(run=ends.run)).pieces),
+    )
 
     async def trespass(client: Any) -> None:
         inbox = client.new_inbox()
@@ -186,7 +196,12 @@ def test_a_party_can_neither_listen_in_nor_speak_for_another(ends: Ends) -> None
             f"_INBOX_homo_dp.{AGGREGATOR}.x",
         ):
             await client.publish(subject, sent, reply=inbox)
-        for subject in (">", f"homo_dp.{ends.run}.>", "_INBOX_homo_dp.bank_a.>", "_INBOX_homo_dp.>"):
+        for subject in (
+            ">",
+            f"homo_dp.{ends.run}.>",
+            "_INBOX_homo_dp.bank_a.>",
+            "_INBOX_homo_dp.>",
+        ):
             await client.subscribe(subject)
         await client.flush()
         assert heard.pending_msgs == 0
@@ -236,7 +251,9 @@ def test_the_server_may_be_killed_and_started_again_in_mid_run(tmp_path: Path) -
         def take_part(name: str) -> None:
             party = ends(name)
             last = 0
-            while last < rounds[-1]:  # an acknowledgement may be lost with the server: a message can come twice
+            while (
+                last < rounds[-1]
+            ):  # an acknowledgement may be lost with the server: a message can come twice
                 asked = got(party)
                 party.send(update(name, asked.round, size=200_000))
                 party.done(asked)
@@ -291,7 +308,11 @@ def test_what_cannot_connect_is_one_line(server: NatsServer) -> None:
     nobody = server.config("bank_a", servers=("nats://127.0.0.1:1",))
     with pytest.raises(TransportError, match="cannot be used"):
         NatsTransport(nobody, "demo", sealer("bank_a"), connect_timeout=0.3)
-    for changes in ({"password_file": "/nowhere"}, {"credentials": __file__}, {"tls": {"ca_file": __file__}}):
+    for changes in (
+        {"password_file": "/nowhere"},
+        {"credentials": __file__},
+        {"tls": {"ca_file": __file__}},
+    ):
         with pytest.raises(InputError):
             NatsTransport(server.config("bank_a", **changes), "demo", sealer("bank_a"))
     with pytest.raises(MessageError):
@@ -303,7 +324,9 @@ def test_a_missing_permission_stops_with_one_line(server: NatsServer, ends: Ends
     ends(AGGREGATOR)
     wrong = NatsTransport(server.config("bank_b"), ends.run, sealer("bank_a"), patience=WAIT)
     ends.opened.append(wrong)
-    with pytest.raises(TransportError, match=r"(?i)permissions violation.*docs/transports.md") as failure:
+    with pytest.raises(
+        TransportError, match=r"(?i)permissions violation.*docs/transports.md"
+    ) as failure:
         wrong.send(join(run=ends.run))
     assert "\n" not in str(failure.value)
     with pytest.raises(TransportError, match=r"(?i)permissions violation"):
@@ -344,4 +367,7 @@ def test_a_missing_extra_says_what_to_install() -> None:
         "except ValueError as error: print(type(error).__name__, error)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "InputError transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`"
+    assert (
+        run.stdout.strip()
+        == "InputError transport.kind=nats needs nats-py: run `pip install homo_dp[nats]`"
+    )

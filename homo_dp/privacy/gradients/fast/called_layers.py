@@ -54,12 +54,21 @@ class CalledLayers(FastChain):
         return self.forward_rows(inputs)
 
     def backward_rows(self, gradient: Tensor) -> Tensor:
-        wanted = {number: outputs for number, (outputs, _) in self._kept.items() if outputs.requires_grad}
+        wanted = {
+            number: outputs for number, (outputs, _) in self._kept.items() if outputs.requires_grad
+        }
         found: tuple[Tensor | None, ...] = ()
         if wanted and self._outputs.requires_grad:
-            found = torch.autograd.grad(self._outputs, list(wanted.values()), gradient, allow_unused=True)
-        gradients = {number: value for number, value in zip(wanted, found, strict=False) if value is not None}
-        self._used = [self._called_layers[number][1] if number in gradients else None for number in self._numbers()]
+            found = torch.autograd.grad(
+                self._outputs, list(wanted.values()), gradient, allow_unused=True
+            )
+        gradients = {
+            number: value for number, value in zip(wanted, found, strict=False) if value is not None
+        }
+        self._used = [
+            self._called_layers[number][1] if number in gradients else None
+            for number in self._numbers()
+        ]
         squares = gradient.new_zeros(len(gradient))
         for number, value in gradients.items():
             layer = self._called_layers[number][1]
@@ -95,7 +104,9 @@ class CalledLayers(FastChain):
         def call(input: Tensor, *others: object) -> Any:  # the name that layers give it
             alone = isinstance(input, Tensor) and all(other is None for other in others)
             if number in self._kept or not alone or input.shape[:1] != (rows,):
-                raise PrivacyError("a layer is called twice, or not with one row a record; use grad_sample_mode=hooks")
+                raise PrivacyError(
+                    "a layer is called twice, or not with one row a record; use grad_sample_mode=hooks"
+                )
             outputs = layer.forward(input, True)
             self._kept[number] = outputs, outputs._version
             return layer.given(outputs.clone() if self._copies else outputs)
@@ -126,7 +137,11 @@ def called_layers_of(module: nn.Module) -> tuple[FastChain | None, str]:
             return None, f"{name}: {type(leaf).__name__} has hooks or a forward of its own"
         layers.append((leaf, layer))
     parameters = [parameter for _, layer in layers for parameter in layer.parameters]
-    every = [parameter for _, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad]
+    every = [
+        parameter
+        for _, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter.requires_grad
+    ]
     if len({id(parameter) for parameter in every}) < len(every):
         return None, "a parameter is shared between layers"
     if [id(parameter) for parameter in parameters] != [id(parameter) for parameter in every]:

@@ -14,7 +14,11 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.convolution import FastConvolution, is_fast_convolution
-from homo_dp.privacy.gradients.fast.embedding import FastEmbedding, FastEmbeddingBag, is_fast_embedding
+from homo_dp.privacy.gradients.fast.embedding import (
+    FastEmbedding,
+    FastEmbeddingBag,
+    is_fast_embedding,
+)
 from homo_dp.privacy.gradients.fast.layers import (
     FastActivation,
     FastFlatten,
@@ -47,7 +51,9 @@ class FastChain:
         self._first = next(index for index, layer in enumerate(layers) if layer.parameters)
         self._trained = [layer for layer in layers if layer.parameters]
         self.multiple = rows_multiple(self.parameters)
-        self._given = self._filled = 0  # rows of the last batch, without and with those that fill it up
+        self._given = self._filled = (
+            0  # rows of the last batch, without and with those that fill it up
+        )
 
     @property
     def has_foreign_code(self) -> bool:
@@ -63,7 +69,11 @@ class FastChain:
     def only_linear(self) -> FastLinear | None:
         """The Linear layer of a chain that has no other layer, flattening aside."""
         last, before = self._layers[-1], self._layers[:-1]
-        return last if isinstance(last, FastLinear) and all(isinstance(one, FastFlatten) for one in before) else None
+        return (
+            last
+            if isinstance(last, FastLinear) and all(isinstance(one, FastFlatten) for one in before)
+            else None
+        )
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs of a batch, filled up inside to a multiple of ``multiple`` rows (see ``batch_invariance.py``)."""
@@ -84,8 +94,12 @@ class FastChain:
         """Outputs of these rows and no others."""
         rows = len(inputs)
         for index, layer in enumerate(self._layers):
-            if layer.parameters and len(inputs) != rows:  # each part of a record would be clipped by itself
-                raise PrivacyError("a layer is not given one row a record; use grad_sample_mode=hooks")
+            if (
+                layer.parameters and len(inputs) != rows
+            ):  # each part of a record would be clipped by itself
+                raise PrivacyError(
+                    "a layer is not given one row a record; use grad_sample_mode=hooks"
+                )
             inputs = layer.forward(inputs, index > self._first)
         return inputs
 
@@ -94,14 +108,18 @@ class FastChain:
         flowing: Tensor | None = gradient
         for index in range(len(self._layers) - 1, self._first - 1, -1):
             if flowing is None:
-                raise PrivacyError("a layer gave no gradient at its inputs; use grad_sample_mode=hooks")
+                raise PrivacyError(
+                    "a layer gave no gradient at its inputs; use grad_sample_mode=hooks"
+                )
             flowing = self._layers[index].backward(flowing, index > self._first)
         squares = self._trained[0].squared_norms()
         for layer in self._trained[1:]:
             squares = squares + layer.squared_norms()
         return squares
 
-    def write_clipped_sum(self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool) -> None:
+    def write_clipped_sum(
+        self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool
+    ) -> None:
         """Write (or add) the clipped sum of the last pass; all norms must be finite, rows behind them add nothing."""
         factors = squares.rsqrt().mul_(clip_norm * BELOW).clamp_(max=1.0)
         if factors.shape[0] < self._filled:
@@ -170,7 +188,10 @@ def chain_of(module: nn.Module) -> tuple[FastChain | None, str]:
         if layer is None:
             return None, f"{name or 'model'}: {type(leaf).__name__} has no fast gradient"
         if isinstance(layer, FastLSTM):
-            return None, f"{name or 'model'}: {type(leaf).__name__} gives outputs and states; call it in a forward"
+            return (
+                None,
+                f"{name or 'model'}: {type(leaf).__name__} gives outputs and states; call it in a forward",
+            )
         if has_hooks(leaf):
             return None, f"{name or 'model'}: {type(leaf).__name__} has hooks of its own"
         if "forward" in vars(leaf):
@@ -179,7 +200,9 @@ def chain_of(module: nn.Module) -> tuple[FastChain | None, str]:
     parameters = [parameter for layer in layers for parameter in layer.parameters]
     if len({id(parameter) for parameter in parameters}) < len(parameters):
         return None, "a parameter is shared between layers"
-    if [id(parameter) for parameter in parameters] != [id(p) for p in module.parameters() if p.requires_grad]:
+    if [id(parameter) for parameter in parameters] != [
+        id(p) for p in module.parameters() if p.requires_grad
+    ]:
         return None, "a trainable parameter is outside of the layers"
     if not parameters:
         return None, "no trainable parameter"
@@ -191,7 +214,9 @@ def _leaves(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
     if chain and "forward" not in vars(module) and not has_hooks(module):
         # Not named_children(), which names a layer once even where the chain goes through it twice.
         children = [(key, child) for key, child in module._modules.items() if child is not None]
-        return [leaf for key, child in children for leaf in _leaves(child, f"{name}.{key}".lstrip("."))]
+        return [
+            leaf for key, child in children for leaf in _leaves(child, f"{name}.{key}".lstrip("."))
+        ]
     return [(name, module)]
 
 
@@ -227,5 +252,8 @@ def fast_layer(module: nn.Module) -> FastLayer | None:
 def has_hooks(module: nn.Module) -> bool:
     """Whether hooks are registered on the module or on its own parameters."""
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     ) or any(parameter._backward_hooks for parameter in module.parameters(recurse=False))

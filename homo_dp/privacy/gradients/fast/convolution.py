@@ -35,7 +35,9 @@ class FastConvolution(FastLayer):
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         self._inputs = inputs
         module = self._module
-        return F.conv2d(inputs, module.weight, module.bias, module.stride, self._padding, module.dilation)
+        return F.conv2d(
+            inputs, module.weight, module.bias, module.stride, self._padding, module.dilation
+        )
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
         self._gradient = gradient
@@ -53,7 +55,9 @@ class FastConvolution(FastLayer):
         self._rows: Tensor | None = None
         if self._weight:
             held = self._module.weight.numel() * len(squares) <= _HELD
-            self._rows = self._inputs.new_empty(len(squares), self._module.weight.numel()) if held else None
+            self._rows = (
+                self._inputs.new_empty(len(squares), self._module.weight.numel()) if held else None
+            )
             squares = self._weight_squares()
         if self._bias:
             self._shifts = self._gradient.sum((2, 3))
@@ -68,14 +72,21 @@ class FastConvolution(FastLayer):
                 write_product(flat, factors.unsqueeze(1), self._rows, accumulate=False)
             else:
                 for start, rows, _ in self._products():
-                    write_product(flat, factors[start : start + len(rows)].unsqueeze(1), rows, accumulate=True)
+                    write_product(
+                        flat, factors[start : start + len(rows)].unsqueeze(1), rows, accumulate=True
+                    )
             write_rows(sums[0], kernel.permute(self._row_order()), accumulate)
         if self._bias:
             write_product(sums[-1].view(1, -1), factors.unsqueeze(1), self._shifts, accumulate)
 
     def kept(self) -> list[Tensor]:
         shifts = [self._shifts] if self._bias else []
-        return [self._inputs, self._gradient, *shifts, *([] if self._rows is None else [self._rows])]
+        return [
+            self._inputs,
+            self._gradient,
+            *shifts,
+            *([] if self._rows is None else [self._rows]),
+        ]
 
     def forget(self) -> None:
         del self._inputs, self._gradient
@@ -89,7 +100,9 @@ class FastConvolution(FastLayer):
                 self._rows[start:stop] = rows
             squares[start:stop] = row_squares(rows)
             if lengths is not None:
-                squares[start:stop] += rounding_of_squares(lengths, rows.shape[1], self._gradient.shape[1])
+                squares[start:stop] += rounding_of_squares(
+                    lengths, rows.shape[1], self._gradient.shape[1]
+                )
         return squares
 
     def _products(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
@@ -97,26 +110,39 @@ class FastConvolution(FastLayer):
         multiplied again and terms that cancel now may stay, the lengths of their terms."""
         patches, gradient = self._patches(), self._gradient.flatten(2)
         positions = gradient.shape[2]
-        step = max(1, _PIECE // (positions * (self._module.weight.numel() // self._module.out_channels)))
+        step = max(
+            1, _PIECE // (positions * (self._module.weight.numel() // self._module.out_channels))
+        )
         for start in range(0, len(gradient), step):
             piece, outputs = patches[start : start + step], gradient[start : start + step]
             last = self._channels_last()
-            flat = piece.reshape(len(piece), positions, -1) if last else piece.reshape(len(piece), -1, positions).mT
+            flat = (
+                piece.reshape(len(piece), positions, -1)
+                if last
+                else piece.reshape(len(piece), -1, positions).mT
+            )
             lengths = None
             if self._rows is None:
-                lengths = torch.linalg.vector_norm(flat, dim=2) * torch.linalg.vector_norm(outputs, dim=1)
+                lengths = torch.linalg.vector_norm(flat, dim=2) * torch.linalg.vector_norm(
+                    outputs, dim=1
+                )
             yield start, torch.bmm(outputs, flat).flatten(1), lengths
 
     def _patches(self) -> Tensor:
         """A view of the padded inputs with one patch a position; nothing is copied until a piece is multiplied."""
         module = self._module
-        (stride_down, stride_across), (dilated_down, dilated_across) = module.stride, module.dilation
+        (stride_down, stride_across), (dilated_down, dilated_across) = (
+            module.stride,
+            module.dilation,
+        )
         kernel_down, kernel_across = module.kernel_size
         pad_down, pad_across = self._padding
         down, across = self._gradient.shape[2:]
         count, channels = self._inputs.shape[:2]
         if self._channels_last():
-            padded = F.pad(self._inputs.permute(0, 2, 3, 1), (0, 0, pad_across, pad_across, pad_down, pad_down))
+            padded = F.pad(
+                self._inputs.permute(0, 2, 3, 1), (0, 0, pad_across, pad_across, pad_down, pad_down)
+            )
             row, line, column, channel = padded.contiguous().stride()
             sizes = (count, down, across, kernel_down, kernel_across, channels)
             kernel = (line * dilated_down, column * dilated_across, channel)
@@ -148,7 +174,11 @@ def is_fast_convolution(module: nn.Module) -> bool:
         type(module) is nn.Conv2d
         and module.groups == 1
         and module.padding_mode == "zeros"
-        and (not isinstance(module.padding, str) or module.padding == "valid" or _same_is_even(module))
+        and (
+            not isinstance(module.padding, str)
+            or module.padding == "valid"
+            or _same_is_even(module)
+        )
     )
 
 
@@ -157,11 +187,15 @@ def zero_padding(module: nn.Conv2d) -> tuple[int, int]:
     if isinstance(module.padding, str):
         if module.padding == "valid":
             return 0, 0
-        down, across = (d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        down, across = (
+            d * (k - 1) // 2 for d, k in zip(module.dilation, module.kernel_size, strict=True)
+        )
         return down, across
     down, across = module.padding
     return down, across
 
 
 def _same_is_even(module: nn.Conv2d) -> bool:
-    return all(d * (k - 1) % 2 == 0 for d, k in zip(module.dilation, module.kernel_size, strict=True))
+    return all(
+        d * (k - 1) % 2 == 0 for d, k in zip(module.dilation, module.kernel_size, strict=True)
+    )

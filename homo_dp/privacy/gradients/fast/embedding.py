@@ -59,7 +59,10 @@ class FastEmbeddingBag(FastLayer):
             raise TypeError("an EmbeddingBag takes one row of indices a record")
         self._indices = inputs
         return F.embedding_bag(
-            inputs, self._module.weight, mode=self._module.mode, padding_idx=self._module.padding_idx
+            inputs,
+            self._module.weight,
+            mode=self._module.mode,
+            padding_idx=self._module.padding_idx,
         )
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
@@ -85,7 +88,11 @@ class FastEmbeddingBag(FastLayer):
         counts = torch.ones_like(self._indices, dtype=self._gradient.dtype)
         if self._module.padding_idx is not None:
             counts = (self._indices != self._module.padding_idx).to(self._gradient.dtype)
-        return counts / counts.sum(1, keepdim=True).clamp_(min=1.0) if self._module.mode == "mean" else counts
+        return (
+            counts / counts.sum(1, keepdim=True).clamp_(min=1.0)
+            if self._module.mode == "mean"
+            else counts
+        )
 
     def kept(self) -> list[Tensor]:
         return [self._gradient]
@@ -97,7 +104,10 @@ class FastEmbeddingBag(FastLayer):
 def is_fast_embedding(module: nn.Module) -> bool:
     """Whether a module is an embedding that the fast path takes: one that does not rewrite or rescale its weights."""
     return (
-        (type(module) is nn.Embedding or (type(module) is nn.EmbeddingBag and module.mode in ("sum", "mean")))
+        (
+            type(module) is nn.Embedding
+            or (type(module) is nn.EmbeddingBag and module.mode in ("sum", "mean"))
+        )
         and module.max_norm is None
         and not module.scale_grad_by_freq
         and not module.sparse

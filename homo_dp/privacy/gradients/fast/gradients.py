@@ -28,7 +28,12 @@ class FastGradients:
             linear.exact = True
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         size = features.shape[0]
         counted = size - filling
@@ -57,7 +62,9 @@ class FastGradients:
                 f"output_gradient of shape {tuple(gradient.shape)} for outputs of shape {tuple(outputs.shape)}; "
                 "return one gradient per output"
             )
-        return self._chain.backward(gradient.to(features.dtype) if features.is_floating_point() else gradient)
+        return self._chain.backward(
+            gradient.to(features.dtype) if features.is_floating_point() else gradient
+        )
 
     def close(self) -> None:
         """Nothing to do: no hook was put on the module."""

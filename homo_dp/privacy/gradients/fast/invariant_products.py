@@ -20,7 +20,10 @@ _PLAIN = (Tensor, nn.Parameter, type(None))
 def wide_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``F.linear`` whose result is LEAST columns wide inside, and so is autograd's gradient at its inputs."""
     outputs, columns = weight.shape
-    more, longer = _missing(outputs, weight), _missing(columns, weight) if inputs.requires_grad else 0
+    more, longer = (
+        _missing(outputs, weight),
+        _missing(columns, weight) if inputs.requires_grad else 0,
+    )
     if weight.dtype is torch.float64:
         longer = max(longer, -columns % 4)
     if not more and not longer:
@@ -35,11 +38,20 @@ class WideProducts(TorchFunctionMode):
     """Makes the Linear layers of a model that runs inside wide, whoever calls them."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Called by torch for every function."""
         given = kwargs or {}
-        if func is F.linear and not given and 2 <= len(args) <= 3 and all(type(each) in _PLAIN for each in args):
+        if (
+            func is F.linear
+            and not given
+            and 2 <= len(args) <= 3
+            and all(type(each) in _PLAIN for each in args)
+        ):
             return wide_linear(args[0], args[1], args[2] if len(args) == 3 else None)
         return func(*args, **given)
 

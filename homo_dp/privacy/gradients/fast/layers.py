@@ -11,7 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.fast.invariant_products import exact_linear, wide_linear, wide_product
+from homo_dp.privacy.gradients.fast.invariant_products import (
+    exact_linear,
+    wide_linear,
+    wide_product,
+)
 from homo_dp.privacy.gradients.gram_norms import LEAST_LENGTH, outer_squares, total_squares
 from homo_dp.privacy.gradients.row_sums import row_squares, write_product, write_total
 
@@ -57,7 +61,9 @@ class FastLayer(ABC):
 class FastLinear(FastLayer):
     """nn.Linear on row vectors (n, d), or on sequences (n, ..., d), whose gradients are sums of outer products."""
 
-    exact = False  # whether outputs are float64, where they go straight into a loss: see ``linear.py``
+    exact = (
+        False  # whether outputs are float64, where they go straight into a loss: see ``linear.py``
+    )
 
     def __init__(self, module: nn.Linear) -> None:
         super().__init__()
@@ -94,7 +100,10 @@ class FastLinear(FastLayer):
         return squares + outer_squares(inputs, gradient) if self._weight else squares
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
-        gradient, inputs = scale_rows(self._gradient, factors).flatten(0, -2), self._inputs.flatten(0, -2)
+        gradient, inputs = (
+            scale_rows(self._gradient, factors).flatten(0, -2),
+            self._inputs.flatten(0, -2),
+        )
         if self._weight:
             write_product(sums[0], gradient, inputs, accumulate, terms=self._inputs.dim() - 1)
         if self._bias:
@@ -156,12 +165,17 @@ class FastMaxPool(FastLayer):
     def __init__(self, module: nn.MaxPool2d) -> None:
         super().__init__()
         sizes = (module.kernel_size, module.stride, module.padding, module.dilation)
-        self._geometry = (*([size, size] if isinstance(size, int) else list(size) for size in sizes), module.ceil_mode)
+        self._geometry = (
+            *([size, size] if isinstance(size, int) else list(size) for size in sizes),
+            module.ceil_mode,
+        )
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         self._inputs = _channels_last(inputs)
         outputs: Tensor
-        outputs, self._places = torch.ops.aten.max_pool2d_with_indices(self._inputs, *self._geometry)
+        outputs, self._places = torch.ops.aten.max_pool2d_with_indices(
+            self._inputs, *self._geometry
+        )
         return outputs.contiguous()
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
@@ -190,7 +204,9 @@ class FixedFunction(FastLayer):
         self._in_place = any(getattr(layer, "inplace", False) for layer in module.modules())
         layers = list(module.modules())
         known = all(type(layer).__module__.startswith("torch.nn.") for layer in layers)
-        self.foreign = not known or any(isinstance(layer, nn.Flatten | nn.Unflatten) for layer in layers)
+        self.foreign = not known or any(
+            isinstance(layer, nn.Flatten | nn.Unflatten) for layer in layers
+        )
         """Whether what it does to rows cannot be told from its type."""
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
@@ -201,7 +217,9 @@ class FixedFunction(FastLayer):
             self._leaf = inputs.detach().requires_grad_()
             # A copy for a module that works in place: the layer before keeps the original, and autograd forbids
             # writing to a leaf.
-            self._outputs: Tensor = self._module(self._leaf.clone() if self._in_place else self._leaf)
+            self._outputs: Tensor = self._module(
+                self._leaf.clone() if self._in_place else self._leaf
+            )
         detached: Tensor = self._outputs.detach()
         return detached
 
@@ -219,4 +237,6 @@ class FixedFunction(FastLayer):
 
 def scale_rows(rows: Tensor, factors: Tensor) -> Tensor:
     """Each row times its factor."""
-    return rows * (factors.unsqueeze(1) if rows.dim() == 2 else factors.reshape(-1, *[1] * (rows.dim() - 1)))
+    return rows * (
+        factors.unsqueeze(1) if rows.dim() == 2 else factors.reshape(-1, *[1] * (rows.dim() - 1))
+    )

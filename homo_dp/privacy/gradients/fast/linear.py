@@ -72,7 +72,9 @@ class OneOutputGradients:
 
     batch_rows = 0
 
-    def __init__(self, module: nn.Linear, loss: Loss, max_grad_norm: float, places: Places | None) -> None:
+    def __init__(
+        self, module: nn.Linear, loss: Loss, max_grad_norm: float, places: Places | None
+    ) -> None:
         self._loss, self._bound = loss, max_grad_norm * BELOW
         self._layer = LayerInDouble(module)
         self._room = self._layer.room(0)
@@ -82,7 +84,9 @@ class OneOutputGradients:
         self._not_finite = 0
         self._pieces: SameEverywhere | None = None
         if places is not None:
-            self._pieces = SameEverywhere(OneOutputGradients(module, loss, max_grad_norm, None), places)
+            self._pieces = SameEverywhere(
+                OneOutputGradients(module, loss, max_grad_norm, None), places
+            )
 
     @property
     def rows_not_finite(self) -> int:
@@ -90,7 +94,12 @@ class OneOutputGradients:
         return self._not_finite + (0 if self._pieces is None else self._pieces.rows_not_finite)
 
     def clipped_sum(
-        self, features: Tensor, labels: Tensor, sums: list[Tensor], accumulate: bool, filling: int = 0
+        self,
+        features: Tensor,
+        labels: Tensor,
+        sums: list[Tensor],
+        accumulate: bool,
+        filling: int = 0,
     ) -> Callable[[], Tensor]:
         if self._pieces is not None and not self._pieces.at_once(features, labels):
             return self._pieces.clipped_sum(features, labels, sums, accumulate, filling)
@@ -103,7 +112,9 @@ class OneOutputGradients:
                 finite = norms.isfinite()
                 self._not_finite += counted - int(finite[:counted].sum())
                 clipped = torch.where(finite, clipped, 0.0)
-                rows = rows.masked_fill(~finite.unsqueeze(1), 0.0)  # a copy: later batches find their 1 for the bias
+                rows = rows.masked_fill(
+                    ~finite.unsqueeze(1), 0.0
+                )  # a copy: later batches find their 1 for the bias
             if filling:
                 clipped.narrow(0, counted, filling).zero_()
             torch.mv(rows.t(), clipped, out=self._total)
@@ -121,7 +132,11 @@ class OneOutputGradients:
         rows, from_table = self._views.get(features.shape[0]) or self._room_for(features.shape[0])
         from_table.copy_(features if features.dim() == 2 else features.flatten(1))
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return rows, output_gradient(self._loss, self._layer.outputs(rows), labels).mul_(lengths), lengths
+        return (
+            rows,
+            output_gradient(self._loss, self._layer.outputs(rows), labels).mul_(lengths),
+            lengths,
+        )
 
     def _room_for(self, count: int) -> tuple[Tensor, Tensor]:
         """So many float64 rows, and of them the columns of the table."""
@@ -155,7 +170,12 @@ def one_output_layer(module: nn.Module) -> nn.Linear | None:
     Linear(in_features=4, out_features=1, bias=True)
     """
     layers = list(module) if isinstance(module, nn.Sequential) else [module]
-    while layers and type(layers[0]) is nn.Flatten and layers[0].start_dim == 1 and layers[0].end_dim == -1:
+    while (
+        layers
+        and type(layers[0]) is nn.Flatten
+        and layers[0].start_dim == 1
+        and layers[0].end_dim == -1
+    ):
         layers.pop(0)
     if len(layers) != 1 or type(layers[0]) is not nn.Linear:
         return None

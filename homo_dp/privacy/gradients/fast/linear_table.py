@@ -15,7 +15,11 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients
 from homo_dp.privacy.gradients.fast.chain import all_finite, filled, rows_multiple
-from homo_dp.privacy.gradients.fast.linear import LayerInDouble, OneOutputGradients, one_output_layer
+from homo_dp.privacy.gradients.fast.linear import (
+    LayerInDouble,
+    OneOutputGradients,
+    one_output_layer,
+)
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, output_gradient
 from homo_dp.privacy.gradients.row_sums import BELOW
 
@@ -34,10 +38,22 @@ class OneOutputTable:
     """
 
     def __init__(
-        self, module: nn.Linear, loss: Loss, max_grad_norm: float, gradients: OneOutputGradients, table: _Table
+        self,
+        module: nn.Linear,
+        loss: Loss,
+        max_grad_norm: float,
+        gradients: OneOutputGradients,
+        table: _Table,
     ) -> None:
-        self._layer, self._loss, self._gradients, self._table = LayerInDouble(module), loss, gradients, table
-        self._bounded = loss is binary_logistic  # its gradient is finite wherever the output is a number
+        self._layer, self._loss, self._gradients, self._table = (
+            LayerInDouble(module),
+            loss,
+            gradients,
+            table,
+        )
+        self._bounded = (
+            loss is binary_logistic
+        )  # its gradient is finite wherever the output is a number
         features, labels = table
         self._count, self._multiple = features.shape[0], rows_multiple([module.weight])
         # One row more, of zeros and with a bound of zero, fills up batches.
@@ -52,13 +68,17 @@ class OneOutputTable:
         self._lengths = torch.cat(lengths)
         exact = labels.reshape(-1).to(self._lengths)
         # A bound of NaN makes the sum NaN, which is how a row that is not finite is found.
-        most = torch.where((self._lengths + exact).isfinite(), max_grad_norm * BELOW / self._lengths, math.nan)
+        most = torch.where(
+            (self._lengths + exact).isfinite(), max_grad_norm * BELOW / self._lengths, math.nan
+        )
         self._beside = most.new_zeros((self._count + 1, 3))  # what a batch would compute anew
         self._beside[: self._count] = torch.stack([exact, -most, most], 1)
         self._room = self._rows[:0], self._beside[:0], self._layer.room(0)
         self._views: dict[int, tuple[Tensor, ...]] = {}  # of the room, for each size of batch
 
-    def clipped_sum(self, pieces: Sequence[Tensor], total: Tensor) -> list[Callable[[], Tensor]] | None:
+    def clipped_sum(
+        self, pieces: Sequence[Tensor], total: Tensor
+    ) -> list[Callable[[], Tensor]] | None:
         """Overwrite ``total``, all trained weights in one, with the clipped sum of rows by their numbers.
 
         Returns what gives the norms of each piece; None where there is no sum.
@@ -70,13 +90,15 @@ class OneOutputTable:
                 size = numbers.shape[0]
                 if not self._gradients.at_once(size, *self._table):
                     return None
-                short, beside, from_table, rows, across, labels, least, most = self._views.get(size) or self._room_for(
+                short, beside, from_table, rows, across, labels, least, most = self._views.get(
                     size
-                )
+                ) or self._room_for(size)
                 torch.index_select(self._beside, 0, numbers, out=beside)
                 from_table.copy_(torch.index_select(self._rows, 0, numbers, out=short))
                 gradient = output_gradient(self._loss, self._layer.outputs(rows), labels)
-                if not self._bounded and not all_finite(gradient):  # clamped, such a row would count
+                if not self._bounded and not all_finite(
+                    gradient
+                ):  # clamped, such a row would count
                     return None
                 total.addmv_(across, gradient.clamp(least, most), beta=int(index > 0))
                 norms.append(functools.partial(self._norms, gradient, piece))
@@ -97,23 +119,43 @@ class OneOutputTable:
         if self._room[0].shape[0] < size:
             self._views.clear()
             most, width = size + size // 8, self._rows.shape[1]
-            self._room = self._rows.new_empty((most, width)), self._beside.new_empty((most, 3)), self._layer.room(most)
+            self._room = (
+                self._rows.new_empty((most, width)),
+                self._beside.new_empty((most, 3)),
+                self._layer.room(most),
+            )
         short, beside, rows = (each[:size] for each in self._room)
         across = rows[:, : self._layer.trained].t()
-        self._views[size] = found = short, beside, rows[:, : short.shape[1]], rows, across, *beside.unbind(1)
+        self._views[size] = found = (
+            short,
+            beside,
+            rows[:, : short.shape[1]],
+            rows,
+            across,
+            *beside.unbind(1),
+        )
         return found
 
 
 def table_of(
-    module: nn.Module, loss: Loss, max_grad_norm: float, gradients: ClippedGradients, features: Tensor, labels: Tensor
+    module: nn.Module,
+    loss: Loss,
+    max_grad_norm: float,
+    gradients: ClippedGradients,
+    features: Tensor,
+    labels: Tensor,
 ) -> OneOutputTable | None:
     """The table, ready, where a model is trained by OneOutputGradients and its rows are few enough to keep twice."""
     layer = one_output_layer(module)
     if layer is None or not isinstance(gradients, OneOutputGradients):
         return None
     # Lengths, and gradients times them, are finite where rows, labels and weights are. Labels may be whole numbers.
-    short = features.dtype is layer.weight.dtype is torch.float32 and labels.dtype is not torch.float64
+    short = (
+        features.dtype is layer.weight.dtype is torch.float32 and labels.dtype is not torch.float64
+    )
     fits = 0 < features.numel() <= _MOST and labels.numel() == features.shape[0]
     if not short or not fits or features.device.type != "cpu":
         return None
-    return OneOutputTable(layer, loss, max_grad_norm, gradients, (features.detach(), labels.detach()))
+    return OneOutputTable(
+        layer, loss, max_grad_norm, gradients, (features.detach(), labels.detach())
+    )

@@ -15,9 +15,15 @@ class _HeldRows(FastLayer):
     def __init__(self, parameters: list[Tensor | None]) -> None:
         super().__init__()
         self._inputs: Tensor | None = None
-        self.parameters = [parameter for parameter in parameters if parameter is not None and parameter.requires_grad]
+        self.parameters = [
+            parameter
+            for parameter in parameters
+            if parameter is not None and parameter.requires_grad
+        ]
 
-    def _hold(self, weight: Tensor | None, scaled: Tensor, bias: Tensor | None, plain: Tensor) -> None:
+    def _hold(
+        self, weight: Tensor | None, scaled: Tensor, bias: Tensor | None, plain: Tensor
+    ) -> None:
         self._rows = [scaled] if weight is not None and weight.requires_grad else []
         if bias is not None and bias.requires_grad:
             self._rows.append(plain)
@@ -50,7 +56,12 @@ class FastGroupNorm(_HeldRows):
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
         module = self._module
         self._inputs = inputs.contiguous()
-        self._sizes = (len(inputs), inputs.shape[1], inputs[0, 0].numel() if len(inputs) else 1, module.num_groups)
+        self._sizes = (
+            len(inputs),
+            inputs.shape[1],
+            inputs[0, 0].numel() if len(inputs) else 1,
+            module.num_groups,
+        )
         outputs: Tensor
         outputs, self._mean, self._inverse = torch.ops.aten.native_group_norm(
             self._inputs, module.weight, module.bias, *self._sizes, module.eps
@@ -64,11 +75,19 @@ class FastGroupNorm(_HeldRows):
         products = (gradient * inputs).reshape(rows, channels, -1).sum(2)
         mean = self._mean.repeat_interleave(channels // groups, 1)
         inverse = self._inverse.repeat_interleave(channels // groups, 1)
-        self._hold(self._module.weight, (products - mean * shifts) * inverse, self._module.bias, shifts)
+        self._hold(
+            self._module.weight, (products - mean * shifts) * inverse, self._module.bias, shifts
+        )
         if not inputs_needed:
             return None
         result: Tensor = torch.ops.aten.native_group_norm_backward(
-            gradient, inputs, self._mean, self._inverse, self._module.weight, *self._sizes, [True, False, False]
+            gradient,
+            inputs,
+            self._mean,
+            self._inverse,
+            self._module.weight,
+            *self._sizes,
+            [True, False, False],
         )[0]
         return result
 
@@ -98,7 +117,13 @@ class FastLayerNorm(_HeldRows):
         self._hold(module.weight, per_row[0], module.bias, per_row[1])
         if not inputs_needed:
             return None
-        statistics = (module.normalized_shape, self._mean, self._inverse, module.weight, module.bias)
+        statistics = (
+            module.normalized_shape,
+            self._mean,
+            self._inverse,
+            module.weight,
+            module.bias,
+        )
         result: Tensor = torch.ops.aten.native_layer_norm_backward(
             gradient.contiguous(), inputs, *statistics, [True, False, False]
         )[0]

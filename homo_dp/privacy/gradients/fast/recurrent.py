@@ -20,7 +20,9 @@ from homo_dp.privacy.gradients.fast.layers import FastLayer
 from homo_dp.privacy.gradients.gram_norms import outer_squares
 from homo_dp.privacy.gradients.row_sums import row_squares, write_product, write_rows
 
-_PIECE = 1 << 18  # floats of per-sample gradients made at a time: 1 MiB, the size of a second-level cache
+_PIECE = (
+    1 << 18
+)  # floats of per-sample gradients made at a time: 1 MiB, the size of a second-level cache
 _HELD = 1 << 23  # floats of them held at most: 32 MiB
 
 
@@ -63,7 +65,9 @@ class FastLSTM(FastLayer):
         squares = torch.zeros(())
         for number, one in enumerate(self._passes):
             squares = squares + one.squares(functools.partial(self._room, number))
-            if self._module.bias:  # both biases get one gradient, which is held, as in a sum over rows
+            if (
+                self._module.bias
+            ):  # both biases get one gradient, which is held, as in a sum over rows
                 one.shifts = one.gates_gradient().sum(0)
                 squares = squares + 2 * row_squares(one.shifts)
         return squares
@@ -106,7 +110,9 @@ class FastLSTM(FastLayer):
                 break
             weights = self._weights(number)
             one = self._passes[number]
-            one.back(flowing, gradient[:, time + number], gradient[:, time + layers + number], weights[1])
+            one.back(
+                flowing, gradient[:, time + number], gradient[:, time + layers + number], weights[1]
+            )
             flowing = one.gates_gradient().matmul(weights[0]) if number or inputs_needed else None
         return None if flowing is None else flowing.transpose(0, 1)
 
@@ -147,12 +153,16 @@ class _Pass:
     shifts: Tensor = field(default_factory=lambda: torch.zeros(0))  # those of a bias
 
     @classmethod
-    def through(cls, inputs: Tensor, by_input: Tensor, by_state: Tensor, bias: Tensor | None) -> _Pass:
+    def through(
+        cls, inputs: Tensor, by_input: Tensor, by_state: Tensor, bias: Tensor | None
+    ) -> _Pass:
         time, rows, width = inputs.shape
         hidden = by_state.shape[1]
         joined = inputs.new_empty(time, rows, width + hidden)
         joined[:, :, :width] = inputs
-        gates = F.linear(joined[:, :, :width], _doubled(by_input), None if bias is None else _doubled(bias))
+        gates = F.linear(
+            joined[:, :, :width], _doubled(by_input), None if bias is None else _doubled(bias)
+        )
         cells, states = (inputs.new_zeros(time + 1, rows, hidden) for _ in range(2))
         squashed = inputs.new_empty(time, rows, hidden)
         turned = _doubled(by_state).t()
@@ -168,7 +178,9 @@ class _Pass:
         joined[:, :, width:] = states[:-1]
         return cls(joined, gates, cells, squashed, states)
 
-    def back(self, gradient: Tensor, last_state: Tensor, last_cell: Tensor, by_state: Tensor) -> None:
+    def back(
+        self, gradient: Tensor, last_state: Tensor, last_cell: Tensor, by_state: Tensor
+    ) -> None:
         time, rows, hidden = self.squashed.shape
         opened, forgot, new, out = self.gates.view(time, rows, 4, hidden).unbind(2)
         # How each gate's input moves the cell (three of them), the output, and how the cell moves the output.
@@ -206,17 +218,28 @@ class _Pass:
     def clipped_total(self, factors: Tensor) -> Tensor:
         """The float64 sum over records of factor times gradient."""
         inputs, gradient = self.inputs, self.gates_gradient()
-        total = torch.zeros(gradient.shape[2], inputs.shape[2], dtype=torch.float64, device=factors.device)
+        total = torch.zeros(
+            gradient.shape[2], inputs.shape[2], dtype=torch.float64, device=factors.device
+        )
         if self.held is not None:
-            write_product(total.view(1, -1), factors.unsqueeze(1), self.held.flatten(1), accumulate=False)
+            write_product(
+                total.view(1, -1), factors.unsqueeze(1), self.held.flatten(1), accumulate=False
+            )
         else:
             scaled = (gradient * factors.view(1, -1, 1)).flatten(0, 1)
-            write_product(total, scaled, inputs.flatten(0, 1), accumulate=False, terms=inputs.shape[0] + 1)
+            write_product(
+                total, scaled, inputs.flatten(0, 1), accumulate=False, terms=inputs.shape[0] + 1
+            )
         return total
 
     def kept(self, bias: bool) -> list[Tensor]:
         held = [] if self.held is None else [self.held]
-        return [self.inputs.transpose(0, 1), self.gates_gradient().transpose(0, 1), *held, *([self.shifts] * bias)]
+        return [
+            self.inputs.transpose(0, 1),
+            self.gates_gradient().transpose(0, 1),
+            *held,
+            *([self.shifts] * bias),
+        ]
 
     def gates_gradient(self) -> Tensor:
         if self.gradient is None:

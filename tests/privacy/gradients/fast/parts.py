@@ -22,8 +22,18 @@ def same_as_reference(module: nn.Module, loss: Loss, features: Tensor, labels: T
         trained = copy.deepcopy(module)
         expected = reference_sum(trained, loss, features, labels, clip_norm)
         private = training(
-            trained, loss, features, labels, clip_norm=clip_norm, physical_batch_size=physical_batch_size
+            trained,
+            loss,
+            features,
+            labels,
+            clip_norm=clip_norm,
+            physical_batch_size=physical_batch_size,
         )
-        assert (private.grad_sample_mode, private.mode_reason) == ("fast", "every trainable layer is supported")
-        torch.testing.assert_close(flat(step_sum(private)), flat(expected), rtol=1e-5, atol=2e-6 * clip_norm * 12)
+        assert (private.grad_sample_mode, private.mode_reason) == (
+            "fast",
+            "every trainable layer is supported",
+        )
+        torch.testing.assert_close(
+            flat(step_sum(private)), flat(expected), rtol=1e-5, atol=2e-6 * clip_norm * 12
+        )
         assert 0.3 < private.last_fraction_clipped < 0.7

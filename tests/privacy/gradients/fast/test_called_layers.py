@@ -23,7 +23,9 @@ def test_one_output_inside_code_of_its_own() -> None:
     watched = nn.Sequential(nn.Linear(6, 1))
     watched.register_forward_hook(lambda module, inputs, outputs: outputs * 3)
     for module in (Scaled(nn.Linear(6, 1)), watched):
-        same_as_reference(module, binary_logistic, torch.randn(12, 6).double(), torch.arange(12) % 2)
+        same_as_reference(
+            module, binary_logistic, torch.randn(12, 6).double(), torch.arange(12) % 2
+        )
 
 
 class Block(nn.Module):
@@ -31,7 +33,11 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.inner, self.outer = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 6, bias=False)
+        self.norm, self.inner, self.outer = (
+            nn.LayerNorm(6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 6, bias=False),
+        )
         self.spare = nn.Linear(2, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -67,9 +73,17 @@ def test_modules_with_code_of_their_own() -> None:
     torch.manual_seed(1)
     labels, rows = torch.arange(12) % 3, torch.randn(12, 6).double() * 2
     same_as_reference(
-        nn.Sequential(Block(), nn.ReLU(inplace=True), nn.Linear(6, 3)), softmax_cross_entropy, rows, labels
+        nn.Sequential(Block(), nn.ReLU(inplace=True), nn.Linear(6, 3)),
+        softmax_cross_entropy,
+        rows,
+        labels,
     )
-    same_as_reference(frozen(Network(), "first.bias"), softmax_cross_entropy, torch.randn(12, 2, 9, 8).double(), labels)
+    same_as_reference(
+        frozen(Network(), "first.bias"),
+        softmax_cross_entropy,
+        torch.randn(12, 2, 9, 8).double(),
+        labels,
+    )
     same_as_reference(Sentence(), softmax_cross_entropy, torch.randint(0, 4, (12, 6)), labels)
 
 

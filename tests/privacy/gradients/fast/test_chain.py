@@ -14,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
 def test_dropout_is_drawn_once_for_forward_and_backward() -> None:
-    module = nn.Sequential(nn.Linear(50, 40), nn.Dropout(0.5), nn.Linear(40, 1, bias=False)).double()
+    module = nn.Sequential(
+        nn.Linear(50, 40), nn.Dropout(0.5), nn.Linear(40, 1, bias=False)
+    ).double()
     chain, _ = chain_of(module)
     assert chain is not None
     inputs = torch.randn(32, 50).double()
@@ -31,8 +33,14 @@ def test_dropout_is_drawn_once_for_forward_and_backward() -> None:
     ("module", "reason"),
     [
         (nn.Sequential(nn.Linear(3, 3), nn.PReLU()), "1: PReLU has no fast gradient"),
-        (nn.Sequential(nn.Conv2d(2, 2, 2, groups=2), nn.Flatten()), "0: Conv2d has no fast gradient"),
-        (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")), "0: Conv2d has no fast gradient"),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 2, groups=2), nn.Flatten()),
+            "0: Conv2d has no fast gradient",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect")),
+            "0: Conv2d has no fast gradient",
+        ),
         (nn.Sequential(nn.Conv2d(2, 2, 2, padding="same")), "0: Conv2d has no fast gradient"),
         (nn.Sequential(nn.Embedding(3, 3, max_norm=1.0)), "0: Embedding has no fast gradient"),
         (nn.Sequential(nn.EmbeddingBag(3, 3, mode="max")), "0: EmbeddingBag has no fast gradient"),
@@ -45,7 +53,10 @@ def test_what_it_does_not_take_is_named(module: nn.Module, reason: str) -> None:
 
 def test_shared_parameters_and_hooks_fall_back() -> None:
     layer = nn.Linear(3, 3)
-    assert chain_of(nn.Sequential(layer, nn.Tanh(), layer))[1] == "a parameter is shared between layers"
+    assert (
+        chain_of(nn.Sequential(layer, nn.Tanh(), layer))[1]
+        == "a parameter is shared between layers"
+    )
     tied = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
     tied[2].weight = tied[0].weight
     assert chain_of(tied)[1] == "a parameter is shared between layers"
@@ -78,11 +89,19 @@ def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parent() -> None:
 def test_fast_by_name_on_another_model_is_refused_with_the_reason() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.PReLU())
     with pytest.raises(PrivacyError, match="PReLU has no fast gradient; use grad_sample_mode=auto"):
-        training(module, softmax_cross_entropy, torch.randn(5, 3), torch.arange(5) % 3, grad_sample_mode="fast")
+        training(
+            module,
+            softmax_cross_entropy,
+            torch.randn(5, 3),
+            torch.arange(5) % 3,
+            grad_sample_mode="fast",
+        )
 
 
 def test_the_chain_keeps_nothing_after_a_step() -> None:
-    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 42, 3))
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 42, 3)
+    )
     private = training(module, softmax_cross_entropy, torch.randn(6, 2, 9, 8), torch.arange(6) % 3)
     private.run(1)
     convolution = private._gradients._gradients._chain._trained[0]  # type: ignore[attr-defined]

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
 IMAGES: dict[str, Callable[[], nn.Module]] = {
-    "one channel": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 7 * 6, 3)),
+    "one channel": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 7 * 6, 3)
+    ),
     "two layers": lambda: nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
         nn.Tanh(),
@@ -28,11 +30,21 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 0)), nn.Flatten(), nn.Linear(140, 3)
     ),
     "dilation": lambda: nn.Sequential(
-        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 3, 3, dilation=2, padding=2), nn.Flatten(), nn.Linear(216, 3)
+        nn.Conv2d(2, 4, 1),
+        nn.Conv2d(4, 3, 3, dilation=2, padding=2),
+        nn.Flatten(),
+        nn.Linear(216, 3),
     ),
-    "same": lambda: nn.Sequential(nn.Conv2d(2, 3, 5, padding="same", bias=False), nn.Flatten(), nn.Linear(216, 3)),
+    "same": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 5, padding="same", bias=False), nn.Flatten(), nn.Linear(216, 3)
+    ),
     "group norm": lambda: nn.Sequential(
-        nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 3)
+        nn.Conv2d(2, 6, 3),
+        nn.GroupNorm(3, 6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(54, 3),
     ),
     "pools": lambda: nn.Sequential(
         nn.Conv2d(2, 6, 3),
@@ -42,11 +54,19 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
         nn.Flatten(),
         nn.Linear(40, 3),
     ),
-    "layer norm": lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.LayerNorm([3, 7, 6]), nn.Flatten(), nn.Linear(126, 3)),
-    "frozen kernel": lambda: frozen(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(126, 3)), "0.weight"),
+    "layer norm": lambda: nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.LayerNorm([3, 7, 6]), nn.Flatten(), nn.Linear(126, 3)
+    ),
+    "frozen kernel": lambda: frozen(
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(126, 3)), "0.weight"
+    ),
     "flat": lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 3)),
-    "rows of pixels": lambda: nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(72, 3)),
-    "sequence norm": lambda: nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(72, 3)),
+    "rows of pixels": lambda: nn.Sequential(
+        nn.Linear(8, 4), nn.Tanh(), nn.Flatten(), nn.Linear(72, 3)
+    ),
+    "sequence norm": lambda: nn.Sequential(
+        nn.Linear(8, 4), nn.LayerNorm(4), nn.Flatten(), nn.Linear(72, 3)
+    ),
     "long sequence": lambda: nn.Sequential(nn.Linear(8, 1), nn.Flatten(), nn.Linear(18, 3)),
 }
 
@@ -54,7 +74,12 @@ IMAGES: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(name: str) -> None:
     torch.manual_seed(1)
-    same_as_reference(IMAGES[name](), softmax_cross_entropy, torch.randn(12, 2, 9, 8).double(), torch.arange(12) % 3)
+    same_as_reference(
+        IMAGES[name](),
+        softmax_cross_entropy,
+        torch.randn(12, 2, 9, 8).double(),
+        torch.arange(12) % 3,
+    )
 
 
 def test_kernels_too_large_to_hold_are_multiplied_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +88,10 @@ def test_kernels_too_large_to_hold_are_multiplied_again(monkeypatch: pytest.Monk
     torch.manual_seed(1)
     for name in ("two layers", "stride", "dilation", "same"):
         same_as_reference(
-            IMAGES[name](), softmax_cross_entropy, torch.randn(12, 2, 9, 8).double(), torch.arange(12) % 3
+            IMAGES[name](),
+            softmax_cross_entropy,
+            torch.randn(12, 2, 9, 8).double(),
+            torch.arange(12) % 3,
         )
 
 

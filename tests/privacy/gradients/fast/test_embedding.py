@@ -14,18 +14,26 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 WORDS: dict[str, Callable[[], nn.Module]] = {
     "flat": lambda: nn.Sequential(nn.Embedding(4, 5), nn.Flatten(), nn.Linear(30, 3)),
-    "padding": lambda: nn.Sequential(nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(30, 3)),
+    "padding": lambda: nn.Sequential(
+        nn.Embedding(4, 5, padding_idx=0), nn.Flatten(), nn.Linear(30, 3)
+    ),
     "mean of a bag": lambda: nn.Sequential(nn.EmbeddingBag(4, 5), nn.Linear(5, 3)),
     "sum of a bag": lambda: nn.Sequential(nn.EmbeddingBag(4, 5, mode="sum"), nn.Linear(5, 3)),
-    "bag with padding": lambda: nn.Sequential(nn.EmbeddingBag(4, 5, padding_idx=1), nn.Linear(5, 3)),
-    "sequence": lambda: nn.Sequential(nn.Embedding(4, 5), nn.Linear(5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)),
+    "bag with padding": lambda: nn.Sequential(
+        nn.EmbeddingBag(4, 5, padding_idx=1), nn.Linear(5, 3)
+    ),
+    "sequence": lambda: nn.Sequential(
+        nn.Embedding(4, 5), nn.Linear(5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_words_that_repeat_in_a_row(name: str) -> None:
     torch.manual_seed(1)
-    same_as_reference(WORDS[name](), softmax_cross_entropy, torch.randint(0, 4, (12, 6)), torch.arange(12) % 3)
+    same_as_reference(
+        WORDS[name](), softmax_cross_entropy, torch.randint(0, 4, (12, 6)), torch.arange(12) % 3
+    )
 
 
 def test_one_word_a_row() -> None:

@@ -20,7 +20,9 @@ def made(loss: Loss = squared_error) -> tuple[FastGradients, nn.Module]:
     return FastGradients(chain, loss, 0.1), module
 
 
-def summed(gradients: FastGradients, module: nn.Module, features: Tensor, filling: int = 0) -> Tensor:
+def summed(
+    gradients: FastGradients, module: nn.Module, features: Tensor, filling: int = 0
+) -> Tensor:
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in module.parameters()]
     gradients.clipped_sum(features, torch.ones(len(features)), sums, False, filling)
     return torch.cat([total.flatten() for total in sums])
@@ -40,7 +42,9 @@ def test_a_row_that_is_not_finite_adds_nothing_and_is_counted(bad: float) -> Non
     gradients, module = made()
     features = torch.randn(8, 3)
     spoilt = torch.cat([features, torch.full((1, 3), bad)])
-    torch.testing.assert_close(summed(gradients, module, spoilt), summed(gradients, module, features))
+    torch.testing.assert_close(
+        summed(gradients, module, spoilt), summed(gradients, module, features)
+    )
     assert gradients.rows_not_finite == 1
     assert not summed(gradients, module, spoilt[-1:]).any()  # a batch of nothing else
 

@@ -23,8 +23,13 @@ def test_values_and_gradients_are_those_of_torch(outputs: int, dtype: torch.dtyp
     weight, bias = torch.randn(outputs, 7, dtype=dtype), torch.randn(outputs, dtype=dtype)
     torch.testing.assert_close(wide_linear(rows, weight, bias), F.linear(rows, weight, bias))
     torch.testing.assert_close(wide_product(rows, weight.T), rows @ weight.T)
-    torch.testing.assert_close(exact_linear(rows, weight, None), F.linear(rows.double(), weight.double()))
-    ours, theirs = (torch.autograd.grad(f(rows, weight, bias).square().sum(), rows)[0] for f in (wide_linear, F.linear))
+    torch.testing.assert_close(
+        exact_linear(rows, weight, None), F.linear(rows.double(), weight.double())
+    )
+    ours, theirs = (
+        torch.autograd.grad(f(rows, weight, bias).square().sum(), rows)[0]
+        for f in (wide_linear, F.linear)
+    )
     torch.testing.assert_close(ours, theirs)
 
 
@@ -34,7 +39,9 @@ def test_a_row_has_the_same_bits_at_every_place(outputs: int) -> None:
     rows, weight = torch.randn(64, 30), torch.randn(outputs, 30)
     whole = wide_linear(rows, weight, None)
     for first in range(16):  # as if this many rows before it were not there
-        assert torch.equal(wide_linear(rows[first : first + 32], weight, None), whole[first : first + 32])
+        assert torch.equal(
+            wide_linear(rows[first : first + 32], weight, None), whole[first : first + 32]
+        )
 
 
 def test_linear_layers_of_a_model_are_made_wide(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,20 +24,42 @@ class Tempered(nn.Module):
 
 LINEAR: dict[str, Callable[[], nn.Module]] = {
     "one layer": lambda: nn.Linear(6, 3),
-    "no bias": lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)),
-    "named": lambda: nn.Sequential(OrderedDict(hidden=nn.Linear(6, 5), between=nn.Sigmoid(), output=nn.Linear(5, 3))),
-    "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Sequential(nn.Linear(5, 3))),
+    "no bias": lambda: nn.Sequential(
+        nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)
+    ),
+    "named": lambda: nn.Sequential(
+        OrderedDict(hidden=nn.Linear(6, 5), between=nn.Sigmoid(), output=nn.Linear(5, 3))
+    ),
+    "nested": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh()), nn.Sequential(nn.Linear(5, 3))
+    ),
     "activations": lambda: nn.Sequential(
-        nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 5), nn.ELU(), nn.Linear(5, 5), nn.LeakyReLU(), nn.Linear(5, 3)
+        nn.Linear(6, 5),
+        nn.GELU(),
+        nn.Linear(5, 5),
+        nn.ELU(),
+        nn.Linear(5, 5),
+        nn.LeakyReLU(),
+        nn.Linear(5, 3),
     ),
     "own activation": lambda: nn.Sequential(nn.Linear(6, 5), Tempered(), nn.Linear(5, 3)),
-    "layer norm": lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)),
+    "layer norm": lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3)
+    ),
     "layer norm first": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)),
-    "layer norm without bias": lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8, bias=False), nn.Linear(8, 3)),
+    "layer norm without bias": lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.LayerNorm(8, bias=False), nn.Linear(8, 3)
+    ),
     "fixed norm": lambda: nn.Sequential(nn.LayerNorm(6, elementwise_affine=False), nn.Linear(6, 3)),
-    "group norm": lambda: nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Tanh(), nn.Linear(8, 3)),
-    "frozen weight": lambda: frozen(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), "2.weight"),
-    "frozen bias": lambda: frozen(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), "0.bias"),
+    "group norm": lambda: nn.Sequential(
+        nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Tanh(), nn.Linear(8, 3)
+    ),
+    "frozen weight": lambda: frozen(
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), "2.weight"
+    ),
+    "frozen bias": lambda: frozen(
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), "0.bias"
+    ),
     "frozen layer": lambda: frozen(
         frozen(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), "0.bias"), "0.weight"
     ),
@@ -47,7 +69,9 @@ LINEAR: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", LINEAR)
 def test_vectors(name: str) -> None:
     torch.manual_seed(1)
-    same_as_reference(LINEAR[name](), softmax_cross_entropy, torch.randn(12, 6).double() * 2, torch.arange(12) % 3)
+    same_as_reference(
+        LINEAR[name](), softmax_cross_entropy, torch.randn(12, 6).double() * 2, torch.arange(12) % 3
+    )
 
 
 @pytest.mark.parametrize("activation", [nn.ELU, nn.ReLU, nn.LeakyReLU])
@@ -57,7 +81,9 @@ def test_activations_in_place_are_those_of_a_copy(activation: Callable[..., nn.M
     features[0] = torch.inf  # so that the batch is passed twice
     for first in ([], [activation(inplace=True)]):
         torch.manual_seed(2)
-        module = nn.Sequential(*first, nn.Linear(6, 5), activation(inplace=True), nn.Linear(5, 3)).double()
+        module = nn.Sequential(
+            *first, nn.Linear(6, 5), activation(inplace=True), nn.Linear(5, 3)
+        ).double()
         copied = copy.deepcopy(module)
         for layer in copied.modules():
             if hasattr(layer, "inplace"):
@@ -80,7 +106,9 @@ def _sized_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("outputs", "positions"), [(1, 0), (2, 0), (2, 3)])
-@pytest.mark.parametrize(("inputs", "slope"), [(1e-24, 1e18), (1e-22, 1e17), (1e17, 1e-23), (1e19, 1e-21)])
+@pytest.mark.parametrize(
+    ("inputs", "slope"), [(1e-24, 1e18), (1e-22, 1e17), (1e17, 1e-23), (1e19, 1e-21)]
+)
 def test_products_of_tiny_and_huge_numbers_keep_the_bound(
     inputs: float, slope: float, outputs: int, positions: int
 ) -> None:

@@ -19,7 +19,9 @@ from tests.privacy.gradients.fast.parts import same_as_reference
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
-def summed(gradients: OneOutputGradients, rows: Tensor, labels: Tensor, filling: int = 0) -> tuple[Tensor, Tensor]:
+def summed(
+    gradients: OneOutputGradients, rows: Tensor, labels: Tensor, filling: int = 0
+) -> tuple[Tensor, Tensor]:
     """The clipped sum, weight and bias in one, and the norms."""
     sums = [torch.zeros(1, rows.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
     norms = gradients.clipped_sum(rows, labels, sums, False, filling)()
@@ -43,7 +45,9 @@ def test_a_row_that_is_not_finite_changes_no_bit_of_the_others(value: float, siz
     layer, rows, labels = table(64)
     rows *= size
     gradients = made(layer)
-    expected, norms = summed(gradients, torch.cat([rows[1:], rows[1:2]]), torch.cat([labels[1:], labels[1:2]]), 1)
+    expected, norms = summed(
+        gradients, torch.cat([rows[1:], rows[1:2]]), torch.cat([labels[1:], labels[1:2]]), 1
+    )
     rows[0, 3] = value
     found, others = summed(gradients, rows, labels)
     assert torch.equal(norms, others[1:])
@@ -63,7 +67,10 @@ def test_the_batch_after_one_that_was_not_finite_is_a_batch_like_others() -> Non
 def test_what_fills_up_a_batch_counts_for_nothing() -> None:
     layer, rows, labels = table(64)
     rows[0] = math.nan
-    more, others = torch.cat([rows[:33], rows[:1].expand(31, -1)]), torch.cat([labels[:33], labels[:1].expand(31)])
+    more, others = (
+        torch.cat([rows[:33], rows[:1].expand(31, -1)]),
+        torch.cat([labels[:33], labels[:1].expand(31)]),
+    )
     gradients = made(layer)
     found, norms = summed(gradients, more, others, 31)
     assert len(norms) == 33
@@ -78,8 +85,13 @@ def test_a_size_that_rounds_by_place_is_taken_in_pieces(piece: int) -> None:
     honest = one_output_numbers(binary_logistic)
 
     def by_place(module: nn.Module, features: Tensor, given: Tensor) -> list[Tensor]:
-        moved = torch.arange(len(features)) % 3 if len(features) > piece else torch.zeros(len(features))
-        return [values + moved.reshape(-1, *[1] * (values.dim() - 1)) for values in honest(module, features, given)]
+        moved = (
+            torch.arange(len(features)) % 3 if len(features) > piece else torch.zeros(len(features))
+        )
+        return [
+            values + moved.reshape(-1, *[1] * (values.dim() - 1))
+            for values in honest(module, features, given)
+        ]
 
     assert Places(layer, by_place).at_once(96, rows, labels) == piece
     found, norms = summed(made(layer, by_place), rows, labels)
@@ -91,11 +103,17 @@ def test_a_size_that_rounds_by_place_is_taken_in_pieces(piece: int) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
-    "loss", [binary_logistic, squared_error, lambda outputs, labels: (outputs - labels[:, None]).abs()]
+    "loss",
+    [binary_logistic, squared_error, lambda outputs, labels: (outputs - labels[:, None]).abs()],
 )
 def test_one_output_with_any_loss(bias: bool, loss: Loss) -> None:
     torch.manual_seed(1)
     labels = (torch.arange(12) % 2).double()
     features = torch.randn(12, 7).double() * torch.linspace(0.1, 3, 12).double()[:, None]
     same_as_reference(nn.Linear(7, 1, bias=bias), loss, features, labels)
-    same_as_reference(nn.Sequential(nn.Flatten(), nn.Linear(7, 1, bias=bias)), loss, features.reshape(12, 7, 1), labels)
+    same_as_reference(
+        nn.Sequential(nn.Flatten(), nn.Linear(7, 1, bias=bias)),
+        loss,
+        features.reshape(12, 7, 1),
+        labels,
+    )

@@ -20,11 +20,17 @@ from homo_dp.privacy.training.private_training import PrivateTraining
 
 
 def made(
-    rows: Tensor, labels: Tensor, loss: Loss = binary_logistic, bias: bool = True, clip_norm: float = 1.0
+    rows: Tensor,
+    labels: Tensor,
+    loss: Loss = binary_logistic,
+    bias: bool = True,
+    clip_norm: float = 1.0,
 ) -> tuple[OneOutputTable, OneOutputGradients]:
     torch.manual_seed(0)
     layer = nn.Linear(rows[0].numel(), 1, bias=bias)
-    gradients = OneOutputGradients(layer, loss, clip_norm, places_of(layer, one_output_numbers(loss), None))
+    gradients = OneOutputGradients(
+        layer, loss, clip_norm, places_of(layer, one_output_numbers(loss), None)
+    )
     table = table_of(layer, loss, clip_norm, gradients, rows, labels)
     assert table is not None
     return table, gradients
@@ -34,14 +40,19 @@ def handed_over(
     gradients: OneOutputGradients, rows: Tensor, labels: Tensor, bias: bool = True
 ) -> tuple[Tensor, Tensor]:
     filling = -len(rows) % 32
-    sums = [torch.zeros(1, rows[0].numel(), dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
+    sums = [
+        torch.zeros(1, rows[0].numel(), dtype=torch.float64),
+        torch.zeros(1, dtype=torch.float64),
+    ]
     norms = gradients.clipped_sum(filled(rows, 32), filled(labels, 32), sums, False, filling)()
     return torch.cat([total.flatten() for total in sums])[: None if bias else -1], norms
 
 
 def samples(count: int, columns: int = 7) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(count, columns, generator=generator) * torch.linspace(0.01, 5, count)[:, None]
+    rows = (
+        torch.randn(count, columns, generator=generator) * torch.linspace(0.01, 5, count)[:, None]
+    )
     return rows, (torch.arange(count) % 2).float()
 
 
@@ -51,7 +62,12 @@ def samples(count: int, columns: int = 7) -> tuple[Tensor, Tensor]:
 def test_sums_and_norms_are_those_of_the_rows(loss: Loss, bias: bool, columns: int) -> None:
     rows, labels = samples(300, columns)
     table, gradients = made(rows, labels, loss, bias)
-    for numbers in (torch.arange(0, 300, 3), torch.arange(64), torch.tensor([7]), torch.arange(300)):
+    for numbers in (
+        torch.arange(0, 300, 3),
+        torch.arange(64),
+        torch.tensor([7]),
+        torch.arange(300),
+    ):
         expected, norms = handed_over(gradients, rows[numbers], labels[numbers], bias)
         total = torch.full_like(expected, math.nan)  # what was there before does not count
         found = table.clipped_sum([numbers], total)
@@ -84,7 +100,9 @@ def test_a_row_adds_at_most_the_clip_norm(size: float, clip_norm: float, bias: b
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["row", "label"])
-def test_a_batch_with_a_row_that_is_not_finite_is_left_to_the_gradients(value: float, where: str) -> None:
+def test_a_batch_with_a_row_that_is_not_finite_is_left_to_the_gradients(
+    value: float, where: str
+) -> None:
     rows, labels = samples(40)
     if where == "row":
         rows[3, 2] = value
@@ -127,10 +145,16 @@ def moved_by_the_first(rows: Tensor, labels: Tensor, loss: Loss, weight: float) 
 
 
 @pytest.mark.parametrize("loss", [binary_logistic, squared_error])
-@pytest.mark.parametrize(("label", "weight"), [(1e300, 1.0), (1.7e308, 1.0), (0.0, math.inf), (0.0, -math.inf)])
-def test_a_row_that_is_not_finite_does_not_decide_what_others_add(loss: Loss, label: float, weight: float) -> None:
+@pytest.mark.parametrize(
+    ("label", "weight"), [(1e300, 1.0), (1.7e308, 1.0), (0.0, math.inf), (0.0, -math.inf)]
+)
+def test_a_row_that_is_not_finite_does_not_decide_what_others_add(
+    loss: Loss, label: float, weight: float
+) -> None:
     """It sends the batch to the gradients, which leave out rows of an infinite gradient: 193 C went with it."""
-    rows = torch.full((193, 4), 1e10)  # without the first no row of zeros fills up the batch, which infinity makes NaN
+    rows = torch.full(
+        (193, 4), 1e10
+    )  # without the first no row of zeros fills up the batch, which infinity makes NaN
     rows[0, 0] = math.nan
     dtype = torch.float64 if label else torch.float32
     assert moved_by_the_first(rows, torch.full((193,), label, dtype=dtype), loss, weight) <= 1.0
@@ -146,7 +170,9 @@ def test_rows_that_change_afterwards_do_not_pass_the_bound() -> None:
     assert float(total.norm()) <= 1.0
 
 
-def test_a_batch_that_rounds_by_place_is_left_to_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_rounds_by_place_is_left_to_the_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, labels = samples(64)
     table, gradients = made(rows, labels)
     monkeypatch.setattr(gradients, "at_once", lambda size, *_: size != 64)

@@ -33,23 +33,31 @@ def fast(module: nn.Module) -> Fast:
 @pytest.mark.parametrize("number", range(6))
 def test_norms_sums_and_input_gradients_are_those_of_autograd(number: int) -> None:
     module, shape = layers()[number]
-    inputs, gradient = torch.randn(shape, dtype=torch.float64, requires_grad=True), torch.randn(shape).double()
+    inputs, gradient = (
+        torch.randn(shape, dtype=torch.float64, requires_grad=True),
+        torch.randn(shape).double(),
+    )
     layer = fast(module)
     torch.testing.assert_close(layer.forward(inputs.detach(), True), module(inputs))
     found = layer.backward(gradient, True)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     outputs = module(inputs)
     rows = [
-        torch.autograd.grad((outputs[i] * gradient[i]).sum(), trained, retain_graph=True) for i in range(len(inputs))
+        torch.autograd.grad((outputs[i] * gradient[i]).sum(), trained, retain_graph=True)
+        for i in range(len(inputs))
     ]
-    squares = torch.stack([torch.stack([each.square().sum() for each in row]).sum() for row in rows])
+    squares = torch.stack(
+        [torch.stack([each.square().sum() for each in row]).sum() for row in rows]
+    )
     torch.testing.assert_close(layer.squared_norms(), squares)
     torch.testing.assert_close(found, torch.autograd.grad((outputs * gradient).sum(), inputs)[0])
     factors = torch.rand(len(inputs), dtype=torch.float64)
     sums = [torch.zeros_like(parameter) for parameter in trained]
     layer.write_sums(factors, [total.view(-1) for total in sums], False)
     for at, total in enumerate(sums):
-        torch.testing.assert_close(total, sum(factor * row[at] for factor, row in zip(factors, rows, strict=True)))
+        torch.testing.assert_close(
+            total, sum(factor * row[at] for factor, row in zip(factors, rows, strict=True))
+        )
 
 
 def test_nothing_of_a_batch_stays() -> None:

@@ -27,7 +27,12 @@ class Sentences(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         outputs, (states, cells) = self.recurrent(self.words(rows))
-        read = {"last": outputs[:, -1], "mean": outputs.mean(1), "state": states[-1], "cells": cells.sum(0) + states[0]}
+        read = {
+            "last": outputs[:, -1],
+            "mean": outputs.mean(1),
+            "state": states[-1],
+            "cells": cells.sum(0) + states[0],
+        }
         found: Tensor = self.last(read[self.reads])
         return found
 
@@ -35,17 +40,27 @@ class Sentences(nn.Module):
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("reads", ["last", "mean", "state", "cells"])
-def test_words_through_an_lstm(monkeypatch: pytest.MonkeyPatch, reads: str, layers: int, held: bool) -> None:
+def test_words_through_an_lstm(
+    monkeypatch: pytest.MonkeyPatch, reads: str, layers: int, held: bool
+) -> None:
     monkeypatch.setattr(HELD, 1 << 23 if held else 0)
     torch.manual_seed(1)
     rows = torch.randint(0, 7, (12, 6))
-    same_as_reference(Sentences(reads, num_layers=layers), softmax_cross_entropy, rows, torch.arange(12) % 3)
+    same_as_reference(
+        Sentences(reads, num_layers=layers), softmax_cross_entropy, rows, torch.arange(12) % 3
+    )
 
 
-@pytest.mark.parametrize("options", [{"words": False}, {"words": False, "num_layers": 2}, {"bias": False}])
+@pytest.mark.parametrize(
+    "options", [{"words": False}, {"words": False, "num_layers": 2}, {"bias": False}]
+)
 def test_an_lstm_that_comes_first_and_one_without_bias(options: dict[str, Any]) -> None:
     torch.manual_seed(1)
-    rows = torch.randint(0, 7, (12, 6)) if options.get("words", True) else torch.randn(12, 6, 5).double() * 2
+    rows = (
+        torch.randint(0, 7, (12, 6))
+        if options.get("words", True)
+        else torch.randn(12, 6, 5).double() * 2
+    )
     same_as_reference(Sentences(**options), softmax_cross_entropy, rows, torch.arange(12) % 3)
 
 
@@ -60,7 +75,9 @@ def test_it_gives_what_torch_gives() -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_terms_that_cancel_over_time_keep_the_bound(monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
+def test_terms_that_cancel_over_time_keep_the_bound(
+    monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
     """Gradients at the gates whose sum over time is rounding and little else, times inputs of a million."""
     monkeypatch.setattr(HELD, 1 << 23 if held else 0)
     torch.manual_seed(0)
@@ -81,14 +98,22 @@ def test_the_bound_is_what_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above sees norms without the allowance for rounding: some rows then add 27,000 times the bound."""
     monkeypatch.setattr(
         "homo_dp.privacy.gradients.fast.recurrent.outer_squares",
-        lambda inputs, gradient: ((inputs @ inputs.mT) * (gradient @ gradient.mT)).sum((1, 2)).clamp_(min=0.0),
+        lambda inputs, gradient: (
+            ((inputs @ inputs.mT) * (gradient @ gradient.mT)).sum((1, 2)).clamp_(min=0.0)
+        ),
     )
     with pytest.raises(AssertionError):
         test_terms_that_cancel_over_time_keep_the_bound(monkeypatch, False)
 
 
 @pytest.mark.parametrize(
-    "options", [{"bidirectional": True}, {"proj_size": 2}, {"num_layers": 2, "dropout": 0.5}, {"batch_first": False}]
+    "options",
+    [
+        {"bidirectional": True},
+        {"proj_size": 2},
+        {"num_layers": 2, "dropout": 0.5},
+        {"batch_first": False},
+    ],
 )
 def test_an_lstm_that_it_does_not_take_is_refused_with_advice(options: dict[str, Any]) -> None:
     module = nn.LSTM(5, 4, **{"batch_first": True} | options)
@@ -117,4 +142,6 @@ def test_an_lstm_that_is_given_a_state_of_its_own_is_refused() -> None:
             return found
 
     with pytest.raises(PrivacyError):
-        training(Started(), softmax_cross_entropy, torch.randint(0, 7, (12, 6)), torch.arange(12) % 3)
+        training(
+            Started(), softmax_cross_entropy, torch.randint(0, 7, (12, 6)), torch.arange(12) % 3
+        )
