@@ -4,15 +4,19 @@
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md LICENSE MANIFEST.in ./
+COPY pyproject.toml README.md LICENSE MANIFEST.in ./
+COPY locks locks
+COPY pipelines/install.py pipelines/install.py
 COPY homo_dp homo_dp
 COPY conf conf
 COPY data data
-# PIP_OPTIONS: --index-url of a mirror, or of torch without CUDA, which saves 4 GB
-ARG PIP_OPTIONS=""
-# hadolint ignore=SC2086
+# Packages are checked against the hashes of locks/. TORCH=cpu takes the build of torch for CPUs, 4 GB smaller, where an
+# index has it, and the default build where not; pip reads the two others: a mirror, and a further index.
+ARG TORCH=cpu
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
 RUN python -m venv /opt/homo_dp \
-    && /opt/homo_dp/bin/pip install --no-cache-dir $PIP_OPTIONS -c constraints.txt '.[nats]'
+    && PIP_NO_CACHE_DIR=1 /opt/homo_dp/bin/python pipelines/install.py --torch "$TORCH"
 
 FROM python:3.11-slim-bookworm AS base
 RUN groupadd --gid 10001 homo_dp \

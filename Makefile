@@ -1,13 +1,16 @@
-# make train   runs the main job on the embedded data set
+# make train   runs the main job on the embedded data set (TORCH=cuda: with CUDA, not the build of torch for CPUs)
 # make test    runs every check: ruff, mypy, import-linter, pytest
 # make test-fast  a change in hand: ruff and the tests of changed files, under 60 s (TESTS=tests/... names others)
 # make test-slow  scikit-learn's checks of the estimators
 # make test-sql   tables in databases, with a real PostgreSQL (installs it where it may)
+# make test-install  installs from the locks into empty environments (/usr/bin/python3 and python3) and trains there
+# make test-pages  runs every command block of README and of the tutorials, as pasted, in about 5 minutes
 # make dist    wheel and sdist into dist/
 # make docs    the site into build/site; a broken link is an error
 # make examples  runs the notebooks of examples/ and keeps their outputs
-# make fuzz    mutates what readers of foreign bytes get, under 10 minutes, counts into docs/robustness.md (SECONDS=540)
-# make test-chaos       kills, freezes and cuts off 20 federations at random, on both transports, under 8 minutes
+# make fuzz    mutates what readers of foreign bytes get, about 10 minutes, counts into docs/robustness.md (SECONDS=540)
+# make test-chaos       kills, freezes, clutters and cuts off 100 federations at random, on both transports (RUNS=20: some minutes)
+# make locks   resolves pyproject.toml again into constraints.txt and locks/ (UPGRADE="NAME ..." takes newer versions)
 # make audit-dependencies  asks what is known about the pinned packages and writes sbom.cdx.json
 # make test-faults      kills aggregator and parties at every step of a run, on both transports
 # make bench   measures speed and memory against their bars, about 10 minutes, into benchmarks/RESULTS.md
@@ -28,22 +31,38 @@ endif
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.homo_dp_installed
 DEVELOPING := $(VENV)/.homo_dp_developing
+DOCUMENTING := $(VENV)/.homo_dp_documenting
+LOCKED := $(PYTHON) -m pip install --require-hashes
 
-.PHONY: train ui browser test test-fast test-slow test-sql dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation demo-secure demo-flower test-flower lint install bench clean help
+.PHONY: train ui browser test test-fast test-slow test-sql test-install test-pages locks dist docs examples test-ui test-faults test-chaos fuzz audit-dependencies demo-federation demo-secure demo-flower test-flower lint install bench clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
 install: $(INSTALLED)
 
-# What training needs; then what the checks need besides.
-$(INSTALLED): pyproject.toml constraints.txt
+# What training needs. The stamp names the build of torch; another one that TORCH names is installed in its place.
+BUILD := $(or $(TORCH),$(shell cat $(INSTALLED) 2>/dev/null),cpu)
+ifneq ($(TORCH),)
+ifneq ($(TORCH),$(shell cat $(INSTALLED) 2>/dev/null))
+.PHONY: $(INSTALLED)
+endif
+endif
+
+$(INSTALLED): pyproject.toml locks/run.txt locks/torch-cpu.txt locks/torch-cuda.txt
 	test -x $(PYTHON) || python3 -m venv $(VENV)
-	$(PYTHON) -m pip install -c constraints.txt -e .
+	$(PYTHON) pipelines/install.py --editable --torch $(BUILD)
+	echo $(BUILD) > $@
+
+# What the checks need besides.
+$(DEVELOPING): $(INSTALLED) locks/dev.txt
+	$(LOCKED) -r locks/dev.txt
 	touch $@
 
-$(DEVELOPING): $(INSTALLED)
-	$(PYTHON) -m pip install -c constraints.txt -e .[dev]
+# What the site needs; it has no need of torch.
+$(DOCUMENTING): locks/docs.txt
+	test -x $(PYTHON) || python3 -m venv $(VENV)
+	$(LOCKED) -r locks/docs.txt
 	touch $@
 
 train: $(INSTALLED)
@@ -72,7 +91,7 @@ dist: $(DEVELOPING)
 	rm -rf dist
 	$(PYTHON) -m build --no-isolation
 
-docs: $(DEVELOPING)
+docs: $(DOCUMENTING)
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 examples: $(DEVELOPING)
@@ -85,11 +104,19 @@ test-sql: $(DEVELOPING)
 		apt-get update -q && apt-get install -y -q --no-install-recommends postgresql; }
 	$(PYTHON) -m pytest tests/data/test_databases.py
 
+test-install:
+	python3 pipelines/try_install.py
+
+test-pages: $(INSTALLED)
+	$(PYTHON) -m tests.pasted_commands
+
 test-faults: $(DEVELOPING)
 	$(PYTHON) -m pytest -n 2 -m faults tests/test_faults.py tests/processes
 
+RUNS ?= 100
+
 test-chaos: $(DEVELOPING)
-	timeout 480 $(PYTHON) -m pytest -n 2 -m chaos tests/test_chaos.py
+	CHAOS_RUNS=$(RUNS) timeout $$((240 + 12 * $(RUNS))) $(PYTHON) -m pytest -n 2 -m chaos tests/test_chaos.py
 
 SECONDS ?= 540
 
@@ -98,6 +125,9 @@ fuzz: $(DEVELOPING)
 
 audit-dependencies: $(INSTALLED)
 	$(PYTHON) pipelines/audit_dependencies.py
+
+locks: $(INSTALLED)
+	$(PYTHON) pipelines/lock.py $(if $(UPGRADE),--upgrade $(UPGRADE))
 
 # Two workers on two cores: one thread each.
 test test-fast test-slow test-sql test-faults test-chaos test-ui test-flower fuzz: export OMP_NUM_THREADS = 1
@@ -124,18 +154,18 @@ demo-federation: $(INSTALLED)
 demo-secure: $(INSTALLED)
 	$(PYTHON) -m pipelines.demo_secure
 
-# flwr pins older versions than constraints.txt has of six packages we share, so it has an environment and a lock of its own.
+# flwr needs older versions of six packages that we share, so it has an environment of its own. What locks/flower.txt does
+# not name, torch above all, is that of $(VENV).
 FLOWER := .venv-flower/bin/python
 
-.venv-flower/.homo_dp_installed: pyproject.toml constraints-flower.txt
-	test -x $(FLOWER) || python3 -m venv .venv-flower
-	$(FLOWER) -m pip install -c constraints-flower.txt -e .[flower] pytest pytest-timeout
+.venv-flower/.homo_dp_installed: $(INSTALLED) locks/flower.txt
+	$(PYTHON) pipelines/flower_environment.py .venv-flower
 	touch $@
 
 demo-flower: .venv-flower/.homo_dp_installed
 	$(FLOWER) -m pipelines.demo_flower
 
-test-flower: .venv-flower/.homo_dp_installed
+test-flower: .venv-flower/.homo_dp_installed $(DEVELOPING)
 	$(FLOWER) -m pytest -m "flower and not slow" --confcutdir=tests/flower tests/flower
 
 clean:

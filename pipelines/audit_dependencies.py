@@ -1,8 +1,9 @@
 """Known holes in the pinned dependencies, and the list of them: ``make audit-dependencies``.
 
-Writes ``sbom.cdx.json`` (CycloneDX 1.5) from ``constraints.txt``, then asks pip-audit, installed into a temporary
-environment, what is known about each version. Ends with 1 if something is known, with 0 if nothing is, or if the data
-of pip-audit cannot be reached: then it says so, and the list can be given to a scanner elsewhere.
+Writes ``sbom.cdx.json`` (CycloneDX 1.5) from ``constraints.txt``, then asks pip-audit, installed
+into a temporary environment, what is known about each version. Ends with 1 if something is known,
+with 0 if nothing is, or if the data of pip-audit cannot be reached: then it says so, and the list
+can be given to a scanner elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def pins(constraints: str) -> dict[str, str]:
 
 
 def sbom(constraints: str) -> str:
-    """The pinned packages as CycloneDX; without time or serial number, so that the same pins give the same file."""
+    """The pinned packages as CycloneDX; without time or serial number, so that the same pins
+    give the same file.
+    """
     from homo_dp import __version__
 
     components: list[dict[str, Any]] = []
@@ -47,7 +50,12 @@ def sbom(constraints: str) -> str:
         components.append(
             {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
         )
-    about = {"type": "application", "bom-ref": "homo_dp", "name": "homo_dp", "version": __version__}
+    about = {
+        "type": "application",
+        "bom-ref": "homo_dp",
+        "name": "homo_dp",
+        "version": __version__,
+    }
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -97,7 +105,8 @@ def audit() -> int:
 
 
 def verdict(found: list[dict[str, Any]]) -> int:
-    """Say what pip-audit found. It calls packages that it has no data about skipped, and then reports no holes.
+    """Say what pip-audit found. It calls packages that it has no data about skipped, and then
+    reports no holes.
 
     >>> verdict([{"name": "a", "version": "1", "vulns": []}, {"name": "b", "skip_reason": "not found"}])
     audited 1 packages, no known holes; no data about 1: b
@@ -110,7 +119,8 @@ def verdict(found: list[dict[str, Any]]) -> int:
     holes = [(each["name"], each["version"], hole) for each in audited for hole in each["vulns"]]
     for name, version, hole in holes:
         print(
-            f"{name} {version}: {hole['id']}, mended in {', '.join(hole['fix_versions']) or 'no version yet'}"
+            f"{name} {version}: {hole['id']}, mended in "
+            f"{', '.join(hole['fix_versions']) or 'no version yet'}"
         )
     known = f"{len(holes)} known holes" if holes else "no known holes"
     unknown = f"; no data about {len(skipped)}: {', '.join(skipped)}" if skipped else ""

@@ -1,4 +1,6 @@
-"""The test files that mirror what a change in hand touches: python pipelines/changed_tests.py [BASE]."""
+"""The test files that mirror what a change in hand touches: python pipelines/changed_tests.py
+[BASE].
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Quick, and they fail on most mistakes that matter: what a change that has no tests of its own is tried against.
+# Quick, and they fail on most mistakes that matter: what a change that has no tests of its own is
+# tried against.
 HEART = ("tests/privacy/accounting", "tests/privacy/noise", "tests/config")
 
 
 def mirrored(changed: list[str]) -> list[str]:
-    """Tests of changed files: themselves, or ``tests/room/test_module.py`` of ``homo_dp/room/module.py``.
+    """Tests of changed files: themselves, or ``tests/room/test_module.py`` of
+    ``homo_dp/room/module.py``.
 
     >>> mirrored(["homo_dp/data/parties.py", "README.md", "homo_dp/no_such_module.py"])
     ['tests/data/test_parties.py']
@@ -29,7 +33,9 @@ def mirrored(changed: list[str]) -> list[str]:
 
 
 def changed_files(base: str) -> list[str]:
-    """Files that differ from where the branch left ``base``, and those that git does not know yet."""
+    """Files that differ from where the branch left ``base``, and those that git does not know
+    yet.
+    """
     since = subprocess.run(
         ["git", "merge-base", base, "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,5 @@
-"""A federation on this machine: an aggregator and three parties as processes, with fresh keys, in a temporary folder.
+"""A federation on this machine: an aggregator and three parties as processes, with fresh keys, in a
+temporary folder.
 
 python pipelines/demo_federation.py     (make demo-federation)
 """
@@ -23,7 +24,9 @@ MOST_SECONDS = 120.0
 
 
 def main(folder: Path, recipes: Mapping[str, str]) -> int:
-    """Make keys, start four processes on their recipes in conf/, show what they say and what each has at the end."""
+    """Make keys, start four processes on their recipes in conf/, show what they say and what
+    each has at the end.
+    """
     from homo_dp.transport.keys import new_key_pair, write_key_pair
 
     shutil.copytree(ROOT / "data", folder / "data")
@@ -87,7 +90,8 @@ def report(folder: Path) -> int:
             rows = ledger.verify().count
         epsilon, accuracy = indicators["privacy"]["epsilon"], indicators["test_acc"]
         print(
-            f"{name}: epsilon {epsilon:.3f}, {rows} releases on its ledger, test accuracy {accuracy:.3f} (local)"
+            f"{name}: epsilon {epsilon:.3f}, {rows} releases on its ledger, test accuracy "
+            f"{accuracy:.3f} (local)"
         )
     print("the aggregator has the model, and saw neither a row nor a metric of one")
     return 0

@@ -1,4 +1,5 @@
-"""A federation on Flower, on this machine: a SuperLink and three SuperNodes on loopback, one `flwr run`, then compare.
+"""A federation on Flower, on this machine: a SuperLink and three SuperNodes on loopback, one `flwr
+run`, then compare.
 
 python -m pipelines.demo_flower     (make demo-flower, in an environment of its own)
 """
@@ -25,7 +26,9 @@ APP = ROOT / "pipelines" / "flower"
 
 
 class FlowerFederation:
-    """Keys, a SuperLink and a SuperNode for each party, in one folder; all of it on 127.0.0.1, and stopped by pid."""
+    """Keys, a SuperLink and a SuperNode for each party, in one folder; all of it on 127.0.0.1,
+    and stopped by pid.
+    """
 
     def __init__(self, folder: Path, superlink: Sequence[str] = ("--insecure",)) -> None:
         self.folder = folder
@@ -77,7 +80,8 @@ class FlowerFederation:
     def run(self, config: str, params: str = "") -> subprocess.Popen[bytes]:
         """`flwr run`, which streams what the ServerApp says until the run is over."""
         return self._start(
-            "flwr", self.flwr("run", str(APP), "demo", "--stream", *self.run_config(config, params))
+            "flwr",
+            self.flwr("run", str(APP), "demo", "--stream", *self.run_config(config, params)),
         )
 
     def run_config(self, config: str, params: str = "") -> list[str]:
@@ -88,7 +92,10 @@ class FlowerFederation:
         """A command of Flower's own, with the address of our SuperLink in its settings."""
         home = self.folder / "home" / "flwr"
         home.mkdir(parents=True, exist_ok=True)
-        settings = f'[superlink]\ndefault = "demo"\n\n[superlink.demo]\naddress = "127.0.0.1:{self.port}"\n'
+        settings = (
+            '[superlink]\ndefault = "demo"\n\n[superlink.demo]\naddress ='
+            f' "127.0.0.1:{self.port}"\n'
+        )
         (home / "config.toml").write_text(settings + self._connection)
         return ["flwr", *arguments]
 
@@ -128,7 +135,9 @@ class FlowerFederation:
                 time.sleep(0.1)
 
     def _left(self) -> list[int]:
-        """Processes that those we started have left: parties, and ClientApps whose SuperNode was killed."""
+        """Processes that those we started have left: parties, and ClientApps whose SuperNode was
+        killed.
+        """
         ours, found = f"FLWR_HOME={self.folder / 'home'}{os.sep}".encode(), []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
@@ -149,7 +158,9 @@ class FlowerFederation:
 
 
 def main(folder: Path, recipes: Mapping[str, str]) -> int:
-    """Run the default job of processes on Flower and in memory; the same epsilon, and about the same accuracy."""
+    """Run the default job of processes on Flower and in memory; the same epsilon, and about the
+    same accuracy.
+    """
     federation, started = FlowerFederation(folder), time.monotonic()
     federation.prepare()
     try:
@@ -167,9 +178,8 @@ def main(folder: Path, recipes: Mapping[str, str]) -> int:
     finally:
         federation.stop()
     print(f"\nended after {time.monotonic() - started:.1f} s with {code}")
-    if (
-        code or not (folder / "out" / "aggregator" / "indicator.json").exists()
-    ):  # flwr ends with 0 also if a run failed
+    # flwr ends with 0 also if a run failed
+    if code or not (folder / "out" / "aggregator" / "indicator.json").exists():
         return code or 1
     return report(folder) or compare(folder, recipes)
 
@@ -214,7 +224,8 @@ def compare(folder: Path, recipes: Mapping[str, str]) -> int:
     accuracy = sum(found["test_acc"] for found in parties) / len(parties)
     print(f"epsilon on Flower and in memory: {sorted(epsilons)}")
     print(
-        f"test accuracy: {accuracy:.3f} on Flower (mean of the parties), {memory['test_acc']:.3f} in memory"
+        f"test accuracy: {accuracy:.3f} on Flower (mean of the parties), {memory['test_acc']:.3f} "
+        "in memory"
     )
     return 0 if len(epsilons) == 1 else 1
 

@@ -1,4 +1,5 @@
-"""The same as demo_federation.py with parties that share their noise under masks (docs/secure_aggregation.md).
+"""The same as demo_federation.py with parties that share their noise under masks
+(docs/secure_aggregation.md).
 
 python -m pipelines.demo_secure     (make demo-secure)
 """

@@ -1,8 +1,11 @@
-"""DP-FedAvg over the users of the bundled set: the recipe, and what it costs not to trust the aggregator.
+"""DP-FedAvg over the users of the bundled set: the recipe, and what it costs not to trust the
+aggregator.
 
-python pipelines/dp_fedavg.py            trains conf/dp_fedavg.yaml; further arguments go to homo_dp.train
-python pipelines/dp_fedavg.py compare    the same target with noise at the aggregator, at parties that trust it, and at
-                                         parties that trust nobody: accuracy, and epsilon towards both observers
+python pipelines/dp_fedavg.py            trains conf/dp_fedavg.yaml; further arguments go to
+homo_dp.train python pipelines/dp_fedavg.py compare    the same target with noise at the aggregator,
+at parties that trust it, and at
+                                         parties that trust nobody: accuracy, and epsilon towards
+                                         both observers
 """
 
 from __future__ import annotations
@@ -36,9 +39,8 @@ def compare() -> None:
 
     print("accuracy %  epsilon (model reader)  epsilon (aggregator)")
     for name, keys in CASES.items():
-        with (
-            tempfile.TemporaryDirectory() as folder
-        ):  # generated users: their ledger need not outlive the training
+        # generated users: their ledger need not outlive the training
+        with tempfile.TemporaryDirectory() as folder:
             config = load_config(RECIPE, {"privacy.ledger": f"{folder}/ledger.sqlite", **keys})
             outcome = UserSimulation(config, lambda row, parties: None).run()
         observers = outcome.statement["observers"]

@@ -1,7 +1,8 @@
 """DP-FedAvg with adaptive clipping: the recipe, and the way of the clip norm from several starts.
 
-python pipelines/dp_fedavg_adaptive.py           trains conf/dp_fedavg_adaptive.yaml; arguments go to homo_dp.train
-python pipelines/dp_fedavg_adaptive.py starts    the clip norm every ten rounds, from 0.1, 1 and 10, and the accuracy
+python pipelines/dp_fedavg_adaptive.py           trains conf/dp_fedavg_adaptive.yaml; arguments go
+to homo_dp.train python pipelines/dp_fedavg_adaptive.py starts    the clip norm every ten rounds,
+from 0.1, 1 and 10, and the accuracy
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ def starts() -> None:
     from homo_dp.runs.user_simulation import UserSimulation
 
     for start in STARTS:
-        with (
-            tempfile.TemporaryDirectory() as folder
-        ):  # generated users: their ledger need not outlive the training
+        # generated users: their ledger need not outlive the training
+        with tempfile.TemporaryDirectory() as folder:
             keys = {
                 "privacy.ledger": f"{folder}/ledger.sqlite",
                 "privacy.adaptive.initial_clip_norm": start,

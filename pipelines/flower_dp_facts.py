@@ -1,4 +1,5 @@
-"""Why Flower's own DP wrappers and SecAgg+ are not used: facts, shown by calling Flower's own functions.
+"""Why Flower's own DP wrappers and SecAgg+ are not used: facts, shown by calling Flower's own
+functions.
 
 python -m pipelines.flower_dp_facts     (needs homo_dp[flower])
 """
@@ -11,9 +12,11 @@ import numpy as np
 
 
 def adaptive_clipping(inverted: bool = True) -> float:
-    """The clip norm after 50 rounds, from 0.5, where every update has norm 1 and half of them should be clipped.
+    """The clip norm after 50 rounds, from 0.5, where every update has norm 1 and half of them
+    should be clipped.
 
-    Andrew et al. (2021) count the updates that were *not* clipped; Flower counts those that were, and moves alike.
+    Andrew et al. (2021) count the updates that were *not* clipped; Flower counts those that were,
+    and moves alike.
     """
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
     from flwr.supercore.differential_privacy import adaptive_clip_inputs_inplace
@@ -35,7 +38,8 @@ def adaptive_clipping(inverted: bool = True) -> float:
 
 
 def weighted_mean() -> tuple[float, float]:
-    """How far one clipped client moves Flower's mean, against the sensitivity for which its noise is made.
+    """How far one clipped client moves Flower's mean, against the sensitivity for which its noise
+    is made.
 
     Ten clients, clip norm 1; one of them says that it has 900 of the 1,000 examples.
     """
@@ -46,9 +50,8 @@ def weighted_mean() -> tuple[float, float]:
     def mean(update: float) -> float:
         replies = []
         for number in range(10):
-            sent = [
-                np.array([update if number == 0 else 1e-9])
-            ]  # Flower divides by the norm, so not 0
+            # Flower divides by the norm, so not 0
+            sent = [np.array([update if number == 0 else 1e-9])]
             compute_clip_model_update(sent, [np.zeros(1)], 1.0)
             records = {"arrays": ArrayRecord({"w": Array(sent[0])})}
             examples = MetricRecord({"num-examples": 900 if number == 0 else 100 / 9})
@@ -60,7 +63,9 @@ def weighted_mean() -> tuple[float, float]:
 
 
 def mask_seeds() -> bool:
-    """Whether two 32-byte seeds that have nothing in common but the XOR of their words give the same mask."""
+    """Whether two 32-byte seeds that have nothing in common but the XOR of their words give the
+    same mask.
+    """
     from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
     one, other = bytes(28) + (7).to_bytes(4, "little"), (7).to_bytes(4, "little") + bytes(28)
@@ -72,7 +77,9 @@ def mask_seeds() -> bool:
 
 
 def noise_after_the_update() -> tuple[float, float]:
-    """The clip norm with which Flower clipped the updates of a round, and the one for which it then made noise."""
+    """The clip norm with which Flower clipped the updates of a round, and the one for which it
+    then made noise.
+    """
     from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
     from flwr.supercore.task_identity import TaskIdentity
@@ -88,9 +95,8 @@ def noise_after_the_update() -> tuple[float, float]:
         FedAvg(), noise_multiplier=0.1, num_sampled_clients=10, initial_clipping_norm=0.5
     )
     strategy.current_arrays = ArrayRecord({"w": Array(np.zeros(1))})
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
-        1  # a message has to belong to some run
-    )
+    # a message has to belong to some run
+    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     replies = []
     for node in range(1, 11):
         asked = Message(RecordDict(), dst_node_id=node, message_type="train")
@@ -122,7 +128,8 @@ def main() -> None:
         weighted_mean(),
     )
     print(
-        f"adaptive clipping, updates of norm 1, target one half: the clip norm goes from 0.5 to {flower:.1e}"
+        "adaptive clipping, updates of norm 1, target one half: the clip norm goes from 0.5 to "
+        f"{flower:.1e}"
     )
     print(f"  with the bit of the paper: to {paper:.2f}")
     print(
@@ -131,10 +138,12 @@ def main() -> None:
         )
     )
     print(
-        f"weighted averaging: one client moves the mean by {moved:g}, the noise is made for {assumed:g}"
+        f"weighted averaging: one client moves the mean by {moved:g}, the noise is made for "
+        f"{assumed:g}"
     )
     print(
-        f"SecAgg+ masks: two unlike 32-byte seeds, one mask: {mask_seeds()}; at most 2^32 masks exist"
+        f"SecAgg+ masks: two unlike 32-byte seeds, one mask: {mask_seeds()}; at most 2^32 masks "
+        "exist"
     )
     for name, can in accountants().items():
         print(f"accountant: {name}: {'optional, none by default' if can else 'none'}")

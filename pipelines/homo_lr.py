@@ -1,7 +1,8 @@
 """Logistic regression with DP-SGD on the bundled breast-cancer table.
 
-python pipelines/homo_lr.py            trains conf/homo_lr_dpsgd.yaml; further arguments go to homo_dp.train
-python pipelines/homo_lr.py compare    runs with privacy and without, their means; arguments go to homo_dp.compare
+python pipelines/homo_lr.py            trains conf/homo_lr_dpsgd.yaml; further arguments go to
+homo_dp.train python pipelines/homo_lr.py compare    runs with privacy and without, their means;
+arguments go to homo_dp.compare
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A multilayer perceptron with DP-SGD on the bundled digit images.
 
-python pipelines/homo_nn.py            trains conf/homo_nn_dpsgd.yaml; further arguments go to homo_dp.train
-python pipelines/homo_nn.py compare    runs with privacy and without, their means; arguments go to homo_dp.compare
+python pipelines/homo_nn.py            trains conf/homo_nn_dpsgd.yaml; further arguments go to
+homo_dp.train python pipelines/homo_nn.py compare    runs with privacy and without, their means;
+arguments go to homo_dp.compare
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Softmax regression with DP-SGD on the bundled digit images.
 
-python pipelines/homo_softmax.py            trains conf/homo_softmax_dpsgd.yaml; further arguments go to homo_dp.train
-python pipelines/homo_softmax.py compare    runs with privacy and without, their means; arguments go to homo_dp.compare
+python pipelines/homo_softmax.py            trains conf/homo_softmax_dpsgd.yaml; further arguments
+go to homo_dp.train python pipelines/homo_softmax.py compare    runs with privacy and without, their
+means; arguments go to homo_dp.compare
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """NbAFL on the bundled digit images: the recipe, and a sweep over the paper's epsilon and delta.
 
-python pipelines/nbafl.py                        trains conf/nbafl.yaml; further arguments go to homo_dp.train
-python pipelines/nbafl.py sweep [--out FOLDER]   accuracy for each epsilon x delta with the accounted epsilon beside it,
-                                                 as a table, FOLDER/nbafl_sweep.json and FOLDER/nbafl_sweep.png
+python pipelines/nbafl.py                        trains conf/nbafl.yaml; further arguments go to
+homo_dp.train python pipelines/nbafl.py sweep [--out FOLDER]   accuracy for each epsilon x delta
+with the accounted epsilon beside it,
+                                                 as a table, FOLDER/nbafl_sweep.json and
+                                                 FOLDER/nbafl_sweep.png
 
 The grid is the one that FederatedScope publishes for FEMNIST (https://federatedscope.io/docs/dp/).
 """
@@ -56,9 +58,8 @@ def _train(overrides: Mapping[str, Any]) -> Cell:
     from homo_dp.config.load import load_config
     from homo_dp.runs.simulation import Simulation
 
-    with (
-        tempfile.TemporaryDirectory() as folder
-    ):  # bundled images: their ledger need not outlive the training
+    # bundled images: their ledger need not outlive the training
+    with tempfile.TemporaryDirectory() as folder:
         config = load_config(RECIPE, {"privacy.ledger": f"{folder}/ledger.sqlite", **overrides})
         outcome = Simulation(config, lambda row, parties: None).run()
     privacy, names = outcome.statement, set(Cell.__dataclass_fields__) - {"accuracy"}

@@ -67,9 +67,8 @@ def test_the_configs_write_where_unit_image_volumes_and_pods_let_them(side: str)
         written += [str(config.party.folder), config.privacy.ledger, output.predictFileName]
     else:
         written += [config.federation.state_dir]
-        assert (
-            "%i" not in service["StateDirectory"]
-        )  # heads of ledgers are remembered over all runs
+        # heads of ledgers are remembered over all runs
+        assert "%i" not in service["StateDirectory"]
         (claim,) = [
             each
             for each in documents(DEPLOY / "kubernetes" / "aggregator.yaml")

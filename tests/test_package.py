@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wheel and sdist, built from a copy of what git knows, so that no stray file of the checkout gets in."""
+    """Wheel and sdist, built from a copy of what git knows, so that no stray file of the
+    checkout gets in.
+    """
     folder = tmp_path_factory.mktemp("package")
     source, dist = folder / "source", folder / "dist"
     names = subprocess.run(
