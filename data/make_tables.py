@@ -1,7 +1,9 @@
-"""Write the breast-cancer party tables of this folder from scikit-learn: python data/make_tables.py [FOLDER].
+"""Write the breast-cancer party tables of this folder from scikit-learn: python data/make_tables.py
+[FOLDER].
 
-Three hospitals with a training and a test file each: id, the 30 columns, y (0 malignant, 1 benign). Rows are those of
-the default run (seed 0), so training on these files is training on the embedded set.
+Three hospitals with a training and a test file each: id, the 30 columns, y (0 malignant, 1 benign).
+Rows are those of the default run (seed 0), so training on these files is training on the embedded
+set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One column each, described by public knowledge: a number, a day, a list of levels, the label.
 
-Nothing here is fitted: every bound, level and class comes from the config (or from a description we ship), so the
-encoding of a value depends on that value alone and costs no privacy.
+Nothing here is fitted: every bound, level and class comes from the config (or from a description we
+ship), so the encoding of a value depends on that value alone and costs no privacy.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Numeric:
         if isinstance(self.missing, str):
             if self.missing not in NUMERIC_RULES:
                 raise DataError(
-                    f"data.columns.{self.name}.missing={self.missing!r} is not one of {', '.join(NUMERIC_RULES)} "
-                    "or a number within the bounds"
+                    f"data.columns.{self.name}.missing={self.missing!r} is not one of "
+                    f"{', '.join(NUMERIC_RULES)} or a number within the bounds"
                 )
         elif isinstance(self.missing, bool) or not self.low <= self.missing <= self.high:
             raise DataError(
-                f"data.columns.{self.name}.missing={self.missing!r} is outside bounds=[{self.low}, {self.high}]; "
-                "choose a public value within them"
+                f"data.columns.{self.name}.missing={self.missing!r} is outside bounds=[{self.low}, "
+                f"{self.high}]; choose a public value within them"
             )
 
     @property
@@ -86,7 +86,9 @@ class Numeric:
 
     @property
     def fill(self) -> float | None:
-        """The public value that stands for a missing one, or None where a missing value is an error."""
+        """The public value that stands for a missing one, or None where a missing value is an
+        error.
+        """
         rules = {
             "error": None,
             "middle": (self.low + self.high) / 2,
@@ -116,8 +118,9 @@ class Numeric:
         if gaps.any():
             if self.fill is None:
                 raise DataError(
-                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, "
-                    f"or train with data.columns.{self.name}.missing=middle|low|high|<number>"
+                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing "
+                    "value; fill it in, or train with "
+                    f"data.columns.{self.name}.missing=middle|low|high|<number>"
                 )
             values = np.where(gaps, self.fill, values)
         clipped = 0
@@ -141,10 +144,11 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Date:
-    """A calendar day with public bounds: days from the first to the last as one number, or parts of it.
+    """A calendar day with public bounds: days from the first to the last as one number, or parts of
+    it.
 
-    `year` is one number within the years of the bounds; `month` and `weekday` are a point on a circle (sine and
-    cosine), so that December is beside January.
+    `year` is one number within the years of the bounds; `month` and `weekday` are a point on a
+    circle (sine and cosine), so that December is beside January.
 
     >>> Date("visit", "2020-01-01", "2020-12-31", ("days", "month")).width
     3
@@ -190,8 +194,9 @@ class Date:
         if gaps.any():
             if self.missing == "error":
                 raise DataError(
-                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, "
-                    f"or train with data.columns.{self.name}.missing=middle|low|high"
+                    f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing "
+                    "value; fill it in, or train with "
+                    f"data.columns.{self.name}.missing=middle|low|high"
                 )
             days = np.where(
                 gaps, {"low": low, "high": high, "middle": (low + high) // 2}[self.missing], days
@@ -228,7 +233,8 @@ class Date:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A declared list of levels, one-hot, with a slot for any other value and one for a missing value.
+    """A declared list of levels, one-hot, with a slot for any other value and one for a missing
+    value.
 
     >>> Categorical("colour", ("red", "blue")).width
     4
@@ -236,16 +242,15 @@ class Categorical:
 
     name: str
     levels: tuple[Level, ...]
-    missing: Level = (
-        "level"  # or unknown, error, or the declared level that stands for a missing value
-    )
+    # or unknown, error, or the declared level that stands for a missing value
+    missing: Level = "level"
 
     def __post_init__(self) -> None:
         check_values(f"data.columns.{self.name}.levels", self.levels)
         if self.missing not in LEVEL_RULES and self.missing not in self.levels:
             raise DataError(
-                f"data.columns.{self.name}.missing={self.missing!r} is not one of {', '.join(LEVEL_RULES)} "
-                "or a declared level"
+                f"data.columns.{self.name}.missing={self.missing!r} is not one of "
+                f"{', '.join(LEVEL_RULES)} or a declared level"
             )
 
     @property
@@ -264,8 +269,8 @@ class Categorical:
         codes, gaps = level_codes(series, self.levels, cells.missing_values, cells.numbers)
         if self.missing == "error" and gaps.any():
             raise DataError(
-                f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing value; fill it in, or "
-                f"train with data.columns.{self.name}.missing=level"
+                f"{cells.source}: column {self.name!r} row {first_row(gaps, series)}: missing "
+                f"value; fill it in, or train with data.columns.{self.name}.missing=level"
             )
         other = int(((codes < 0) & ~gaps).sum())
         codes[codes < 0] = len(self.levels)
@@ -357,7 +362,9 @@ class Label:
 
 
 def check_bounds(key: str, bounds: tuple[float, float]) -> None:
-    """Public bounds are two finite numbers, low < high, so far apart that numbers can be scaled by them."""
+    """Public bounds are two finite numbers, low < high, so far apart that numbers can be scaled
+    by them.
+    """
     low, high = bounds
     if not (
         math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)
@@ -365,12 +372,15 @@ def check_bounds(key: str, bounds: tuple[float, float]) -> None:
         raise DataError(f"{key}=[{low}, {high}] must be two finite numbers with low < high")
     if high - low < _LEAST_SPAN:
         raise DataError(
-            f"{key}=[{low}, {high}] must be not closer together than {_LEAST_SPAN:g}; scale the column"
+            f"{key}=[{low}, {high}] must be not closer together than {_LEAST_SPAN:g}; scale the "
+            "column"
         )
 
 
 def check_values(key: str, values: Sequence[Level]) -> None:
-    """Levels and classes are distinct texts or finite numbers; YAML's yes/no/true must be quoted."""
+    """Levels and classes are distinct texts or finite numbers; YAML's yes/no/true must be
+    quoted.
+    """
     if not values:
         raise DataError(f"{key} is empty; list the values that can occur")
     for value in values:
@@ -390,6 +400,8 @@ def _ordinal(key: str, day: str) -> int:
 
 
 def _circle(place: np.ndarray, places: int) -> tuple[np.ndarray, np.ndarray]:
-    """From a table of the few places: the last bit of a sine may depend on where in an array a number stands."""
+    """From a table of the few places: the last bit of a sine may depend on where in an array a
+    number stands.
+    """
     angles, at = np.arange(places) * (2 * math.pi / places), place.astype(np.int64)
     return np.sin(angles)[at], np.cos(angles)[at]

@@ -1,4 +1,6 @@
-"""How a CSV file is written: separator and encoding, decimal and thousands signs, and guessing them from its start."""
+"""How a CSV file is written: separator and encoding, decimal and thousands signs, and guessing
+them from its start.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def guess_form(raw: bytes) -> tuple[CsvForm, NumberForm]:
 
 
 def likely_separator(header: str) -> str | None:
-    """The sign that comes most often in a header, quoted names aside; None where none of them comes.
+    """The sign that comes most often in a header, quoted names aside; None where none of them
+    comes.
 
     >>> likely_separator('"Name, first";age'), likely_separator("age")
     (';', None)
@@ -84,7 +87,9 @@ def form_keys(form: CsvForm, numbers: NumberForm) -> dict[str, str]:
 
 
 def _decoded(raw: bytes) -> tuple[str, str]:
-    """The encoding and the text up to its last whole line; what is not UTF-8 is taken for Windows' Western one."""
+    """The encoding and the text up to its last whole line; what is not UTF-8 is taken for
+    Windows' Western one.
+    """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = raw.decode("utf-16", "replace")
         return "utf-16", text if len(raw) < SAMPLE else text[: text.rfind("\n") + 1]
@@ -96,7 +101,9 @@ def _decoded(raw: bytes) -> tuple[str, str]:
 
 
 def _numbers(cells: list[str]) -> NumberForm:
-    """Decimal commas only where no decimal point stands anywhere; `1,234` alone is a thousand if points are there."""
+    """Decimal commas only where no decimal point stands anywhere; `1,234` alone is a thousand if
+    points are there.
+    """
     commas = [cell for cell in cells if _COMMA_DECIMAL.fullmatch(cell)]
     points = [cell for cell in cells if _POINT_DECIMAL.fullmatch(cell)]
     points = [cell for cell in points if not (commas and _GROUPED["."].fullmatch(cell))]

@@ -1,7 +1,8 @@
 """Tables in a database: ``data.files.a=postgresql+psycopg://ann:pw@db.example/clinic#patients``.
 
-An address of SQLAlchemy, a ``#``, and the name of a table or a query that begins with SELECT or WITH. What is read
-stays with the party like the rows of a file. Needs the extra ``sql`` and the driver that the address names.
+An address of SQLAlchemy, a ``#``, and the name of a table or a query that begins with SELECT or
+WITH. What is read stays with the party like the rows of a file. Needs the extra ``sql`` and the
+driver that the address names.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ def database_columns(path: str | PathLike[str]) -> list[str]:
 
 
 def _frame(rows: Sequence[Sequence[Any]], names: Iterable[Any]) -> pd.DataFrame:
-    """Columns of one type of number get that type, which changes no value; all others stay as they are.
+    """Columns of one type of number get that type, which changes no value; all others stay as they
+    are.
 
-    To guess a type from all values, as pandas does, lets one row change how the others are read: a text among numbers
-    makes text of them, and a missing one makes floats of whole numbers.
+    To guess a type from all values, as pandas does, lets one row change how the others are read: a
+    text among numbers makes text of them, and a missing one makes floats of whole numbers.
     """
     import pandas as pd
 
@@ -90,7 +92,9 @@ def _column(values: Sequence[Any]) -> pd.Series:
 
 @contextmanager
 def _connected(path: str) -> Iterator[tuple[Connection, Any]]:
-    """A connection and the query that selects the rows; whatever the driver raises is one line without a password."""
+    """A connection and the query that selects the rows; whatever the driver raises is one line
+    without a password.
+    """
     address, _, wanted = path.partition("#")
     shown = masked(path)
     if not wanted.strip():
@@ -112,13 +116,14 @@ def _connected(path: str) -> Iterator[tuple[Connection, Any]]:
         raise
     except ImportError as error:
         raise DataError(
-            f"{shown}: the driver {error.name} is not installed; pip install 'homo_dp[sql]' brings psycopg "
-            "(postgresql+psycopg://), others are packages of their own, such as pymysql"
+            f"{shown}: the driver {error.name} is not installed; pip install 'homo_dp[sql]' brings "
+            "psycopg (postgresql+psycopg://), others are packages of their own, such as pymysql"
         ) from None
     except (sql.exc.SQLAlchemyError, OSError, ValueError) as error:
         said = " ".join(str(getattr(error, "orig", None) or error).split())[:300]
         raise DataError(
-            f"{shown}: cannot be read ({without_secrets(said, address)}); check address, table and rights"
+            f"{shown}: cannot be read ({without_secrets(said, address)}); check address, table and "
+            "rights"
         ) from None
 
 

@@ -1,4 +1,6 @@
-"""From the `data` section of the config to an Encoding: which columns are features, and what is public about them."""
+"""From the `data` section of the config to an Encoding: which columns are features, and what is
+public about them.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
 def table_encoding(
     config: Config, names: Sequence[str], source: str, shape: tuple[int, ...] | None = None
 ) -> Encoding:
-    """The encoding of tables with these column names; a column without a public description is refused."""
+    """The encoding of tables with these column names; a column without a public description is
+    refused.
+    """
     data = config.data
     identifier = _id_column(data, names, source)
     if data.private_levels and not config.privacy.asks_raw_values:
         raise DataError(
-            f"data.columns.{data.private_levels[0]}.levels=private: a training learns levels before it starts; list "
-            "them here (those of its resolved config are public)"
+            f"data.columns.{data.private_levels[0]}.levels=private: a training learns levels "
+            "before it starts; list them here (those of its resolved config are public)"
         )
     encoding = Encoding(
         columns=feature_columns(data, names, source),
@@ -46,7 +50,9 @@ def table_encoding(
 
 
 def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
-    """The encoding of image files of this (channels, height, width); models that take vectors get each image flat."""
+    """The encoding of image files of this (channels, height, width); models that take vectors
+    get each image flat.
+    """
     image = config.data.image
     return Encoding(
         columns=(),
@@ -59,7 +65,9 @@ def image_encoding(config: Config, shape: tuple[int, ...]) -> Encoding:
 
 
 def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tuple[Column, ...]:
-    """Descriptions of the feature columns, in the order of the declaration (never of one party's file)."""
+    """Descriptions of the feature columns, in the order of the declaration (never of one party's
+    file).
+    """
     left_out = _left_out(data)
     plain = [name for name in names if name not in left_out]
     known: dict[str, Column] = {
@@ -68,9 +76,8 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
     if data.columns_from is not None:
         shipped = shipped_columns(data.columns_from)
         alone = not known and data.default_bounds is None
-        if alone or any(
-            column.name in names for column in shipped
-        ):  # else it describes another table
+        # else it describes another table
+        if alone or any(column.name in names for column in shipped):
             known |= {column.name: column for column in shipped if column.name not in known}
     _check_named(data, names, source)
     if data.use is None:
@@ -85,20 +92,23 @@ def feature_columns(data: DataConfig, names: Sequence[str], source: str) -> tupl
         wanted += [name for name in undescribed if name not in wanted]
     elif undescribed:
         raise DataError(
-            f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; describe it in "
-            f"data.columns or list it in data.drop, where free text belongs; {_how_to_describe(source)}"
+            f"{source}: column {undescribed[0]!r} has no bounds or levels{_in_all(undescribed)}; "
+            "describe it in data.columns or list it in data.drop, where free text belongs; "
+            f"{_how_to_describe(source)}"
         )
     absent = [name for name in wanted if name not in names]
     if absent:
         raise DataError(
-            f"{source}: {missing_columns(absent)}{_nearest(absent[0], names)}; every party needs the same columns "
-            "(data.drop leaves one out everywhere)"
+            f"{source}: {missing_columns(absent)}{_nearest(absent[0], names)}; every party needs "
+            "the same columns (data.drop leaves one out everywhere)"
         )
     return tuple(known[name] for name in wanted)
 
 
 def described_columns(data: DataConfig, names: Sequence[str]) -> dict[str, Column]:
-    """Those of the named columns that the config describes as features, by itself or by a shipped description."""
+    """Those of the named columns that the config describes as features, by itself or by a
+    shipped description.
+    """
     left_out = _left_out(data)
     plain = [name for name in names if name not in left_out]
     known = (
@@ -116,12 +126,14 @@ def _left_out(data: DataConfig) -> set[str | None]:
 
 
 def described_names(data: DataConfig) -> list[str]:
-    """The columns that the config describes, where no table is at hand; patterns need `data.use` to stand for names."""
+    """The columns that the config describes, where no table is at hand; patterns need `data.use`
+    to stand for names.
+    """
     patterns = [name for name in data.columns if is_pattern(name)]
     if patterns and data.use is None:
         raise DataError(
-            f"data.columns: {patterns[0]!r} is a pattern, and there is no table here whose columns it could match; "
-            "list the columns in data.use"
+            f"data.columns: {patterns[0]!r} is a pattern, and there is no table here whose columns "
+            "it could match; list the columns in data.use"
         )
     return list(
         dict.fromkeys([*(name for name in data.columns if name not in patterns), *(data.use or ())])
@@ -136,7 +148,8 @@ def is_pattern(name: str) -> bool:
 def _spelled_out(data: DataConfig, names: Sequence[str]) -> dict[str, ColumnConfig]:
     """The description of each column: its own, else that of the first pattern that matches it.
 
-    Columns of one pattern stand in the order of their names (x2 before x10), not in that of one party's file.
+    Columns of one pattern stand in the order of their names (x2 before x10), not in that of one
+    party's file.
     """
     found: dict[str, ColumnConfig] = {}
     for key, block in data.columns.items():
@@ -158,17 +171,21 @@ def _by_number(name: str) -> list[tuple[int, int, str]]:
 
 
 def label_of(config: Config) -> Label:
-    """Classes or bounds of the label: declared, shipped with an embedded set, or 0/1 for a binary model."""
+    """Classes or bounds of the label: declared, shipped with an embedded set, or 0/1 for a
+    binary model.
+    """
     data = config.data
     if config.model.task == "regression":
         if data.target_bounds is None:
             raise DataError(
-                f"data.target_bounds is not given; a regression needs public [low, high] of its label {data.label!r}"
+                "data.target_bounds is not given; a regression needs public [low, high] of its "
+                f"label {data.label!r}"
             )
         return Label(data.label, bounds=data.target_bounds)
     if data.target_bounds is not None:
         raise DataError(
-            "data.target_bounds is for a regression; choose model.name=linear_regression or leave it out"
+            "data.target_bounds is for a regression; choose model.name=linear_regression or leave "
+            "it out"
         )
     classes: Sequence[Level] = (0, 1)
     if data.classes is not None:
@@ -179,7 +196,9 @@ def label_of(config: Config) -> Label:
 
 
 def wants_images(config: Config) -> bool:
-    """Whether the model takes (channels, height, width); an own factory says so with data.image.shape."""
+    """Whether the model takes (channels, height, width); an own factory says so with
+    data.image.shape.
+    """
     if config.model.factory is not None:
         return config.data.image is not None and config.data.image.shape is not None
     return config.model.name in ("cnn", *IMAGE_FEATURES)
@@ -201,7 +220,9 @@ def _column(name: str, block: ColumnConfig) -> Column:
 
 
 def as_levels(values: Sequence[Level]) -> tuple[Level, ...]:
-    """Levels or classes; true and false, which YAML reads as booleans, are the texts that all files have for them."""
+    """Levels or classes; true and false, which YAML reads as booleans, are the texts that all
+    files have for them.
+    """
     return tuple(text_of(value) or "" if isinstance(value, bool) else value for value in values)
 
 
@@ -222,14 +243,17 @@ def _check_named(data: DataConfig, names: Sequence[str], source: str) -> None:
             raise DataError(f"{source}: data.{key}={name!r} is not a column{_nearest(name, names)}")
     if data.label not in names:
         raise DataError(
-            f"{source}: label column {data.label!r} is not there{_nearest(data.label, names)}; set data.label; "
-            f"the columns are {short(names)}"
+            f"{source}: label column {data.label!r} is not there{_nearest(data.label, names)}; set "
+            f"data.label; the columns are {short(names)}"
         )
 
 
 def _how_to_describe(source: str) -> str:
     if source.startswith(MARK):  # describe reads files only
-        return "in Python bounds={'age': (0, 120)} describes numbers"
+        return (
+            "in Python bounds={'age': (0, 120)} and categories={'ward': ['A', 'B']} describe them, "
+            "and homo_dp.describe drafts that"
+        )
     return f"to draft the block: python -m homo_dp.data describe {source}"
 
 

@@ -1,13 +1,14 @@
 """Data sets that need no file, and the public column descriptions that we ship.
 
 Where the bounds come from:
-    breast_cancer: the summary statistics that UCI and scikit-learn publish with the set (its description, `Min` and
-        `Max`), turned into bounds by one rule that was fixed before it was tried: low is the published minimum rounded
-        down to one digit; high is two thirds of the published maximum, one third for the standard errors, rounded to
-        two digits. All these measures are skewed to the right, so the bounds leave out the long tails; values outside
-        are clipped. They are not the table's minimum and maximum.
-    digits: a pixel counts the set cells of a 4 x 4 block, so it is in 0..16 by construction (see scikit-learn).
-    users: generated here from a fixed seed; nobody's data.
+    breast_cancer: the summary statistics that UCI and scikit-learn publish with the set (`Min` and
+    `Max`), rounded outwards: low down to one digit, high up to two. The published figures are
+    rounded themselves, so half a unit of their last digit is added first. Every value of the set
+    lies within.
+    digits: a pixel counts the set cells of a 4 x 4 block, so it is in 0..16 by construction (see
+    scikit-learn).
+    users: generated here from a fixed seed; nobody's data. The bounds are more than five standard
+    deviations.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ NAMES = ("breast_cancer", "digits", "users")
 
 # feature: bounds of (mean, standard error, worst)
 _NUCLEUS: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, float]]] = {
-    "radius": ((6, 19), (0.1, 0.96), (7, 24)),
-    "texture": ((9, 26), (0.3, 1.6), (10, 33)),
-    "perimeter": ((40, 130), (0.7, 7.3), (50, 170)),
-    "area": ((100, 1700), (6, 180), (100, 2800)),
-    "smoothness": ((0.05, 0.11), (0.002, 0.01), (0.07, 0.15)),
-    "compactness": ((0.01, 0.23), (0.002, 0.045), (0.02, 0.71)),
-    "concavity": ((0, 0.28), (0, 0.13), (0, 0.83)),
-    "concave points": ((0, 0.13), (0, 0.018), (0, 0.19)),
-    "symmetry": ((0.1, 0.2), (0.008, 0.026), (0.1, 0.44)),
-    "fractal dimension": ((0.05, 0.065), (0.001, 0.01), (0.05, 0.14)),
+    "radius": ((6, 29), (0.1, 2.9), (7, 37)),
+    "texture": ((9, 40), (0.3, 4.9), (10, 50)),
+    "perimeter": ((40, 190), (0.7, 22), (50, 260)),
+    "area": ((100, 2600), (6, 550), (100, 4300)),
+    "smoothness": ((0.05, 0.17), (0.001, 0.032), (0.07, 0.23)),
+    "compactness": ((0.01, 0.35), (0.001, 0.14), (0.02, 1.1)),
+    "concavity": ((0, 0.43), (0, 0.4), (0, 1.3)),
+    "concave points": ((0, 0.21), (0, 0.054), (0, 0.3)),
+    "symmetry": ((0.1, 0.31), (0.007, 0.08), (0.1, 0.67)),
+    "fractal dimension": ((0.04, 0.098), (0.0005, 0.035), (0.05, 0.21)),
 }
 
 _USERS, _USER_FEATURES, _USER_SEED = 500, 20, 20240501
@@ -65,10 +66,11 @@ def load_embedded(name: str) -> EmbeddedSet:
 
 
 def shipped_columns(name: str) -> tuple[Column, ...]:
-    """The public column description of a bundled set, usable for a user's own files with the same columns.
+    """The public column description of a bundled set, usable for a user's own files with the same
+    columns.
 
     >>> shipped_columns("breast_cancer")[0]
-    Numeric(name='mean radius', low=6.0, high=19.0, missing='error', indicator=False)
+    Numeric(name='mean radius', low=6.0, high=29.0, missing='error', indicator=False)
     """
     if name == "breast_cancer":
         parts = ("mean {}", "{} error", "worst {}")
@@ -82,7 +84,7 @@ def shipped_columns(name: str) -> tuple[Column, ...]:
             Numeric(f"pixel_{row}_{column}", 0.0, 16.0) for row in range(8) for column in range(8)
         )
     if name == "users":
-        return tuple(Numeric(f"x{number}", -3.0, 3.0) for number in range(1, _USER_FEATURES + 1))
+        return tuple(Numeric(f"x{number}", -6.0, 6.0) for number in range(1, _USER_FEATURES + 1))
     raise DataError(f"data.columns_from={name!r} is not one of {', '.join(NAMES)}")
 
 
@@ -106,18 +108,23 @@ def _digits() -> EmbeddedSet:
 
 
 def _sklearn_table(name: str, skip: int = 0) -> np.ndarray:
-    """A table that scikit-learn ships, from its file: importing scikit-learn to read it takes half a second."""
+    """A table that scikit-learn ships, from its file: importing scikit-learn to read it takes
+    half a second.
+    """
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise DataError(
-            "scikit-learn, which holds the bundled tables, is not installed; pip install scikit-learn"
+            "scikit-learn, which holds the bundled tables, is not installed; pip install "
+            "scikit-learn"
         )
     path = Path(found.submodule_search_locations[0], "datasets", "data", name)
     return np.loadtxt(path, delimiter=",", skiprows=skip, dtype=np.float64)
 
 
 def _users() -> EmbeddedSet:
-    """500 users of 10 to 50 rows: one logistic model for all, with every user's inputs shifted their own way."""
+    """500 users of 10 to 50 rows: one logistic model for all, with every user's inputs shifted
+    their own way.
+    """
     generator = np.random.default_rng(_USER_SEED)
     sizes = generator.integers(10, 51, size=_USERS)
     user = np.repeat(np.arange(_USERS), sizes)

@@ -1,6 +1,7 @@
 """How a raw row becomes one tensor: the columns beside each other, or an image, and the label.
 
-What it does to a row follows from public declarations only (`columns.py`), and it is kept as JSON in model files.
+What it does to a row follows from public declarations only (`columns.py`), and it is kept as JSON
+in model files.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Encoding:
 
     Guarantees:
         - row i of the tensor depends on row i of the table and on public declarations only;
-        - every feature lies in [-1, 1]; a value that is not finite is refused, never passed through.
+        - every feature lies in [-1, 1]; a value that is not finite is refused, never passed
+          through.
 
     >>> import pandas as pd
     >>> ages = Encoding((Numeric("age", 0, 100),), Label("y", (0, 1)), curves=True)
@@ -59,16 +61,16 @@ class Encoding:
     id: str | None = None
     missing_values: tuple[str, ...] = MISSING_VALUES
     shape: tuple[int, ...] | None = None  # (channels, height, width) where the model wants images
-    pixel_bounds: tuple[float, float] | None = (
-        None  # set where rows come from an image file, not from columns
-    )
+    # set where rows come from an image file, not from columns
+    pixel_bounds: tuple[float, float] | None = None
     curves: bool = False  # whether a square and a root of each number stand behind the columns
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if len(set(names)) != len(names):
             raise DataError(
-                f"data.columns names a column twice: {sorted({n for n in names if names.count(n) > 1})}"
+                "data.columns names a column twice: "
+                f"{sorted({n for n in names if names.count(n) > 1})}"
             )
         if self.pixel_bounds is not None:
             check_bounds("data.image.scale", self.pixel_bounds)
@@ -78,11 +80,13 @@ class Encoding:
             raise DataError("no feature column is left; check data.use, data.drop and data.columns")
         if self.curves and self.shape is not None:
             raise DataError(
-                "data.curves=true: curves are of the columns of a table, not of images; leave it out"
+                "data.curves=true: curves are of the columns of a table, not of images; leave "
+                "it out"
             )
         if self.shape is not None and self.columns and math.prod(self.shape) != self.width:
             raise DataError(
-                f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded columns"
+                f"data.image.shape={list(self.shape)} does not hold the {self.width} encoded "
+                "columns"
             )
 
     @property
@@ -93,7 +97,9 @@ class Encoding:
 
     @property
     def curved(self) -> tuple[int, ...]:
-        """The places of the numbers whose squares and roots stand behind the columns; those of a flag say nothing."""
+        """The places of the numbers whose squares and roots stand behind the columns; those of a
+        flag say nothing.
+        """
         if not self.curves:
             return ()
         ends = itertools.accumulate(column.width for column in self.columns)
@@ -124,7 +130,8 @@ class Encoding:
     def levels_of_columns(self) -> dict[int, float]:
         """Which encoded columns are 0 or 1: places of levels, and marks of missing values.
 
-        With each the share of rows that it has if all declared levels of its column are as frequent; 0 for others.
+        With each the share of rows that it has if all declared levels of its column are as
+        frequent; 0 for others.
         """
         found: dict[int, float] = {}
         start = 0
@@ -174,7 +181,8 @@ class Encoding:
             write(block[place], out)
         if strays is not None:
             strays.add(len(frame), found)
-        # Of NumPy, which asks for huge pages: torch pays for small ones as much as for reading the table.
+        # Of NumPy, which asks for huge pages: torch pays for small ones as much as for reading the
+        # table.
         rows = np.empty((len(frame), self.width), dtype=np.float32)
         for start in range(0, len(frame), _ROW_BLOCK):
             rows[start : start + _ROW_BLOCK] = block[:, start : start + _ROW_BLOCK].T
@@ -191,13 +199,17 @@ class Encoding:
 
     @property
     def _curves(self) -> list[tuple[Callable[[np.ndarray, np.ndarray], None], int]]:
-        """What stands behind the columns, in order: all squares, then all roots, each with the place of its number."""
+        """What stands behind the columns, in order: all squares, then all roots, each with the
+        place of its number.
+        """
         return list(itertools.product(_CURVES, self.curved))
 
     def encode_images(
         self, pixels: np.ndarray, source: str = "images", *, start: int = 0
     ) -> torch.Tensor:
-        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range; `start` are before them."""
+        """Images (or rows of their values) scaled to [-1, 1] by the declared pixel range;
+        `start` are before them.
+        """
         if self.pixel_bounds is None:
             raise DataError(
                 f"{source}: this model takes a table with columns {short(self.names)}, not images"
@@ -206,8 +218,9 @@ class Encoding:
         apart = len(shape) > 1 and len(expected) > 1 and shape not in (expected, expected[1:])
         if math.prod(shape) != self.width or apart:
             raise DataError(
-                f"{source}: images of shape {shape} hold {math.prod(shape)} values, the model takes {self.width}, "
-                f"shape {expected}; give images of that shape (trained with data.image.shape or that of the first file)"
+                f"{source}: images of shape {shape} hold {math.prod(shape)} values, the model "
+                f"takes {self.width}, shape {expected}; give images of that shape (trained with "
+                "data.image.shape or that of the first file)"
             )
         scale = Numeric("pixel", *self.pixel_bounds).scale
         out = np.empty((len(pixels), self.width), dtype=np.float32)
@@ -216,7 +229,8 @@ class Encoding:
             finite = np.asarray(np.isfinite(values).all(axis=1))
             if not finite.all():
                 raise DataError(
-                    f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; fix it"
+                    f"{source}: image {start + at + first_row(~finite)}: a pixel is not finite; "
+                    "fix it"
                 )
             out[at : at + _PIXEL_BLOCK] = scale(values)
         return torch.from_numpy(out).reshape(len(pixels), *self.input_shape)
@@ -227,8 +241,8 @@ class Encoding:
         """The labels as they are: of a target, only what is trained on is clipped to its bounds."""
         if self.label.name not in frame.columns:
             raise DataError(
-                f"{source}: label column {self.label.name!r} is not there; its columns are {short(frame.columns)}; "
-                "set data.label"
+                f"{source}: label column {self.label.name!r} is not there; its columns are "
+                f"{short(frame.columns)}; set data.label"
             )
         return self.label.encode(frame[self.label.name], source, clip=False, numbers=numbers)
 
@@ -257,9 +271,8 @@ class Encoding:
             "missing_values": list(self.missing_values),
             "shape": None if self.shape is None else list(self.shape),
             "pixel_bounds": None if self.pixel_bounds is None else list(self.pixel_bounds),
-            **(
-                {"curves": True} if self.curves else {}
-            ),  # else as before there were curves, and of the same digest
+            # else as before there were curves, and of the same digest
+            **({"curves": True} if self.curves else {}),
         }
 
     @staticmethod
@@ -273,7 +286,9 @@ class Encoding:
                 label=Label(str(label["name"]), _tuple(label["classes"]), _pair(label["bounds"])),
                 id=None if raw["id"] is None else str(raw["id"]),
                 missing_values=tuple(str(text) for text in raw["missing_values"]),
-                shape=None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"]),
+                shape=(
+                    None if raw["shape"] is None else tuple(_side(side) for side in raw["shape"])
+                ),
                 pixel_bounds=_pair(raw["pixel_bounds"]),
                 curves=bool(raw.get("curves", False)),
             )
@@ -286,9 +301,11 @@ class Encoding:
 
 
 def _write_square(numbers: np.ndarray, out: np.ndarray) -> None:
-    """The second Legendre polynomial (3 x^2 - 1) / 2: of mean 0, and orthogonal to x, for x spread evenly on [-1, 1].
+    """The second Legendre polynomial (3 x^2 - 1) / 2: of mean 0, and orthogonal to x, for x spread
+    evenly on [-1, 1].
 
-    One operation after the other, each rounded by itself: a fused one would round the numbers at an array's end apart.
+    One operation after the other, each rounded by itself: a fused one would round the numbers at an
+    array's end apart.
     """
     np.multiply(numbers, numbers, out=out)
     out *= 1.5
@@ -296,9 +313,11 @@ def _write_square(numbers: np.ndarray, out: np.ndarray) -> None:
 
 
 def _write_root(numbers: np.ndarray, out: np.ndarray) -> None:
-    """1 + 3 u - 3.75 sqrt(u) of u = (x + 1) / 2: steep at the lower bound, where most amounts and counts are.
+    """1 + 3 u - 3.75 sqrt(u) of u = (x + 1) / 2: steep at the lower bound, where most amounts and
+    counts are.
 
-    It, too, has mean 0 and is orthogonal to x for x spread evenly on [-1, 1], and each operation is rounded by itself.
+    It, too, has mean 0 and is orthogonal to x for x spread evenly on [-1, 1], and each operation is
+    rounded by itself.
     """
     np.add(numbers, 1.0, out=out)
     out *= 0.5

@@ -1,8 +1,9 @@
 """A place in [0, 1) for each row of a private table: a keyed hash of that row alone.
 
-Who is held out, and which party gets a row, is decided by comparing its place with public numbers. So a row that is
-added or removed changes its own place and no other. A permutation of the row count lacks this property: one row more
-reshuffles the whole table, and the clipped sum moves by many times the clip norm that the noise was chosen for.
+Who is held out, and which party gets a row, is decided by comparing its place with public numbers.
+So a row that is added or removed changes its own place and no other. A permutation of the row count
+lacks this property: one row more reshuffles the whole table, and the clipped sum moves by many
+times the clip norm that the noise was chosen for.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
     from homo_dp.data.rows import Rows
 
 _ROWS_AT_ONCE = 4096
-_DIGEST = 16  # bytes: rows of different content do not share a digest, even rows that somebody crafted for it
+# bytes: rows of different content do not share a digest, even rows that somebody crafted for it
+_DIGEST = 16
 
 
 def row_places(rows: Rows, part: np.ndarray, seed: int, purpose: str) -> np.ndarray:
     """The places of some rows, from what a model would see of them (features and label).
 
-    Rows with the same content cannot be told apart, so the first of them has one place, the second another, and so on:
-    one such row more adds one place and changes none.
+    Rows with the same content cannot be told apart, so the first of them has one place, the second
+    another, and so on: one such row more adds one place and changes none.
 
     Guarantees:
-        - the places of two tables that differ in one row differ in one place (as multisets over equal rows);
-        - places of different rows are independent and uniform, as far as keyed BLAKE2b is a random function.
+        - the places of two tables that differ in one row differ in one place (as multisets over
+          equal rows);
+        - places of different rows are independent and uniform, as far as keyed BLAKE2b is a random
+          function.
     """
     digests = _digests(_contents(rows, part), _key(seed, purpose))
     again = pd.DataFrame({"high": digests[:, 0], "low": digests[:, 1]})

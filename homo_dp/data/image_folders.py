@@ -1,13 +1,15 @@
-"""Images as single files: a folder or zip of them, and a table ``file_name,y`` with one line for each.
+"""Images as single files: a folder or zip of them, and a table ``file_name,y`` with one line for
+each.
 
-``data.files.Bob=client1.zip`` takes the annotations from ``client1_annotations.csv`` beside it, as PrimiHub lays them
-out, or from an ``annotations.csv`` inside; ``client1.zip#labels.csv`` names another table. Only files that the table
-lists are opened; nothing is unpacked to disk.
+``data.files.Bob=client1.zip`` takes the annotations from ``client1_annotations.csv`` beside it, as
+PrimiHub lays them out, or from an ``annotations.csv`` inside; ``client1.zip#labels.csv`` names
+another table. Only files that the table lists are opened; nothing is unpacked to disk.
 """
 
 from __future__ import annotations
 
 import io
+import tempfile
 import zipfile
 from collections.abc import Callable
 from os import PathLike
@@ -25,7 +27,12 @@ if TYPE_CHECKING:
 
 FILE_NAME, ANNOTATIONS = "file_name", "annotations.csv"
 _LARGEST_FILE = 1 << 28  # bytes of one image
-_LARGEST_SIDE = 1 << 14  # pixels
+_LARGEST_TABLE = 1 << 26  # bytes of the annotations in a zip or folder
+_MOST_NUMBERS = (
+    1 << 26
+)  # pixels times channels of one image, which its file declares in a few bytes
+# Raster formats whose decoders are in Pillow itself: others, such as EPS, start programs.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 
 def is_image_folder(path: str | PathLike[str]) -> bool:
@@ -38,7 +45,9 @@ def is_image_folder(path: str | PathLike[str]) -> bool:
 
 
 def read_image_folder(path: str | PathLike[str], label: str) -> tuple[np.ndarray, pd.DataFrame]:
-    """Pixels (rows, channels, height, width) and the annotations; the column ``y`` becomes ``label``."""
+    """Pixels (rows, channels, height, width) and the annotations; the column ``y`` becomes
+    ``label``.
+    """
     place, _, named = str(path).partition("#")
     if not Path(place).exists():
         raise DataError(f"{place}: no such folder or zip; check the path")
@@ -49,7 +58,9 @@ def read_image_folder(path: str | PathLike[str], label: str) -> tuple[np.ndarray
             return _read(place, named, label, _zip(archive))
     except DataError:
         raise
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except MemoryError:
+        raise DataError(f"{place}: the images do not fit into memory; split it") from None
+    except Exception as error:  # zipfile and zlib raise many kinds of errors on damaged files
         raise DataError(f"{place}: cannot be read ({reason(error)}); write it again") from None
 
 
@@ -77,7 +88,8 @@ def _zip(archive: zipfile.ZipFile) -> Opened:
         info = members[name]
         if info.file_size > _LARGEST_FILE:
             raise DataError(
-                f"{archive.filename}: {name!r} declares {info.file_size} bytes; no image of a table has so many"
+                f"{archive.filename}: {name!r} declares {info.file_size} bytes; no image of a "
+                "table has so many"
             )
         return archive.read(info)
 
@@ -110,7 +122,8 @@ def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarra
             pixels = np.empty((len(frame), *image.shape), dtype=np.uint8)
         if image.shape != pixels.shape[1:]:
             raise DataError(
-                f"{place}: {name!r} has shape {image.shape}, the first image {pixels.shape[1:]}; resize them"
+                f"{place}: {name!r} has shape {image.shape}, the first image {pixels.shape[1:]}; "
+                "resize them"
             )
         pixels[at] = image
     if pixels is None:
@@ -121,8 +134,6 @@ def _read(place: str, named: str, label: str, opened: Opened) -> tuple[np.ndarra
 
 
 def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
-    import pandas as pd
-
     folder = Path(place)
     beside = Path(named) if named else _beside(folder)
     if named and not beside.is_file() and (folder.parent / named).is_file():
@@ -130,11 +141,24 @@ def _annotations(place: str, named: str, opened: Opened) -> pd.DataFrame:
     if named or beside.is_file():
         return read_table(beside)
     try:
-        return pd.read_csv(io.BytesIO(opened(ANNOTATIONS)), dtype=str, keep_default_na=False)
+        content = opened(ANNOTATIONS)
     except KeyError:
         raise DataError(
-            f"{place}: has no annotations; put {beside.name} beside it ({FILE_NAME},y), or name them: {place}#TABLE.csv"
+            f"{place}: has no annotations; put {beside.name} beside it ({FILE_NAME},y), or name "
+            f"them: {place}#TABLE.csv"
         ) from None
+    if len(content) > _LARGEST_TABLE:
+        raise DataError(
+            f"{place}: {ANNOTATIONS} has more than {_LARGEST_TABLE} bytes; put {beside.name} "
+            "beside it instead"
+        )
+    with tempfile.TemporaryDirectory() as unpacked:
+        table = Path(unpacked) / ANNOTATIONS
+        table.write_bytes(content)
+        try:
+            return read_table(table)
+        except DataError as error:  # which names the file that is gone in a moment
+            raise DataError(str(error).replace(str(table), f"{place}: {ANNOTATIONS}")) from None
 
 
 def _beside(place: Path) -> Path:
@@ -145,10 +169,13 @@ def _decoded(content: bytes) -> np.ndarray:
     """Grey images as one channel, all others as red, green and blue; channels first."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(content)) as image:
-        if max(image.size) > _LARGEST_SIDE:
-            raise DataError(f"has sides {image.size}, at most {_LARGEST_SIDE} are read")
-        array = np.asarray(
-            image if image.mode == "L" else image.convert("L" if image.mode == "1" else "RGB")
-        )
+    with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        mode = "L" if image.mode in ("L", "1") else "RGB"
+        width, height = image.size
+        if width * height * len(mode) > _MOST_NUMBERS:
+            raise DataError(
+                f"{width} x {height} pixels of {len(mode)} channels: at most {_MOST_NUMBERS} "
+                "numbers an image are read"
+            )
+        array = np.asarray(image if image.mode == mode else image.convert(mode))
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)

@@ -1,7 +1,8 @@
-"""Images from .npz (x, y, optional id / user / party / split), MNIST-style IDX files (.gz too), folders and zips.
+"""Images from .npz (x, y, optional id / user / party / split), MNIST-style IDX files (.gz too),
+folders and zips.
 
-Sizes that a file declares are checked against the bytes that are there before anything is allocated, and nothing is
-unpickled.
+Sizes that a file declares are checked against the bytes that are there before anything is
+allocated, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels (rows, ...), channels first, and one frame row per image: id, label and whatever side arrays there are."""
+    """Pixels (rows, ...), channels first, and one frame row per image: id, label and whatever
+    side arrays there are.
+    """
 
     pixels: np.ndarray
     frame: pd.DataFrame
@@ -59,7 +62,9 @@ class Images:
 
 
 def is_image_file(path: str | PathLike[str]) -> bool:
-    """Whether a path holds images: a folder or zip, .npz by name, IDX by name or by its first bytes."""
+    """Whether a path holds images: a folder or zip, .npz by name, IDX by name or by its first
+    bytes.
+    """
     file = Path(path)
     return (
         is_image_folder(path) or file.suffix.lower() == ".npz" or (file.is_file() and _is_idx(file))
@@ -67,7 +72,9 @@ def is_image_file(path: str | PathLike[str]) -> bool:
 
 
 def is_there(path: str) -> bool:
-    """Whether a source of rows exists, as far as that is known without reading it: a database is asked later."""
+    """Whether a source of rows exists, as far as that is known without reading it: a database is
+    asked later.
+    """
     if table_in_memory(path) is not None:
         return True
     return (
@@ -77,7 +84,9 @@ def is_there(path: str) -> bool:
 
 
 def read_images(path: str | PathLike[str], label: str = "y") -> Images:
-    """All images of a file; the label column of the frame is named `label` and absent if the file has no labels."""
+    """All images of a file; the label column of the frame is named `label` and absent if the
+    file has no labels.
+    """
     if is_image_folder(path):
         return Images(*read_image_folder(path, label))
     file = checked(path)
@@ -89,7 +98,9 @@ def read_images(path: str | PathLike[str], label: str = "y") -> Images:
         raise
     except MemoryError:
         raise DataError(f"{file}: the images do not fit into memory; split the file") from None
-    except Exception as error:  # zipfile, zlib and numpy raise many kinds of errors for a damaged file, and the list changes
+    except Exception as error:
+        # zipfile, zlib and numpy raise many kinds of errors for a damaged file, and the list
+        # changes
         raise DataError(
             f"{file}: not a readable image file ({reason(error)}); write it again"
         ) from None
@@ -136,7 +147,9 @@ def _read_npz(file: Path, label: str) -> Images:
 
 
 def _channels_first(pixels: np.ndarray) -> np.ndarray:
-    """Images of 1, 3 or 4 channels that stand last, as most image libraries have them, with the channels first."""
+    """Images of 1, 3 or 4 channels that stand last, as most image libraries have them, with the
+    channels first.
+    """
     last = pixels.ndim == 4 and pixels.shape[3] in _CHANNELS and pixels.shape[1] not in _CHANNELS
     return np.moveaxis(pixels, 3, 1) if last else pixels
 
@@ -153,14 +166,16 @@ def _side_frame(
         )
     if pixels.ndim < 2 or pixels.dtype.kind not in "buif":
         raise DataError(
-            f"{file}: array 'x' has shape {pixels.shape} and type {pixels.dtype}; needs images of numbers"
+            f"{file}: array 'x' has shape {pixels.shape} and type {pixels.dtype}; needs images of "
+            "numbers"
         )
     side: dict[str, object] = {}
     for name in ("id", "user", "party", "split", "y"):
         if name in arrays:
             if arrays[name].shape not in ((len(pixels),), (len(pixels), 1)):
                 raise DataError(
-                    f"{file}: array {name!r} has shape {arrays[name].shape}, 'x' has {len(pixels)} images"
+                    f"{file}: array {name!r} has shape {arrays[name].shape}, 'x' has {len(pixels)} "
+                    "images"
                 )
             side[label if name == "y" else name] = arrays[name].reshape(-1)
     if party:
@@ -197,7 +212,8 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: Path) ->
             )
         if 0 in shape[1:] or dtype.itemsize == 0:
             raise DataError(
-                f"{file}: array {info.filename!r} has shape {shape}: it holds no values; save it again"
+                f"{file}: array {info.filename!r} has shape {shape}: it holds no values; save it "
+                "again"
             )
         if (problem := too_large(wanted)) is not None:
             raise DataError(f"{file}: array {info.filename!r}: {problem}; split the file")
@@ -265,7 +281,8 @@ def _read_idx(file: Path) -> np.ndarray:
         raw = stream.read(wanted)
         if len(raw) < wanted:
             raise DataError(
-                f"{file}: declares shape {shape}, {wanted} bytes, but holds {len(raw)}; copy it again"
+                f"{file}: declares shape {shape}, {wanted} bytes, but holds {len(raw)}; copy it "
+                "again"
             )
         if stream.read(1):  # reading past the end also makes gzip check its checksum
             raise DataError(

@@ -1,6 +1,8 @@
-"""Tables that are in memory already: they stand in ``data.files`` under a name that no file can have.
+"""Tables that are in memory already: they stand in ``data.files`` under a name that no file can
+have.
 
-The config, and all that reads it, then needs no second way to say where a table is; the readers look here first.
+The config, and all that reads it, then needs no second way to say where a table is; the readers
+look here first.
 """
 
 from __future__ import annotations

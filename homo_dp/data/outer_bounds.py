@@ -1,28 +1,33 @@
-"""Draft outer bounds of columns from their names and types alone: wide enough to hold what such a column can hold.
+"""Draft outer bounds of columns from their names and types alone: wide enough to hold what such a
+column can hold.
 
-No row is read, so the draft tells nothing of the table; it is for a person to check. With ``data.scaling: private`` a
-run then learns working bounds within them under its budget, and the levels of columns of words.
+No row is read, so the draft tells nothing of the table; it is for a person to check. With
+``data.scaling: private`` a run then learns working bounds within them under its budget, and the
+levels of columns of words.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from os import PathLike
 
 from homo_dp.config.addresses import masked
-from homo_dp.core.errors import printable
+from homo_dp.core.errors import DataError, printable
 from homo_dp.data.describe import (
     NOBODY,
     Draft,
+    Tables,
     check_given,
+    common_form,
+    file_lines,
     form_lines,
     is_identifier,
     is_label,
     is_party,
+    paths_of,
     yaml_line,
 )
-from homo_dp.data.readers import column_types, header, sniff
+from homo_dp.data.readers import column_types, header
 
 ANYTHING = (-1e6, 1e6)
 _KEYS = {"label": "label", "id": "id", "party": "party_column", "user": "user_column"}
@@ -66,7 +71,8 @@ def outer_bounds(name: str) -> tuple[float, float]:
 
 
 def has_levels(name: str, typed: str | None = None) -> bool:
-    """Whether a column holds words or codes: by its type where the file states one, else by its name.
+    """Whether a column holds words or codes: by its type where the file states one, else by its
+    name.
 
     >>> has_levels("home_city"), has_levels("x7"), has_levels("x7", "text"), has_levels("ward", "number")
     (True, False, True, False)
@@ -82,21 +88,44 @@ def _words(name: str) -> set[str]:
     return set(re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
 
 
-def outer_draft(path: str | PathLike[str], given: Mapping[str, str | None] | None = None) -> Draft:
-    """A `data` block with outer bounds for every column of a table; no value of a row goes into it.
+def outer_draft(
+    tables: Tables,
+    given: Mapping[str, str | None] | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> Draft:
+    """A `data` block with outer bounds for every column of the tables; no value of a row goes
+    into it.
 
-    `given` names columns by role, as for `describe.draft`; what is not given is guessed by the names alone, and said.
+    Args:
+        tables: A path or `{party: path}`, as for `describe.draft`.
+        given: Columns by role, as for `describe.draft`; the others are guessed by their names, and
+            each guess is told.
+        addresses: What stands in `data.files`, as for `describe.draft`.
+
+    Raises:
+        DataError: A table cannot be read, or the tables have different columns.
     """
-    form, numbers = sniff(path)
-    names, types = header(path, form), column_types(path)
+    paths = paths_of(tables)
+    form, numbers = common_form(paths)
+    first = next(iter(paths.values()))
+    names, types = header(first, form), column_types(first)
+    for path in paths.values():
+        if odd := set(names) ^ set(header(path, form)):
+            raise DataError(
+                f"{masked(path)}: column {sorted(odd)[0]!r} is not in every table; every party "
+                "needs the same columns"
+            )
     wanted = {role: name for role, name in (given or {}).items() if name}
-    check_given(path, wanted, names)
+    check_given(", ".join(paths.values()), wanted, names)
     roles, guesses = _roles(names, wanted)
-    shown = printable(masked(str(path)))
+    shown = ", ".join(printable(masked(path)) for path in paths.values())
+    if addresses is None:
+        addresses = {party: masked(path) for party, path in paths.items()}
     lines = [
-        f"# outer bounds by the names of the columns of {shown}; no row was read. Check each one: give",
-        "# levels: private, or a list, to a column of words, and list free text in drop",
+        f"# outer bounds by the names of the columns of {shown}; no row was read. Check each one:",
+        "# give levels: private, or a list, to a column of texts, and list free text in drop",
         "data:",
+        *file_lines(addresses, "party" in roles),
         "  scaling: private",
         "  bounds_source: public",
         *form_lines(form, numbers),

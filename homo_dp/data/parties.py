@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ class PartyData:
     train: Table
     test: Table | None
     declared_rows: int | None = None
-    left_out: int = 0  # training rows that do not fit the columns; the table holds the others
+    left_out: int = 0  # rows of its file that do not fit; the tables hold the others
     misfit: str | None = None  # the first row that does not fit, for the owner of the table
 
 
@@ -54,9 +54,10 @@ class Federation:
     classes: tuple[Level, ...] | None
     public_test: Table | None
     input_shape: tuple[int, ...]
-    user_names: np.ndarray | None = (
-        None  # of the users with training rows, by number, where there is a user column
-    )
+    # of the users with training rows, by number, where there is a user column
+    user_names: np.ndarray | None = None
+    strays: Strays = field(default_factory=Strays)  # of the tables that are trained on
+    notes: tuple[str, ...] = ()  # findings for the owners of the tables
 
     @property
     def users(self) -> int | None:
@@ -67,13 +68,30 @@ class Federation:
 def load_federation(
     config: Config, seed: int | None = None, only: str | None = None, *, leave_out: bool = False
 ) -> Federation:
-    """Read, encode and split the configured tables; `only` keeps one party (and reads only its file if it has one).
+    """Read, encode and split the configured tables; `only` keeps one party (and reads only its file
+    if it has one).
 
-    A row that does not fit the columns is refused, or with `leave_out` left out once the rows are split.
+    A row that does not fit the columns is refused. With `leave_out` (a party in a process of its
+    own) it is left out, and a party may have no rows at all.
+
+    Args:
+        config: names the tables and describes their columns.
+        seed: decides which rows are held out; None: that of the config.
+        only: the one party to keep.
+        leave_out: leave out rows that do not fit, each by itself.
+
+    Returns:
+        The parties' tables, and what is public about them.
+
+    Raises:
+        DataError: a table cannot be read, does not fit the config, or has no rows.
 
     Guarantees:
         - the seed decides which rows are held out and how one table is split, nothing else;
-        - one row more or less in a table changes neither for any other row (embedded sets are public and exempt);
+        - one row more or less in a table changes nothing for any other row: not its numbers, its
+          user, its party or whether it is held out (embedded sets are public and exempt);
+        - with `leave_out`, whether an error is raised follows from the config, the columns and
+          whether the file can be read as a table;
         - nothing is fitted: bounds, levels and classes are those of the config.
     """
     seed = config.train.seed if seed is None else seed
@@ -82,17 +100,32 @@ def load_federation(
     else:
         encoding, held = _from_files(config, seed, only, leave_out)
     names = [one.share.party for one in held]
-    if only is not None and only not in names:
+    if only is not None and only not in names and leave_out and held:
+        nobody, rows = np.arange(0), held[0]
+        held.append(_Held(Share(only, nobody, nobody), rows.rows, rows.test))
+    elif only is not None and only not in names:
         raise DataError(f"party {only!r} has no rows; the parties are {short(names)}")
     held = [one for one in held if only in (None, one.share.party)]
-    _check(config.data, held, names)
+    if not leave_out:  # whether a party has rows at all depends on rows
+        _check(config.data, held, names)
     parties, users = _finish(config.data, held)
     public = _together(list(parties.values())) if config.data.public_test else None
-    return Federation(parties, encoding, encoding.classes, public, encoding.input_shape, users)
+    return Federation(
+        parties,
+        encoding,
+        encoding.classes,
+        public,
+        encoding.input_shape,
+        users,
+        _strays_of(held),
+        tuple(dict.fromkeys(note for one in held for note in (*one.rows.notes, *one.test.notes))),
+    )
 
 
 def party_encoding(config: Config, party: str) -> Encoding:
-    """The encoding of one party's table, from the config and the names of its columns; no row is looked at."""
+    """The encoding of one party's table, from the config and the names of its columns; no row is
+    looked at.
+    """
     data = config.data
     if data.embedded is not None and not data.files:
         return _embedded_encoding(config)[1]
@@ -104,13 +137,17 @@ def party_encoding(config: Config, party: str) -> Encoding:
 
 
 def encoding_of(config: Config) -> Encoding:
-    """The encoding of all parties' tables, from the config and the names of the first one's columns."""
+    """The encoding of all parties' tables, from the config and the names of the first one's
+    columns.
+    """
     return party_encoding(config, next(iter(config.data.files), ""))
 
 
 @dataclass(frozen=True)
 class Scored:
-    """How the files to score are written, and where values that the model does not know are counted."""
+    """How the files to score are written, and where values that the model does not know are
+    counted.
+    """
 
     form: CsvForm = COMMAS
     numbers: NumberForm = PLAIN
@@ -123,7 +160,9 @@ AS_TRAINED = Scored()
 def iter_tables(
     path: str | Path, encoding: Encoding, rows: int = 50_000, how: Scored = AS_TRAINED
 ) -> Iterator[Table]:
-    """A table or image file in pieces, for a model that is already trained; labels only where the column is there."""
+    """A table or image file in pieces, for a model that is already trained; labels only where
+    the column is there.
+    """
     source, label = masked(str(path)), encoding.label.name
     if is_image_file(path):
         images = read_images(path, label)
@@ -138,7 +177,9 @@ def iter_tables(
 def table_to_score(
     frame: pd.DataFrame, encoding: Encoding, source: str, how: Scored = AS_TRAINED
 ) -> Table:
-    """Rows as a trained model reads them, with its own classes; labels only where the column is there."""
+    """Rows as a trained model reads them, with its own classes; labels only where the column is
+    there.
+    """
     features = encoding.encode(frame, source, how.numbers, how.strays)
     return _scored(features, frame, encoding, source, how)
 
@@ -196,15 +237,14 @@ def _from_files(
         test = _test_path(data)
         rows = _load(data.one_table, encoding, data, leave_out, test=False)
         tests = None if test is None else _load(test, encoding, data, leave_out, test=True)
-        shares = split_rows(data, rows, tests, seed)
+        shares = split_rows(data, rows, tests, seed, leave_out=leave_out)
         if [share.party for share in shares] == [ALONE]:
             shares = [Share(next(iter(data.files)), shares[0].train, shares[0].test)]
         return encoding, [_Held(share, rows, tests or rows) for share in shares]
     for path in data.files.values():
         if not is_image_file(path):
-            file_encoding(
-                config, path
-            )  # each party's own columns, as it checks them in a process of its own
+            # each party's own columns, as it checks them in a process of its own
+            file_encoding(config, path)
     held = [
         _party_file(data, party, path, encoding, seed, leave_out)
         for party, path in data.files.items()
@@ -217,7 +257,9 @@ def _from_files(
 def _party_file(
     data: DataConfig, party: str, path: str, encoding: Encoding, seed: int, leave_out: bool
 ) -> _Held:
-    """One party with its own file; its test rows are its own too, unless one test file serves everybody."""
+    """One party with its own file; its test rows are its own too, unless one test file serves
+    everybody.
+    """
     rows = _load(path, encoding, data, leave_out, test=False)
     everything = np.arange(len(rows))
     if isinstance(data.test_file, dict) and party in data.test_file:
@@ -229,7 +271,8 @@ def _party_file(
         (share,) = split_rows(data, rows, None, seed)
     else:
         share = hold_out(data, rows, party, everything, seed)
-    # Raw cells stay for the rows that predictions repeat: those of a CSV file are several times its tensors.
+    # Raw cells stay for the rows that predictions repeat: those of a CSV file are several times its
+    # tensors.
     train, test = rows.at(share.train, cells=False), rows.at(share.test)
     del rows
     give_back_memory()
@@ -237,7 +280,9 @@ def _party_file(
 
 
 def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
-    """Rows of a test file for everybody go to the parties in order, each to one, so that each is predicted once."""
+    """Rows of a test file for everybody go to the parties in order, each to one, so that each is
+    predicted once.
+    """
     parts = np.array_split(np.arange(len(test)), len(held))
     pairs = zip(held, parts, strict=True)
     return [
@@ -248,7 +293,8 @@ def _deal_test(held: list[_Held], test: Rows) -> list[_Held]:
 def _test_path(data: DataConfig) -> str | None:
     if isinstance(data.test_file, dict):
         raise DataError(
-            "data.test_file names a file per party, but the training rows are one table; give one path"
+            "data.test_file names a file per party, but the training rows are one table; give one "
+            "path"
         )
     return data.test_file
 
@@ -268,17 +314,24 @@ def _load(path: str, encoding: Encoding, data: DataConfig, leave_out: bool, *, t
         if not test and data.split_column is None and images.holds_test:
             raise DataError(f"{path}: its x_test would be trained on; say data.split_column=split")
         return encode_rows(images.frame, images.pixels, encoding, data, path, leave_out=leave_out)
-    return encode_rows(
-        read_table(path, csv_form(data)), None, encoding, data, masked(path), leave_out=leave_out
-    )
+    frame = read_table(path, csv_form(data), may_be_empty=leave_out)
+    return encode_rows(frame, None, encoding, data, masked(path), leave_out=leave_out)
+
+
+def _strays_of(held: list[_Held]) -> Strays:
+    """What did not fit the description in the tables that are trained on, each counted once."""
+    found = Strays()
+    for strays in {id(one.rows.strays): one.rows.strays for one in held}.values():
+        found.add(strays.rows, strays.columns)
+    return found
 
 
 def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
     for one in held:
         if len(one.share.train) == 0:
             raise DataError(
-                f"{one.rows.source}: party {one.share.party!r} has no training rows (of {len(one.rows)} in the file); "
-                "leave the party out or give it rows"
+                f"{one.rows.source}: party {one.share.party!r} has no training rows (of "
+                f"{len(one.rows)} in the file); leave the party out or give it rows"
             )
     strangers = sorted(set(data.rows) - set(names))
     if strangers and len(held) == len(names):
@@ -286,9 +339,9 @@ def _check(data: DataConfig, held: list[_Held], names: list[str]) -> None:
 
 
 def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], np.ndarray | None]:
-    """Tables of all parties: rows of one source become views of one tensor, users are numbered across parties."""
-    counts = [len(one.share.train) for one in held]
-    held = [_fitting(one) for one in held]
+    """Tables of all parties: rows of one source become views of one tensor, users are numbered
+    across parties.
+    """
     train_views = _views([(one.rows, one.share.train) for one in held])
     test_views = _views([(one.test, one.share.test) for one in held])
     columns = _common_columns([one.test for one in held])
@@ -304,26 +357,17 @@ def _finish(data: DataConfig, held: list[_Held]) -> tuple[dict[str, PartyData], 
                 frames[id(one.test)] = one.test.frame[columns]
             frame = frames[id(one.test)].iloc[one.share.test].reset_index(drop=True)
             test = Table(test_features, test_labels, frame, test_users)
-        within = (
-            labels.clamp(-1, 1) if labels.is_floating_point() else labels
-        )  # a target, to its public bounds
+        # a target, to its public bounds
+        within = labels.clamp(-1, 1) if labels.is_floating_point() else labels
         train = Table(features, within, None, train_users)
         name = one.share.party
-        left_out = counts[number] - len(one.share.train)
-        parties[name] = PartyData(
-            name, train, test, data.rows.get(name), left_out, one.rows.misfit or one.test.misfit
-        )
-    return parties, user_names[
-        : 1 + max((int(pair[0].max()) for pair in users if len(pair[0])), default=-1)
-    ] if users else None
-
-
-def _fitting(one: _Held) -> _Held:
-    """The share without the rows that could not be encoded."""
-    rows, test, share = one.rows, one.test, one.share
-    train_part = share.train if rows.fits is None else share.train[rows.fits[share.train]]
-    test_part = share.test if test.fits is None else share.test[test.fits[share.test]]
-    return _Held(Share(share.party, train_part, test_part), rows, test)
+        misfit = one.rows.misfit or one.test.misfit
+        parties[name] = PartyData(name, train, test, data.rows.get(name), one.rows.left_out, misfit)
+    return parties, (
+        user_names[: 1 + max((int(pair[0].max()) for pair in users if len(pair[0])), default=-1)]
+        if users
+        else None
+    )
 
 
 def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -334,20 +378,26 @@ def _views(wanted: list[tuple[Rows, np.ndarray]]) -> list[tuple[torch.Tensor, to
     for numbers in groups.values():
         views |= dict(
             zip(
-                numbers, gather(wanted[numbers[0]][0], [wanted[n][1] for n in numbers]), strict=True
+                numbers,
+                gather(wanted[numbers[0]][0], [wanted[n][1] for n in numbers]),
+                strict=True,
             )
         )
     return [views[number] for number in range(len(wanted))]
 
 
 def _common_columns(tests: list[Rows]) -> list[str]:
-    """Columns that every party's raw test rows have, in the order of the first: predictions are one table."""
+    """Columns that every party's raw test rows have, in the order of the first: predictions are
+    one table.
+    """
     others = [set(rows.frame.columns) for rows in tests]
     return [name for name in tests[0].frame.columns if all(name in names for names in others)]
 
 
 def _user_numbers(held: list[_Held]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], np.ndarray]:
-    """Numbers 0, 1, ... over the users of all parties, those with training rows first; and their names."""
+    """Numbers 0, 1, ... over the users of all parties, those with training rows first; and their
+    names.
+    """
     import pandas as pd
 
     pieces = []

@@ -1,6 +1,8 @@
-"""Who holds which row when one public table is split over parties: positions only, drawn from a public seed.
+"""Who holds which row when one public table is split over parties: positions only, drawn from a
+public seed.
 
-Exact shares depend on the number of rows, so private tables are split by a hash of each row (`hashed_split.py`).
+Exact shares depend on the number of rows, so private tables are split by a hash of each row
+(`hashed_split.py`).
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ def party_names(parties: int) -> list[str]:
 
 
 def iid(rows: int, parties: int, seed: int) -> list[np.ndarray]:
-    """Equal random shares (sizes differ by at most one); every part is sorted, so row order is kept."""
+    """Equal random shares (sizes differ by at most one); every part is sorted, so row order is
+    kept.
+    """
     _enough(rows, parties, "rows")
     order = _generator(seed, "iid").permutation(rows)
     return [np.sort(part) for part in np.array_split(order, parties)]
 
 
 def by_label(codes: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
-    """Rows sorted by label and cut into equal shards: the hardest split, most parties see one or two classes."""
+    """Rows sorted by label and cut into equal shards: the hardest split, most parties see one or
+    two classes.
+    """
     _enough(len(codes), parties, "rows")
     shuffled = _generator(seed, "by_label").permutation(len(codes))
     order = shuffled[np.argsort(codes[shuffled], kind="stable")]
@@ -44,7 +50,9 @@ def by_label(codes: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
 def dirichlet_shares(
     codes: np.ndarray, parties: int, alpha: float, seed: int, classes: int = 0
 ) -> np.ndarray:
-    """Shares (classes x parties) drawn from Dirichlet(alpha) so that no party is left without a row."""
+    """Shares (classes x parties) drawn from Dirichlet(alpha) so that no party is left without a
+    row.
+    """
     _check_alpha(alpha)
     _enough(len(codes), parties, "rows")
     counts = np.bincount(codes, minlength=classes)
@@ -57,8 +65,8 @@ def dirichlet_shares(
         if np.all(sizes > 0):
             return shares
     raise DataError(
-        f"data.partition.alpha={alpha} leaves one of {parties} parties without a row in {_DRAWS} draws; "
-        "raise alpha, use fewer parties or another train.seed"
+        f"data.partition.alpha={alpha} leaves one of {parties} parties without a row in {_DRAWS} "
+        "draws; raise alpha, use fewer parties or another train.seed"
     )
 
 
@@ -128,5 +136,6 @@ def _cuts(count: int, share: np.ndarray) -> np.ndarray:
 def _enough(rows: int, parties: int, what: str) -> None:
     if rows < parties:
         raise DataError(
-            f"data.partition.parties={parties} is more than the {rows} {what} there are; use fewer parties"
+            f"data.partition.parties={parties} is more than the {rows} {what} there are; use fewer "
+            "parties"
         )

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from homo_dp.config.addresses import masked
+from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Cells, Label
 from homo_dp.data.declared import as_levels, described_columns
 from homo_dp.data.images import is_image_file, read_images
 from homo_dp.data.readers import csv_form, number_form, read_table
+from homo_dp.data.rows import held_out_mask, unnamed_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,27 +21,48 @@ if TYPE_CHECKING:
     from homo_dp.config.schema import Config
 
 
-def check_own_rows(config: Config, party: str) -> None:
-    """Refuse rows that break what the party's own config says of its columns, classes or target.
+def check_own_rows(config: Config, party: str) -> int:
+    """Read a party's tables and refuse what its own config does not allow, before it joins a run.
+
+    A table that cannot be read, an image that cannot be decoded, and a row without a user, a side
+    of the split, or a value that the stated columns, classes or target allow is an error for the
+    operator. A table without rows is none: the party then takes part with noise alone.
+
+    Returns:
+        How many rows may be trained on: those of the table that the split column does not mark.
+
+    Raises:
+        DataError: a table or a row is refused; the message names file, column and row.
 
     Guarantees:
-        - the answer depends on the party's config and table alone: it is found before any plan is read.
+        - the answer depends on the party's config and table alone: it is found before any plan is
+          read.
     """
     data = config.data
-    label = _stated_label(data)
     path = data.one_table or data.files.get(party)
-    if path is None or not (data.columns or data.columns_from or label):
-        return
+    if path is None:
+        return 0
     test = data.test_file.get(party) if isinstance(data.test_file, dict) else data.test_file
-    for source in filter(None, (path, test)):
-        images = is_image_file(source)
-        frame = (
-            read_images(source, data.label).frame if images else read_table(source, csv_form(data))
-        )
-        _check_frame(frame, label, data, masked(source))
+    if test is not None:
+        _check_frame(_read(test, data), data, masked(test))
+    frame = _read(path, data)
+    _check_frame(frame, data, masked(path))
+    if data.split_column is None:
+        return len(frame)
+    return int((~held_out_mask(frame, data.split_column, masked(path))).sum())
 
 
-def _check_frame(frame: pd.DataFrame, label: Label | None, data: DataConfig, source: str) -> None:
+def _read(source: str, data: DataConfig) -> pd.DataFrame:
+    if is_image_file(source):
+        return read_images(source, data.label).frame
+    return read_table(source, csv_form(data), may_be_empty=True)
+
+
+def _check_frame(frame: pd.DataFrame, data: DataConfig, source: str) -> None:
+    _, unnamed = unnamed_rows(frame, data, source)
+    if unnamed is not None:
+        raise DataError(unnamed)
+    label = _stated_label(data)
     cells = Cells(source, tuple(str(text) for text in data.missing_values), number_form(data))
     for name, column in described_columns(data, list(frame.columns)).items():
         if data.use is None or name in data.use:

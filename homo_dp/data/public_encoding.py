@@ -1,4 +1,6 @@
-"""What an aggregator knows of rows it never sees: their declared columns, and a test table that is declared public."""
+"""What an aggregator knows of rows it never sees: their declared columns, and a test table that
+is declared public.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,9 @@ def public_encoding(config: Config) -> Encoding:
         set(names) - {data.label, data.id, data.party_column, data.user_column, data.split_column}
     ):
         raise DataError(
-            "data.columns: is empty; without reading a table the features are known only if it lists the columns that "
-            "all parties use, or if data.image.shape gives the shape of images"
+            "data.columns: is empty; without reading a table the features are known only if it "
+            "lists the columns that all parties use, or if data.image.shape gives the shape of "
+            "images"
         )
     if data.embedded is not None and data.columns_from is None:
         config = config.model_copy(

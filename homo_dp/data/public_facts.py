@@ -1,4 +1,6 @@
-"""What a dry run knows of a federation's data: row counts (declared, shipped or counted here), shape and classes."""
+"""What a dry run knows of a federation's data: row counts (declared, shipped or counted here),
+shape and classes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
-    """Row counts by party, declared or of an embedded (public) set; and whether files had to be counted for them."""
+    """Row counts by party, declared or of an embedded (public) set; and whether files had to be
+    counted for them.
+    """
     data = config.data
     if data.embedded is not None and not data.files:
         counted = {
@@ -37,14 +41,17 @@ def planned_rows(config: Config) -> tuple[dict[str, int], bool]:
             f"{gone[0]} is not there" if gone else "there are no files",
         )
         raise ConfigError(
-            f"data.rows.{name}: is not declared, and {what} to count rows in; declare every party's rows"
+            f"data.rows.{name}: is not declared, and {what} to count rows in; declare every "
+            "party's rows"
         )
     counted = {name: len(party.train) for name, party in load_federation(config).parties.items()}
     return counted | dict(data.rows), True
 
 
 def declared_encoding(config: Config) -> Encoding:
-    """How rows are encoded, by the config, and by the header of a file where that leaves something open."""
+    """How rows are encoded, by the config, and by the header of a file where that leaves
+    something open.
+    """
     data = config.data
     if data.embedded is not None and not data.files:
         return load_federation(config).encoding
@@ -53,7 +60,9 @@ def declared_encoding(config: Config) -> Encoding:
 
 
 def _file_that_says(data: DataConfig) -> str | None:
-    """The file whose header has what the config leaves open: names that a pattern matches, or the shape of images."""
+    """The file whose header has what the config leaves open: names that a pattern matches, or
+    the shape of images.
+    """
     first = next(iter(data.files.values()), None)
     if first is None:
         return None

@@ -1,6 +1,8 @@
-"""Rows as they are in the table, for statistics: numbers in their own units, levels as codes, gaps as NaN.
+"""Rows as they are in the table, for statistics: numbers in their own units, levels as codes, gaps
+as NaN.
 
-Behind them stand the texts of columns whose levels nobody listed (``levels: private``), as numbers too.
+Behind them stand the texts of columns whose levels nobody listed (``levels: private``), as numbers
+too.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Categorical, Column, Date, Numeric
 from homo_dp.data.encoding import Encoding, missing_columns, short
 from homo_dp.data.unexpected_values import Strays
-from homo_dp.data.values import PLAIN, NumberForm, as_days, as_numbers, distinct_texts, level_codes
+from homo_dp.data.values import (
+    PLAIN,
+    NumberForm,
+    absence,
+    as_days,
+    as_numbers,
+    distinct_texts,
+    level_codes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,9 +38,11 @@ TEXT_NUMBERS = -(-TEXT_BYTES // _BYTES_A_NUMBER)
 
 @dataclass(frozen=True)
 class RawEncoding(Encoding):
-    """One float64 number a column: a value or a day as it is, the code of a level (behind them: any other), or NaN.
+    """One float64 number a column: a value or a day as it is, the code of a level (behind them: any
+    other), or NaN.
 
-    Then ``TEXT_NUMBERS`` for each column whose levels are to be learnt, in the order of the columns.
+    Then ``TEXT_NUMBERS`` for each column whose levels are to be learnt, in the order of the
+    columns.
 
     Guarantees:
         - row i of the tensor depends on row i of the table and on public declarations only;
@@ -102,7 +114,8 @@ def unlisted_of(encoding: Encoding) -> tuple[str, ...]:
 
 
 def text_numbers(series: pd.Series, missing_values: Sequence[str]) -> np.ndarray:
-    """The texts of a column as numbers, some a text; NaN where a value is missing or can be no level.
+    """The texts of a column as numbers, some a text; NaN where a value is missing or can be no
+    level.
 
     >>> import pandas as pd
     >>> numbers = text_numbers(pd.Series(["Oslo", " Oslo", "NA", "x" * 65]), ["NA"])
@@ -110,11 +123,11 @@ def text_numbers(series: pd.Series, missing_values: Sequence[str]) -> np.ndarray
     ['Oslo', 'Oslo', None, None]
     """
     at, texts = distinct_texts(series)
-    absent = {text.strip() for text in missing_values}
+    absent = absence(missing_values)
     known = np.full((len(texts) + 1, TEXT_NUMBERS), np.nan)
     for place, text in enumerate(texts):
         stripped = text.strip()  # as levels are matched
-        if stripped not in absent and may_be_level(stripped):
+        if not absent(text) and may_be_level(stripped):
             padded = stripped.encode().ljust(TEXT_NUMBERS * _BYTES_A_NUMBER, b"\0")
             known[place] = [
                 int.from_bytes(padded[start : start + _BYTES_A_NUMBER], "big")

@@ -1,7 +1,7 @@
 """Tables from CSV (also .gz) and Parquet files, and from databases.
 
-CSV cells stay the text that the file holds: predictions can repeat them unchanged, a missing-value marker is not
-guessed, and `columns.py` converts only the columns that it was told about.
+CSV cells stay the text that the file holds: predictions can repeat them unchanged, a missing-value
+marker is not guessed, and `columns.py` converts only the columns that it was told about.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import gzip
 import io
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ import pyarrow.csv
 
 from homo_dp.config.addresses import masked
 from homo_dp.core.errors import DataError, printable
+from homo_dp.core.memory import too_large
 from homo_dp.data.csv_dialect import (
     COMMAS,
     SAMPLE,
@@ -47,20 +49,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PARQUET = (".parquet", ".pq")
-_INDEX = (
-    "",
-    "__index_level_0__",
-)  # the first column of a CSV or Parquet file that pandas wrote with its row numbers
+# the first column of a CSV or Parquet file that pandas wrote with its row numbers
+_INDEX = ("", "__index_level_0__")
 _BLOCK = 1 << 20  # bytes that Arrow parses at a time, several of them at once; a row must fit
 _LARGEST_BLOCK = 1 << 28
 _GZIP = b"\x1f\x8b"
+# A table compresses 3 to 50 times; 1,000 times is a file that was made to fill the memory.
+_MOST_RATIO, _SMALL = 200, 1 << 26
 MANY_COLUMNS = 5_000  # a table with more gets a warning
 MOST_COLUMNS = 100_000
 _TEXT = {pa.string(): pd.StringDtype("pyarrow"), pa.large_string(): pd.StringDtype("pyarrow")}
-_WHOLE = {
-    pa.int64(): pd.Int64Dtype(),
-    pa.uint64(): pd.UInt64Dtype(),
-}  # wider than what a float64 holds
+# wider than what a float64 holds
+_WHOLE = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
 _NO_ROWS = "the table has a header but no rows; put at least one row below it"
 # How files begin that are no CSV, and what to do with them.
 _OTHER_FILES: tuple[tuple[bytes, str], ...] = (
@@ -85,23 +85,38 @@ def number_form(data: DataConfig) -> NumberForm:
 
 
 def sniff(path: str | PathLike[str]) -> tuple[CsvForm, NumberForm]:
-    """The form of a CSV file and of its numbers, guessed; the plain forms for Parquet and databases."""
+    """The form of a CSV file and of its numbers, guessed; the plain forms for Parquet and
+    databases.
+    """
     if is_database(path) or is_parquet(checked(path)):
         return COMMAS, NumberForm()
     return guess_form(_start(Path(path)))
 
 
-def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFrame:
-    """The whole table, rows in the order of the file; CSV cells as text, Parquet columns with their types."""
+def read_table(
+    path: str | PathLike[str], form: CsvForm = COMMAS, *, may_be_empty: bool = False
+) -> pd.DataFrame:
+    """The whole table, rows in the order of the file; CSV cells as text, Parquet columns with
+    their types.
+
+    Args:
+        path: a file, the address of a table in a database, or the name of a table in memory.
+        form: how a CSV file is written.
+        may_be_empty: take a table without rows; a party must not tell others that its table has
+            none.
+
+    Raises:
+        DataError: the table cannot be read, or has no rows.
+    """
     held = table_in_memory(path)
     if held is not None:
-        if len(held) == 0:
+        if len(held) == 0 and not may_be_empty:
             raise DataError(f"{path}: {_NO_ROWS}")
         return held
     if is_database(path):
         found = read_database(path)
         _checked_names([str(name) for name in found.columns], masked(str(path)))
-        if len(found) == 0:
+        if len(found) == 0 and not may_be_empty:
             raise DataError(f"{masked(str(path))}: the table has no rows")
         return found
     file = checked(path)
@@ -110,16 +125,20 @@ def read_table(path: str | PathLike[str], form: CsvForm = COMMAS) -> pd.DataFram
         if is_parquet(file):
             table = _parquet().read_table(file).select(names)
         else:
+            _check_unpacked(file)
             table = _with_block_that_fits(lambda size: _read_csv(file, names, size, form))
-    if table.num_rows == 0:
+        frame = _to_pandas(table)  # Python has no date after the year 9999
+    if len(frame) == 0 and not may_be_empty:
         raise DataError(f"{file}: {_NO_ROWS}")
-    return _to_pandas(table)
+    return frame
 
 
 def read_chunks(
     path: str | PathLike[str], rows: int = 50_000, form: CsvForm = COMMAS
 ) -> Iterator[pd.DataFrame]:
-    """The table in pieces of at most `rows` rows, in order, in memory that does not grow with the file."""
+    """The table in pieces of at most `rows` rows, in order, in memory that does not grow with
+    the file.
+    """
     if rows < 1:
         raise DataError(f"rows={rows} must be at least 1")
     if is_database(path):
@@ -140,7 +159,9 @@ def read_chunks(
 
 
 def give_back_memory() -> None:
-    """Let the system have what Arrow and malloc hold for tables to come: after one that is not needed any more."""
+    """Let the system have what Arrow and malloc hold for tables to come: after one that is not
+    needed any more.
+    """
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
@@ -148,9 +169,11 @@ def give_back_memory() -> None:
 
 
 def header(path: str | PathLike[str], form: CsvForm = COMMAS) -> list[str]:
-    """Column names of a table, checked: none twice, none empty, and not one column that should be many.
+    """Column names of a table, checked: none twice, none empty, and not one column that should be
+    many.
 
-    Row numbers that pandas wrote as a first column without a name are left out, here and where rows are read.
+    Row numbers that pandas wrote as a first column without a name are left out, here and where rows
+    are read.
     """
     return _checked_names(_names(path, form), masked(str(path)))
 
@@ -185,8 +208,8 @@ def _row_numbers(names: Sequence[str]) -> str | None:
 def _checked_names(names: list[str], file: str) -> list[str]:
     if len(names) > MOST_COLUMNS:
         raise DataError(
-            f"{file}: has {len(names)} columns, at most {MOST_COLUMNS} can be read; keep the columns that you use, or "
-            "store wide records as arrays in an .npz file"
+            f"{file}: has {len(names)} columns, at most {MOST_COLUMNS} can be read; keep the "
+            "columns that you use, or store wide records as arrays in an .npz file"
         )
     if len(names) > MANY_COLUMNS:
         log.warning(
@@ -210,7 +233,8 @@ def _checked_names(names: list[str], file: str) -> list[str]:
 
 
 def column_types(path: str | PathLike[str]) -> dict[str, str]:
-    """`text` or `number` for the columns of a file that states types of them (Parquet); no row is read.
+    """`text` or `number` for the columns of a file that states types of them (Parquet); no row is
+    read.
 
     A number in a column of text, or a code in one of numbers, is not known here: a person checks.
     """
@@ -255,7 +279,8 @@ def checked(path: str | PathLike[str]) -> Path:
             raise DataError(f"{file}: is a directory, not a table; name the file inside it")
         if not file.exists():
             raise DataError(
-                f"{file}: no such file; check the path (relative paths start at the working directory)"
+                f"{file}: no such file; check the path (relative paths start at the working "
+                "directory)"
             )
         if not file.is_file():
             raise DataError(f"{file}: is not a regular file; write the table to a file first")
@@ -291,7 +316,9 @@ def _csv_header(file: Path, form: CsvForm) -> list[str]:
 
 
 def _start(file: Path) -> bytes:
-    """The first bytes of a file, unpacked; none where the gzip data are damaged, as the reader says then."""
+    """The first bytes of a file, unpacked; none where the gzip data are damaged, as the reader
+    says then.
+    """
     try:
         with file.open("rb") as raw:
             return gzip.GzipFile(fileobj=raw).read(SAMPLE) if _is_gzip(file) else raw.read(SAMPLE)
@@ -315,10 +342,13 @@ def _param(value: str) -> str:
 
 
 def _check_is_text(file: Path) -> None:
-    """Refuse what is another kind of file by how it begins, or by its ending where that is not certain."""
+    """Refuse what is another kind of file by how it begins, or by its ending where that is not
+    certain.
+    """
     if file.suffix.lower() in _JSON:
         raise DataError(
-            f"{file}: is JSON; save the table as CSV or Parquet (pandas: read_json, then to_parquet)"
+            f"{file}: is JSON; save the table as CSV or Parquet (pandas: read_json, then "
+            "to_parquet)"
         )
     with file.open("rb") as raw:
         begins = raw.read(16)
@@ -345,7 +375,8 @@ def _batches(
         return
     with (
         _stream(file) as stream,
-        # Closed on every way out: threads of a reader that is still reading can abort the process at its end.
+        # Closed on every way out: threads of a reader that is still reading can abort the process
+        # at its end.
         pyarrow.csv.open_csv(stream, **_csv_options(names, _BLOCK, form, newlines=True)) as reader,
     ):
         yield from reader
@@ -368,8 +399,28 @@ def _csv_options(
     }
 
 
+def _check_unpacked(file: Path) -> None:
+    """Refuse a gzip file that unpacks to far more than a table does, before it fills the memory."""
+    if not _is_gzip(file):
+        return
+    most = max(_SMALL, _MOST_RATIO * file.stat().st_size)
+    with gzip.GzipFile(file) as stream:
+        size = 0
+        while piece := stream.read(_BLOCK):
+            size += len(piece)
+            if size > most:
+                raise DataError(
+                    f"{file}: unpacks to more than {most} bytes, {_MOST_RATIO} times its size; if it "
+                    "is meant, unpack it first"
+                )
+    if (problem := too_large(2 * size)) is not None:
+        raise DataError(f"{file}: {problem}; split the file")
+
+
 def _has_quotes(file: Path) -> bool:
-    """Only a quoted value can hold a newline; allowing for one costs a fifth of the time, the search nothing."""
+    """Only a quoted value can hold a newline; allowing for one costs a fifth of the time, the
+    search nothing.
+    """
     if _is_gzip(file):
         return True
     with file.open("rb") as raw:
@@ -377,7 +428,9 @@ def _has_quotes(file: Path) -> bool:
 
 
 def _with_block_that_fits(read: Callable[[int], pa.Table]) -> pa.Table:
-    """Arrow parses block by block and refuses a row that is longer than two blocks; only the error's text says so."""
+    """Arrow parses block by block and refuses a row that is longer than two blocks; only the
+    error's text says so.
+    """
     block = _BLOCK
     while True:
         try:
@@ -395,13 +448,17 @@ def _stream(file: Path) -> Iterator[pa.NativeFile]:
 
 
 def _to_pandas(table: pa.Table) -> pd.DataFrame:
-    """Whole numbers stay whole beside a missing one: as floats, one row would change how all others are read."""
-    frame: pd.DataFrame = table.to_pandas(
-        ignore_metadata=True, types_mapper=_TEXT.get, split_blocks=True
-    )
+    """Whole numbers stay whole beside a missing one: as floats, one row would change how all
+    others are read.
+    """
+    # what pandas noted in the file is not needed, and pyarrow reads it even where it ignores it
+    table = table.replace_schema_metadata(None)
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_TEXT.get, split_blocks=True)
     for name, column in zip(table.column_names, table.columns, strict=True):
         if column.type in _WHOLE and column.null_count:
             frame[name] = column.to_pandas(types_mapper=_WHOLE.get)
+        elif pyarrow.types.is_nested(column.type):  # one gap makes floats of all whole numbers
+            frame[name] = pd.Series(column.to_pylist(), dtype=object)
     return frame
 
 
@@ -412,15 +469,15 @@ def _explained(file: Path, names: Sequence[str], form: CsvForm) -> Iterator[None
         yield
     except DataError:
         raise
-    except UnicodeDecodeError:
-        raise DataError(
-            f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}"
-        ) from None
-    except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError, csv.Error, zlib.error) as error:
         text = reason(error)
         if is_parquet(file):
             raise DataError(
                 f"{file}: not a readable Parquet file ({text}); write it again"
+            ) from None
+        if isinstance(error, UnicodeDecodeError):
+            raise DataError(
+                f"{file}: the text is not {form.encoding.upper()}; {_form_advice(file)}"
             ) from None
         if "Empty CSV" in text:
             raise DataError(f"{file}: {_NO_ROWS}") from None
@@ -449,7 +506,10 @@ def _uneven_row(file: Path, form: CsvForm) -> str:
         columns = len(next(filled, ()))
         for number, row in enumerate(filled, start=1):
             if len(row) != columns:
-                return f"row {number} has {len(row)} values where the header has {columns}; fix or quote its values"
+                return (
+                    f"row {number} has {len(row)} values where the header has {columns}; fix or "
+                    "quote its values"
+                )
     return f"a row does not have the {columns} values of the header; fix or quote its values"
 
 

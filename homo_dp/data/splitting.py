@@ -30,20 +30,34 @@ class Share:
     test: np.ndarray
 
 
-def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> list[Share]:
-    """Shares of one table: by the party column, by the partition, or one party for all."""
+def split_rows(
+    data: DataConfig, rows: Rows, test: Rows | None, seed: int, *, leave_out: bool = False
+) -> list[Share]:
+    """Shares of one table: by the party column, by the partition, or one party for all.
+
+    Args:
+        data: how the table is split.
+        rows: the rows of the table.
+        test: those of the test table, if there is one.
+        seed: decides which rows are held out, and who gets which in a partition.
+        leave_out: leave out test rows of parties without training rows, and take parties whose
+            names become the same for one; both are refused otherwise.
+
+    Returns:
+        Positions of each party's training and test rows.
+    """
     if test is not None:
         names, train_parts, test_parts = _dealt(
-            data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed
+            data, rows, np.arange(len(rows)), test, np.arange(len(test)), seed, leave_out
         )
         return _shares(names, train_parts, test_parts)
     if data.split_column is not None:
         mask = held_out_mask(rows.frame, data.split_column, rows.source)
         kept, held = np.flatnonzero(~mask), np.flatnonzero(mask)
-        names, train_parts, test_parts = _dealt(data, rows, kept, rows, held, seed)
+        names, train_parts, test_parts = _dealt(data, rows, kept, rows, held, seed, leave_out)
         return _shares(names, train_parts, test_parts)
     names, parts, _ = _dealt(
-        data, rows, np.arange(len(rows)), rows, np.empty(0, dtype=np.int64), seed
+        data, rows, np.arange(len(rows)), rows, np.empty(0, dtype=np.int64), seed, leave_out
     )
     return [hold_out(data, rows, name, part, seed) for name, part in zip(names, parts, strict=True)]
 
@@ -51,9 +65,9 @@ def split_rows(data: DataConfig, rows: Rows, test: Rows | None, seed: int) -> li
 def hold_out(data: DataConfig, rows: Rows, party: str, part: np.ndarray, seed: int) -> Share:
     """Hold out the test fraction of one party's rows; whole users where the table has users.
 
-    It depends on the seed, the party's name and each row (or user) by itself, so it is the same in a simulation and in
-    the party's own process. The test rows of a private table are about the fraction: an exact number would depend on
-    all rows.
+    It depends on the seed, the party's name and each row (or user) by itself, so it is the same in
+    a simulation and in the party's own process. The test rows of a private table are about the
+    fraction: an exact number would depend on all rows.
     """
     fraction = partition.check_fraction(data.test_fraction or 0.0)
     if not rows.public:
@@ -78,10 +92,16 @@ def _places(rows: Rows, part: np.ndarray, seed: int, purpose: str) -> np.ndarray
 
 
 def _dealt(
-    data: DataConfig, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray, seed: int
+    data: DataConfig,
+    rows: Rows,
+    kept: np.ndarray,
+    test: Rows,
+    held: np.ndarray,
+    seed: int,
+    leave_out: bool,
 ) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
     if data.party_column is not None:
-        return _by_column(data.party_column, rows, kept, test, held)
+        return _by_column(data.party_column, rows, kept, test, held, leave_out=leave_out)
     if data.partition is None:
         return [ALONE], [kept], [held]
     names = partition.party_names(data.partition.parties)
@@ -92,7 +112,9 @@ def _dealt(
 def _by_partition(
     data: DataConfig, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Parts (positions within `kept` and within `held`); label-skewed test rows follow the training shares."""
+    """Parts (positions within `kept` and within `held`); label-skewed test rows follow the
+    training shares.
+    """
     chosen = data.partition
     if chosen is None:
         raise DataError("data.partition is not given")
@@ -100,7 +122,8 @@ def _by_partition(
     if rows.users is not None:
         if chosen.kind != "iid":
             raise DataError(
-                f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column use iid"
+                f"data.partition.kind={chosen.kind} would tear users apart; with data.user_column "
+                "use iid"
             )
     elif chosen.kind != "iid" and rows.labels.is_floating_point():
         raise DataError(
@@ -123,8 +146,8 @@ def _by_partition(
 def _by_place(chosen: PartitionConfig, rows: Rows, part: np.ndarray, seed: int) -> list[np.ndarray]:
     """Rows of a private table dealt out each by its own place, so that one row more moves no other.
 
-    Parties get about equal shares, or about their Dirichlet shares; by label each class takes an equal piece of the
-    line from the first party to the last.
+    Parties get about equal shares, or about their Dirichlet shares; by label each class takes an
+    equal piece of the line from the first party to the last.
     """
     count = chosen.parties
     if len(part) == 0:
@@ -148,26 +171,40 @@ def _by_user(users: np.ndarray, parties: int, seed: int) -> list[np.ndarray]:
 
 
 def _by_column(
-    column: str, rows: Rows, kept: np.ndarray, test: Rows, held: np.ndarray
+    column: str,
+    rows: Rows,
+    kept: np.ndarray,
+    test: Rows,
+    held: np.ndarray,
+    *,
+    leave_out: bool = False,
 ) -> tuple[list[str], list[np.ndarray], list[np.ndarray]]:
-    owner, index = pd.factorize(texts(rows.frame, column, rows.source)[kept], sort=True)
-    found = [str(text) for text in index]
-    names = [_NOT_IN_A_NAME.sub("_", text).strip("_-")[:64] or "party" for text in found]
+    owners = texts(rows.frame, column, rows.source)[kept]
+    test_owners = (
+        texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
+    )
+    if leave_out:
+        owners, test_owners = _party_names(owners), _party_names(test_owners)
+    owner, index = pd.factorize(owners, sort=True)
+    names = [str(name) for name in _party_names(np.asarray(index))]
     if len(set(names)) != len(names):
         raise DataError(
             f"{rows.source}: data.party_column={column!r}: two parties get one name; rename them"
         )
-    test_text = (
-        texts(test.frame, column, test.source)[held] if len(held) else np.empty(0, dtype=object)
-    )
-    test_owner = pd.Index(index).get_indexer(pd.Index(test_text))
-    if (test_owner < 0).any():
-        stranger = test_text[int((test_owner < 0).argmax())]
+    test_owner = pd.Index(index).get_indexer(pd.Index(test_owners))
+    if (test_owner < 0).any() and not leave_out:
+        stranger = test_owners[int((test_owner < 0).argmax())]
         raise DataError(
             f"{test.source}: party {stranger!r} has test rows but no training rows; drop them"
         )
-    train_parts = [kept[part] for part in partition.by_code(owner, len(found))]
-    return names, train_parts, [held[part] for part in partition.by_code(test_owner, len(found))]
+    train_parts = [kept[part] for part in partition.by_code(owner, len(names))]
+    held, test_owner = held[test_owner >= 0], test_owner[test_owner >= 0]
+    return names, train_parts, [held[part] for part in partition.by_code(test_owner, len(names))]
+
+
+def _party_names(found: np.ndarray) -> np.ndarray:
+    known = {text: _NOT_IN_A_NAME.sub("_", text).strip("_-")[:64] or "party" for text in set(found)}
+    return np.array([known[text] for text in found], dtype=object)
 
 
 def _spread(rows: int, parties: int) -> list[np.ndarray]:

@@ -1,21 +1,29 @@
-"""Values that a description does not know: how many of a column were clipped, or were none of its levels."""
+"""Values that a description does not hold: how many of a column were clipped, or were none of
+its categories.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WARN_ABOVE = (
-    0.1  # share of a column's values that a model does not know; predict.warn_above of commands
-)
+# share of a column's values that a model does not know; predict.warn_above of commands
+WARN_ABOVE = 0.1
+
+# what happened to a value, and how a person is told
+KINDS = {
+    "other": "are none of the declared categories and count as other",
+    "clipped": "are outside the declared bounds and were clipped",
+}
+Shares = Mapping[str, Mapping[str, float]]  # by column and kind, of the rows
 
 
 @dataclass(frozen=True)
 class ColumnStrays:
     """What happened to the values of one column, in rows."""
 
-    other: int = 0  # none of the declared levels
-    clipped: int = 0  # outside of the declared bounds
+    other: int = 0  # none of the declared categories
+    clipped: int = 0  # outside the declared bounds
     missing: int = 0
 
     def __add__(self, more: ColumnStrays) -> ColumnStrays:
@@ -26,12 +34,12 @@ class ColumnStrays:
 
 @dataclass
 class Strays:
-    """Adds up, chunk by chunk, what did not fit the declared columns of a table that is scored.
+    """Adds up, chunk by chunk, what did not fit the declared columns of a table.
 
     >>> strays = Strays()
     >>> strays.add(10, {"colour": ColumnStrays(other=4), "age": ColumnStrays(clipped=1)})
     >>> strays.warnings(0.25)
-    ["column 'colour': 4 of 10 values (40%) are none of the declared levels and count as other"]
+    ["column 'colour': 4 of 10 values (40 %) are none of the declared categories and count as other"]
     """
 
     rows: int = 0
@@ -44,23 +52,40 @@ class Strays:
             self.columns[name] = self.columns.get(name, ColumnStrays()) + each
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """The columns in which a value was clipped or other, with their counts, for the indicators."""
+        """The columns in which a value was clipped or other, with their counts, for the
+        indicators.
+        """
         return {
             name: {"other": each.other, "clipped": each.clipped, "missing": each.missing}
             for name, each in self.columns.items()
             if each.other or each.clipped
         }
 
-    def warnings(self, share: float) -> list[str]:
-        """One line for each column of which more than this share did not fit."""
+    def shares(self) -> Shares:
+        """The columns in which a value was clipped or other, with their shares of the rows."""
+        return {
+            name: {kind: counts[kind] / self.rows for kind in KINDS}
+            for name, counts in self.counts().items()
+        }
+
+    def warnings(self, share: float, trained: Shares | None = None) -> list[str]:
+        """One line for each column that does not fit in more than this share of the rows.
+
+        Args:
+            share: the share of the rows from which on a column is named.
+            trained: the shares in the rows that the model was trained on, which are then taken off
+                first; None where they are not known.
+        """
         lines = []
-        for name, each in self.columns.items():
-            for count, what in (
-                (each.other, "are none of the declared levels and count as other"),
-                (each.clipped, "are outside of the declared bounds and were clipped"),
-            ):
-                if self.rows and count > share * self.rows:
-                    lines.append(
-                        f"column {name!r}: {count} of {self.rows} values ({count / self.rows:.0%}) {what}"
-                    )
+        for name, found in self.shares().items():
+            for kind, what in KINDS.items():
+                known = None if trained is None else trained.get(name, {}).get(kind, 0.0)
+                if found[kind] - (known or 0.0) <= share:
+                    continue
+                before = "" if known is None else f"; in training {100 * known:.0f} %"
+                count = self.counts()[name][kind]
+                lines.append(
+                    f"column {name!r}: {count} of {self.rows} values "
+                    f"({100 * found[kind]:.0f} %) {what}{before}"
+                )
         return lines

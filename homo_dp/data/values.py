@@ -1,14 +1,22 @@
-"""One raw column (text as it stands in the file, or typed) to numbers, dates, level codes or class codes.
+"""One raw column (text as it stands in the file, or typed) to numbers, dates, level codes or class
+codes.
 
-One notion of a value, wherever it comes from (CSV text, Parquet, a pandas frame, JSON):
-    - a number is a number: 1, 1.0, "1" and Decimal("1.00") are one value; a number that is text by declaration
-      ("0123") is compared as text;
-    - true and false are the same as text in any case, as a typed boolean, and as the numbers 1 and 0; so are the words
-      of a column whose levels are a pair such as yes and no (t, f; y, n; on, off);
+Every function here maps one cell to one value. The value of a cell does not depend on any other
+cell of the column: which cells are texts, which are missing, and which type pandas or Arrow chose
+for the column change nothing. Fast paths compute the same function for many cells at once.
+
+A cell has one value, wherever it comes from (CSV text, Parquet, a pandas frame, JSON, a database):
+    - a number is a number: 1, 1.0, "1" and Decimal("1.00") are one value; a number that is text by
+      declaration ("0123") is compared as text;
+    - a cell is missing if it is empty in its source (null, NaN), if its text is a marker, or if its
+      number is that of a marker: the marker -999 also stands for -999.0;
+    - true and false are the same as text in any case, as a typed boolean, and as the numbers 1 and
+      0; so are the words of a column whose levels are a pair such as yes and no (t, f; y, n; on,
+      off);
     - a date is its calendar day, as ISO text (2024-05-01, whatever time follows) or typed;
     - text is compared without the spaces around it.
 
-Text is converted by Arrow, a column at a time; columns of Python objects and levels go through their distinct values.
+Plain numbers are converted by Arrow; all other texts go through their distinct values.
 """
 
 from __future__ import annotations
@@ -29,13 +37,25 @@ import pyarrow.compute as pc
 from homo_dp.core.errors import DataError
 
 Level = str | int | float
+_NUMBER_TYPES = (int, float, Decimal, np.integer, np.floating, np.bool_)
 TRUTH = {"true": 1.0, "false": 0.0}
 _PAIRS = (("true", "false"), ("t", "f"), ("yes", "no"), ("y", "n"), ("on", "off"))
 _WORDS = {word: float(place == 0) for pair in _PAIRS for place, word in enumerate(pair)}
 _WHOLE = 2**53  # below it a float64 is one whole number, and numbers can be compared as floats
+_WIDEST = 2.0**64  # below it a float that is a whole number is written as one, as int64 and uint64
+_DIGITS = 400  # a whole number with more is infinite as a float64
+# Arrow and Python convert these texts to the same float64, correctly rounded.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER_WORDS = TRUTH | {
+    sign + word: float(sign + word)
+    for sign in ("", "+", "-")
+    for word in ("inf", "infinity", "nan")
+}
 _FREE_TEXT = 40  # letters; a longer cell that should be a number is taken for free text
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
-_NO_NUMBER = "?"  # replaces signs that the declared form does not have, so that the text is not taken for a number
+_POINT_ZERO = re.compile(r"^([+-]?[0-9]+)\.0+$")
+# replaces signs that the declared form does not have, so that the text is not taken for a number
+_NO_NUMBER = "?"
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,8 @@ PLAIN = NumberForm()
 def as_numbers(
     series: pd.Series, missing_values: Sequence[str], source: str, numbers: NumberForm = PLAIN
 ) -> np.ndarray:
-    """The column as float64, NaN where a value is missing; text and infinity are refused with their row.
+    """The column as float64, NaN where a value is missing; text and infinity are refused with their
+    row.
 
     >>> as_numbers(pd.Series(["1.5", "", " 2"]), ["", "NA"], "t.csv")
     array([1.5, nan, 2. ])
@@ -74,8 +95,8 @@ def as_numbers(
     if wrong.any():
         shown = (as_texts(series)[int(wrong.argmax())].as_py() or "").strip()
         raise DataError(
-            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {_cut(shown)!r} is not a number; "
-            f"{_advice(shown, str(series.name), numbers)}"
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {_cut(shown)!r} is "
+            f"not a number; {_advice(shown, str(series.name), numbers)}"
         )
     infinite = np.isinf(values) if not_finite(values) else None
     if infinite is not None and infinite.any():
@@ -87,7 +108,8 @@ def as_numbers(
 
 
 def not_finite(values: np.ndarray) -> bool:
-    """Whether some value may be NaN or infinite: one sum, which large values may overflow, instead of masks.
+    """Whether some value may be NaN or infinite: one sum, which large values may overflow, instead
+    of masks.
 
     >>> not_finite(np.array([1.0, np.nan])), not_finite(np.array([1.0, 2.0]))
     (True, False)
@@ -111,8 +133,10 @@ def as_days(
         shown = as_texts(series)[int(wrong.argmax())].as_py()
         wanted = f"of the form {form} or 2024-05-31" if form else "such as 2024-05-31"
         raise DataError(
-            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a date {wanted}; "
-            f'write it so, or train with its own form, data.columns.{series.name}.format="%d.%m.%Y"'
+            f"{source}: column {series.name!r} row {first_row(wrong, series)}: {shown!r} is not a "
+            f"date {wanted}; "
+            "write it so, or train with its own form,"
+            f' data.columns.{series.name}.format="%d.%m.%Y"'
         )
     return days
 
@@ -120,22 +144,22 @@ def as_days(
 def parse_days(
     series: pd.Series, missing_values: Sequence[str], form: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The column's days as `as_days` counts them, NaN where one is missing or is not a date, and which are not dates.
+    """The column's days as `as_days` counts them, NaN where one is missing or is not a date, and
+    which are not dates.
 
     >>> parse_days(pd.Series(["0001-01-02", "", "soon"]), [""])
     (array([ 2., nan, nan]), array([False, False,  True]))
     """
     encoded, texts = distinct_texts(series)
-    absent = {text.strip() for text in missing_values} | {""}
-    days = np.array(
-        [*(math.nan if text.strip() in absent else _day(text, form) for text in texts), math.nan]
-    )
+    absent = absence((*missing_values, ""))
+    days = np.array([*(math.nan if absent(text) else _day(text, form) for text in texts), math.nan])
     wrong: np.ndarray = np.isinf(days)[encoded]
     return np.where(wrong, math.nan, days[encoded]), wrong
 
 
 def as_texts(series: pd.Series) -> pa.Array:
-    """The column as Arrow text, each value in the one way in which it is written; null where it is missing.
+    """The column as Arrow text, each value in the one way in which it is written; null where it is
+    missing.
 
     >>> as_texts(pd.Series([True, 2.0, "x", None], dtype=object)).to_pylist()
     ['true', '2', 'x', None]
@@ -143,40 +167,88 @@ def as_texts(series: pd.Series) -> pa.Array:
     if isinstance(series.dtype, pd.StringDtype):
         array = pa.array(series.array, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    if series.dtype.kind in "biuf" and not isinstance(series.dtype, pd.CategoricalDtype):
+    if isinstance(series.dtype, pd.CategoricalDtype):  # its values would be floats beside a gap
+        codes, found = series.cat.codes.to_numpy(), series.cat.categories
+    elif series.dtype.kind in "biuf":
         codes, found = pd.factorize(series)
-        texts = pa.array([text_of(value) for value in found], pa.large_string())
-        return texts.take(pa.array(codes, mask=codes < 0))
-    return pa.array([text_of(value) for value in series], pa.large_string())
+    else:
+        return _arrow_texts([text_of(value) for value in series])
+    texts = _arrow_texts([text_of(value) for value in found])
+    return texts.take(pa.array(codes, mask=codes < 0))
+
+
+def _arrow_texts(texts: Sequence[str | None]) -> pa.Array:
+    """Texts as Arrow holds them; halves of characters, which it does not take, become "?"."""
+    try:
+        return pa.array(texts, pa.large_string())
+    except UnicodeEncodeError:
+        whole = (None if text is None else text.encode("utf-8", "replace") for text in texts)
+        return pa.array(
+            [None if text is None else text.decode() for text in whole], pa.large_string()
+        )
 
 
 def text_of(value: Any) -> str | None:
-    """One value as text: None if it is missing, whole numbers without a point, true and false, days in ISO form.
+    """One value as text: None if it is missing, whole numbers without a point, true and false, days
+    in ISO form.
 
     >>> text_of(np.float64(3.0)), text_of(np.bool_(False)), text_of(pd.Timestamp("2024-05-01")), text_of(math.nan)
     ('3', 'false', '2024-05-01', None)
     """
     if isinstance(value, str):
         return value
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
     if value is None or (pd.api.types.is_scalar(value) and pd.isna(value)):
         return None
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, np.datetime64):
         value = pd.Timestamp(value)
+    if _is_typed(value) and not isinstance(value, float | np.floating):
+        whole = int(value)
+        return str(whole) if whole.bit_length() <= 64 else _decimal_text(Decimal(whole))
     if isinstance(value, datetime.datetime):
         text = value.isoformat()
         return text[:10] if text[10:] in ("", "T00:00:00") else text
-    if isinstance(value, Decimal) and value.is_finite():
-        return (
-            str(int(value))
-            if value == value.to_integral_value()
-            else format(value.normalize(), "f")
-        )
     if isinstance(value, float | np.floating):
         number = float(value)
-        return str(int(number)) if number.is_integer() and abs(number) < 1e15 else str(value)
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return str(int(number)) if number.is_integer() and abs(number) < _WIDEST else str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    return str(value)
+
+
+def _decimal_text(value: Decimal) -> str | None:
+    """Without a point where the number is whole; what a float64 cannot hold is infinite or 0."""
+    if value.is_nan():
+        return None
+    if value.is_infinite() or (value and value.adjusted() >= _DIGITS):
+        return "inf" if value > 0 else "-inf"
+    if not value or value.adjusted() < -_DIGITS:
+        return "0"
+    return str(int(value)) if value == value.to_integral_value() else format(value.normalize(), "f")
+
+
+def name_of(text: str) -> str:
+    """A name of a user or party: a whole number that is written with a point is the number.
+
+    Every text is changed by itself, so that 7.0 is the user 7 of another table, whatever stands
+    beside it.
+
+    >>> name_of(" 7.0"), name_of("7.5"), name_of("007"), name_of(" ann ")
+    ('7', '7.5', '007', 'ann')
+    """
+    return _POINT_ZERO.sub(r"\1", text.strip())
+
+
+def names(series: pd.Series) -> np.ndarray:
+    """The names of a column that names something (user, party, side of the split); an empty text
+    where one is missing.
+    """
+    at, texts = distinct_texts(series)
+    found: np.ndarray = np.array([*map(name_of, texts), ""], dtype=object)[at]
+    return found
 
 
 def level_codes(
@@ -194,14 +266,42 @@ def level_codes(
     >>> level_codes(pd.Series([True, False]), ["No", "Yes"], [])[0]
     array([1, 0])
     """
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        categories = pd.Series(series.cat.categories)
+        codes, gaps = level_codes(categories, levels, missing_values, numbers)
+        at = series.cat.codes.to_numpy()  # -1, the last, where a value is missing
+        return np.append(codes, -1)[at], np.append(gaps, True)[at]
     wide = _is_number(series) and getattr(series.dtype, "itemsize", 0) == 8
     if wide and all(not isinstance(level, str) and abs(level) < _WHOLE for level in levels):
         values = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return _match_numbers(values, levels), np.isnan(values)
+        codes, markers = _match_numbers(values, levels), _marker_numbers(missing_values, PLAIN)
+        return codes, (codes < 0) & (np.isnan(values) | np.isin(values, markers))
+    typed = _typed(series)
+    codes, gaps = _text_codes(series, levels, missing_values, PLAIN if typed.all() else numbers)
+    if numbers != PLAIN and typed.any() and not typed.all():
+        plain, absent = _text_codes(series, levels, missing_values, PLAIN)
+        return np.where(typed, plain, codes), np.where(typed, absent, gaps)
+    return codes, gaps
+
+
+def _typed(series: pd.Series) -> np.ndarray:
+    """Which cells are numbers in their source; the file's form of numbers is that of texts."""
+    if series.dtype == object:
+        return np.fromiter(map(_is_typed, series), dtype=bool, count=len(series))
+    return np.full(len(series), _is_number(series))
+
+
+def _is_typed(cell: Any) -> bool:
+    return isinstance(cell, _NUMBER_TYPES) and not isinstance(cell, np.timedelta64)
+
+
+def _text_codes(
+    series: pd.Series, levels: Sequence[Level], missing_values: Sequence[str], numbers: NumberForm
+) -> tuple[np.ndarray, np.ndarray]:
     at, texts = distinct_texts(series)  # each distinct text is looked at once
     known = np.array([*map(_matcher(levels, numbers), texts), -1], dtype=np.int64)
-    absent = {text.strip() for text in missing_values}
-    gaps = np.array([*(text.strip() in absent for text in texts), True])
+    absent = absence(missing_values, numbers)
+    gaps = np.array([*map(absent, texts), True])
     return known[at], (gaps & (known < 0))[at]
 
 
@@ -219,14 +319,16 @@ def class_codes(
             else repr(value.item() if hasattr(value, "item") else value)
         )
         raise DataError(
-            f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one of "
-            f"classes={list(classes)}; fix the row, or train with every class in data.classes (in Python classes=[...])"
+            f"{source}: label {series.name!r} row {first_row(wrong, series)}: {shown} is not one "
+            f"of classes={list(classes)}; fix the row, or train with every class in data.classes "
+            "(in Python classes=[...])"
         )
     return codes
 
 
 def first_row(mask: np.ndarray, series: pd.Series | None = None) -> int:
-    """Number of the first true row, counted from 1 below the header; the index of a piece says where it starts.
+    """Number of the first true row, counted from 1 below the header; the index of a piece says
+    where it starts.
 
     >>> first_row(np.array([False, True]), pd.Series(["1", "tall"], index=pd.RangeIndex(50_000, 50_002)))
     50002
@@ -244,22 +346,20 @@ def _is_number(series: pd.Series) -> bool:
 
 
 def distinct_texts(series: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """For each row the position of its text among the distinct texts; one past them where it is missing."""
+    """For each row the position of its text among the distinct texts; one past them where it is
+    missing.
+    """
     encoded = as_texts(series).dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     return pc.fill_null(encoded.indices, len(texts)).to_numpy(zero_copy_only=False), texts
 
 
-def _missing(text: pa.Array, missing_values: Sequence[str]) -> np.ndarray:
-    listed = pc.is_in(text, value_set=pa.array(list(missing_values), text.type))
-    mask: np.ndarray = pc.or_(pc.is_null(text), listed).to_numpy(zero_copy_only=False)
-    return mask
-
-
 def _matcher(levels: Sequence[Level], numbers: NumberForm) -> Callable[[str], int]:
-    """A level that is text matches as written (spaces aside), a number as a number, true and false as a boolean.
+    """A level that is text matches as written (spaces aside), a number as a number, true and false
+    as a boolean.
 
-    F is false beside T, and nothing of the kind beside M: words stand for booleans where both of a pair are levels.
+    F is false beside T, and nothing of the kind beside M: words stand for booleans where both of a
+    pair are levels.
     """
     named: dict[str, int] = {}
     lower: dict[str, int] = {}
@@ -278,20 +378,25 @@ def _matcher(levels: Sequence[Level], numbers: NumberForm) -> Callable[[str], in
         places = [named[form] for form in (text, text.strip()) if form in named]
         if places:
             return min(places)
-        value = _number(text.strip(), numbers)
+        word = text.strip().lower()
+        value = None if word in TRUTH else _number(text, numbers)
         if value in numbered:
             return numbered[value]
-        truth = words.get(text.strip().lower(), value)
+        truth = words.get(word, value)
         return -1 if truth is None else truths.get(truth, -1)
 
     return match
 
 
-def _number(text: str, numbers: NumberForm) -> float | None:
-    try:
-        return float(text if numbers == PLAIN else numbers.plain(pa.array([text]))[0].as_py())
-    except ValueError:
-        return None
+def _number(text: str, numbers: NumberForm = PLAIN) -> float | None:
+    """The number that a text is; None if it is none. This function defines how all texts are read.
+
+    >>> _number(" +3 "), _number("TRUE"), _number("1_000"), _number("1.5", NumberForm(","))
+    (3.0, 1.0, None, None)
+    """
+    text = text.strip()
+    plain = text if numbers == PLAIN else numbers.plain(pa.array([text]))[0].as_py()
+    return float(plain) if _NUMBER.fullmatch(plain) else _NUMBER_WORDS.get(text.lower())
 
 
 def _day(text: str, form: str | None) -> float:
@@ -327,46 +432,100 @@ def _match_numbers(values: np.ndarray, levels: Sequence[Level]) -> np.ndarray:
 def parse_numbers(
     series: pd.Series, missing_values: Sequence[str], numbers: NumberForm = PLAIN
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The column as float64, NaN where a value is missing or is not a number, and which ones are not numbers.
+    """The column as float64, NaN where a value is missing or is not a number, and which ones are
+    not numbers.
 
     >>> parse_numbers(pd.Series(["1.5", "", "tall"]), [""])
     (array([1.5, nan, nan]), array([False, False,  True]))
+    >>> parse_numbers(pd.Series(["-999", "-999.0", "7"]), ["-999"])
+    (array([nan, nan,  7.]), array([False, False, False]))
     """
-    nothing = np.zeros(len(series), dtype=bool)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        values, wrong = parse_numbers(pd.Series(series.cat.categories), missing_values, numbers)
+        codes = series.cat.codes.to_numpy()  # -1, the last, where a value is missing
+        return np.append(values, math.nan)[codes], np.append(wrong, False)[codes]
     if _is_number(series):
-        return series.to_numpy(dtype=np.float64, na_value=np.nan), nothing
-    text = as_texts(series)
-    plain = numbers.plain(text)
+        values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return _without_markers(values, missing_values, PLAIN), np.zeros(len(series), dtype=bool)
+    if series.dtype != object:
+        return _text_numbers(as_texts(series), missing_values, numbers)
+    typed = _typed(series)
+    texts = [None if known else text_of(cell) for cell, known in zip(series, typed, strict=True)]
+    values, wrong = _text_numbers(_arrow_texts(texts), missing_values, numbers)
+    known = np.array([_float(cell) for cell in series[typed]], dtype=np.float64)
+    values = values.copy()
+    values[typed] = _without_markers(known, missing_values, PLAIN)
+    return values, wrong
+
+
+def _text_numbers(
+    text: pa.Array, missing_values: Sequence[str], numbers: NumberForm
+) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each text, NaN where it is missing or none, and which texts are no numbers."""
+    nothing = np.zeros(len(text), dtype=bool)
     try:
-        return _to_float(plain), nothing
-    except (
-        pa.ArrowInvalid
-    ):  # something is not a plain number: missing markers, spaces, booleans, or a mistake
-        gaps = _missing(text, missing_values)
-        text = pc.utf8_trim_whitespace(text)
-        gaps |= _missing(text, missing_values)
-    plain = pc.utf8_trim_whitespace(plain)
-    for word, number in TRUTH.items():
-        plain = pc.if_else(pc.equal(pc.utf8_lower(plain), word), str(number), plain)
-    known = _without(plain, gaps)
-    try:
-        return _to_float(known), nothing
+        values = _to_float(numbers.plain(text))
+        if not not_finite(values):
+            return _without_markers(values, missing_values, numbers), nothing
     except pa.ArrowInvalid:
-        parsed = pd.to_numeric(
-            pd.Series(known.to_numpy(zero_copy_only=False), dtype=object), errors="coerce"
+        pass  # some text is not a plain number
+    plain = numbers.plain(pc.utf8_trim_whitespace(text))
+    is_plain = pc.fill_null(pc.match_substring_regex(plain, f"^(?:{_NUMBER.pattern})$"), False)
+    values = _to_float(pc.if_else(is_plain, plain, pa.scalar(None, plain.type)))
+    values, wrong = _without_markers(values, missing_values, numbers).copy(), nothing
+    others = np.flatnonzero(pc.and_(pc.invert(is_plain), pc.is_valid(text)))
+    if len(others):
+        encoded, absent = (
+            text.take(pa.array(others)).dictionary_encode(),
+            absence(missing_values, numbers),
         )
-        absent = parsed.isna().to_numpy()
-    wrong: np.ndarray = absent & ~gaps & ~_is_nan_text(known)
+        texts = encoded.dictionary.to_pylist()
+        found = [math.nan if absent(each) else _number(each, numbers) for each in texts]
+        at = encoded.indices.to_numpy(zero_copy_only=False)
+        values[others] = np.array([math.nan if each is None else each for each in found])[at]
+        wrong[others] = np.array([each is None for each in found])[at]
+    return values, wrong
+
+
+def _without_markers(
+    values: np.ndarray, missing_values: Sequence[str], numbers: NumberForm
+) -> np.ndarray:
+    """The same with NaN for numbers that mean a missing value."""
+    markers = _marker_numbers(missing_values, numbers)
+    return np.where(np.isin(values, markers), math.nan, values) if markers else values
+
+
+def _marker_numbers(missing_values: Sequence[str], numbers: NumberForm) -> list[float]:
+    """The numbers among the markers; a cell with the number of one is missing."""
+    found = (_number(marker, numbers) for marker in missing_values)
+    return [number for number in found if number is not None and not math.isnan(number)]
+
+
+def absence(missing_values: Sequence[str], numbers: NumberForm = PLAIN) -> Callable[[str], bool]:
+    """Whether a text means a missing value: a marker as written (spaces aside), or its number.
+
+    >>> list(map(absence(["NA", "-999"]), [" NA", "-999.0", "na"]))
+    [True, True, False]
+    """
+    texts, known = (
+        {text.strip() for text in missing_values},
+        _marker_numbers(missing_values, numbers),
+    )
+    if not known:
+        return lambda text: text.strip() in texts
+    return lambda text: text.strip() in texts or _number(text, numbers) in known
+
+
+def _float(number: Any) -> float:
+    """A number of Python or NumPy as float64: infinite where it is too large, NaN where it is
+    none.
+    """
     try:
-        return _to_float(
-            _without(plain, absent)
-        ), wrong  # a cell that is not a number does not change how the others are read
-    except pa.ArrowInvalid:
-        return parsed.to_numpy(dtype=np.float64), wrong
-
-
-def _without(text: pa.Array, gaps: np.ndarray) -> pa.Array:
-    return pc.if_else(pa.array(gaps), pa.scalar(None, text.type), text)
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    except ValueError:  # a signalling NaN of decimal
+        return math.nan
 
 
 def _advice(text: str, name: str, numbers: NumberForm) -> str:
@@ -389,10 +548,3 @@ def _cut(text: str) -> str:
 def _to_float(text: pa.Array) -> np.ndarray:
     values: np.ndarray = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
     return values
-
-
-def _is_nan_text(text: pa.Array) -> np.ndarray:
-    mask: np.ndarray = pc.fill_null(pc.equal(pc.utf8_lower(text), "nan"), False).to_numpy(
-        zero_copy_only=False
-    )
-    return mask

@@ -147,10 +147,8 @@ def test_regression_target_is_scaled_and_back() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: Numeric("n", 0.0, 1e-310),
-            "not closer together than 1e-300",
-        ),  # whose values would become NaN
+        # whose values would become NaN
+        (lambda: Numeric("n", 0.0, 1e-310), "not closer together than 1e-300"),
         (
             lambda: Numeric("n", 5, 1),
             r"data.columns.n.bounds=\[5, 1\] must be two finite numbers with low < high",

@@ -134,7 +134,7 @@ def test_a_table_of_a_database_is_described(sqlite: str) -> None:
 
 
 def test_a_draft_says_no_password(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe, "_look_at_table", lambda *_: [])
+    monkeypatch.setattr(describe, "_look_at_tables", lambda *_: ({}, []))
     drafted = draft("mysql+pymysql://ann:secret@127.0.0.1/clinic#patients").text
     assert "ann:***@127.0.0.1" in drafted
     assert "secret" not in drafted

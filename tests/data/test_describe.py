@@ -12,12 +12,12 @@ import yaml
 from homo_dp.config.schema import Config
 from homo_dp.config.yaml_text import parse_yaml
 from homo_dp.core.errors import DataError
-from homo_dp.data.describe import draft, round_out
+from homo_dp.data.describe import draft, round_out, tables_of, yaml_line
 from homo_dp.data.parties import load_federation
 from tests.data.parts import people, save
 
 
-def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
+def test_a_draft_loads_as_it_is(tmp_path: Path) -> None:
     frame = people(
         80, answer=["Yes", "No"] * 40, note=[f"text {i}" for i in range(80)], split="train"
     )
@@ -25,14 +25,89 @@ def test_draft_loads_and_trains_after_a_path_is_added(tmp_path: Path) -> None:
     path = save(tmp_path, "t.csv", frame)
     text = draft(path).text
     block = yaml.safe_load(text)["data"]
-    assert "LEAK" in text.splitlines()[0]
+    assert "read from the rows" in text.splitlines()[0]
     assert block["classes"] == [0, 1]
     assert block["columns"]["answer"] == {"levels": ["No", "Yes"]}, "quoted, or YAML reads booleans"
     assert block["columns"]["age"]["missing"] == "middle"
     assert block["drop"] == ["note"]
     assert block["split_column"] == "split"
-    config = Config.model_validate({"data": {**block, "files": {"a": path}}})
+    config = Config.model_validate({"data": block})
+    assert block["files"] == {"t": path}
     assert load_federation(config).encoding.names == ["age", "sex", "answer"]
+
+
+def two_tables(folder: Path) -> dict[str, str]:
+    """The values of the second table lie outside those of the first."""
+    north = people(60).assign(outcome=["no", "yes"] * 30).drop(columns="y")
+    south = north.assign(age=north["age"] + 40, sex="other")
+    return {
+        "north": save(folder, "north.csv", north),
+        "south": save(folder, "south.csv", south.assign(bed=1)),
+    }
+
+
+def test_several_tables_are_drafted_at_once(tmp_path: Path) -> None:
+    tables = two_tables(tmp_path)
+    block = yaml.safe_load(draft(tables).text)["data"]
+    assert (block["name"], block["files"]) == ("north-south", tables)
+    assert block["columns"]["age"]["bounds"][1] > draft_bounds(tables["north"], "age")[1]
+    assert "other" in block["columns"]["sex"]["levels"]
+    assert block["drop"] == ["bed"]
+    assert "north has no such column" in draft(tables).text
+    assert list(load_federation(Config.model_validate({"data": block})).parties) == list(tables)
+
+
+def test_a_draft_can_leave_the_tables_to_another_config(tmp_path: Path) -> None:
+    block = yaml.safe_load(draft(two_tables(tmp_path), addresses={}).text)["data"]
+    assert not {"name", "files"} & set(block)
+
+
+def draft_bounds(path: str, column: str) -> list[float]:
+    bounds: list[float] = yaml.safe_load(draft(path).text)["data"]["columns"][column]["bounds"]
+    return bounds
+
+
+def test_a_table_with_a_party_column_is_one_file(tmp_path: Path) -> None:
+    frame = people(40).assign(hospital=["a", "b"] * 20)
+    path = save(tmp_path, "t.csv", frame)
+    block = yaml.safe_load(draft(path).text)["data"]
+    assert (block["files"], block["party_column"]) == (path, "hospital")
+    assert set(load_federation(Config.model_validate({"data": block})).parties) == {"a", "b"}
+    other = save(tmp_path, "u.csv", frame)
+    two = yaml.safe_load(draft({"t": path, "u": other}).text)["data"]
+    assert "party_column" not in two, "each table is a party"
+
+
+def test_tables_of_different_forms_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age;y\n40;0\n50;1\n")
+    (tmp_path / "b.csv").write_text("age,y\n40,0\n50,1\n")
+    with pytest.raises(DataError, match=r"a\.csv.*b\.csv.*save them alike"):
+        draft({party: str(tmp_path / f"{party}.csv") for party in "ab"})
+    with pytest.raises(DataError, match="write PARTY=FILE"):
+        tables_of(["one/t.csv", "other/t.csv"])
+
+
+def test_columns_that_give_the_label_away_are_flagged(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    y = rng.integers(0, 2, 400)
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(20, 90, 400),
+            "marker": y + rng.normal(0, 1, 400),  # informative, as a measurement is
+            "died": np.where(y == 1, "T", "F"),
+            "days_to_death": np.where(y == 1, rng.uniform(0, 30, 400), np.nan),
+            "discharge_code": y * 500 + rng.integers(0, 400, 400),
+            "outcome": y,
+        }
+    )
+    found = draft(save(tmp_path, "t.csv", frame))
+    flagged = {line.partition(":")[0] for line in found.guesses if "WARNING: alone" in line}
+    assert flagged == {"died", "days_to_death", "discharge_code"}
+    assert "    # died: WARNING" in found.text
+    amounts = rng.uniform(0, 100, 400)
+    frame = pd.DataFrame({"age": frame["age"], "paid": 1.2 * amounts, "target": amounts})
+    guesses = draft(save(tmp_path, "r.csv", frame)).guesses
+    assert [line.partition(":")[0] for line in guesses if "rank correlation" in line] == ["paid"]
 
 
 def test_bounds_are_rounded_outward(tmp_path: Path) -> None:
@@ -72,7 +147,11 @@ def test_guesses_are_said_and_two_values_are_preferred(tmp_path: Path) -> None:
     path = save(tmp_path, "t.csv", frame)
     found = draft(path)
     block = yaml.safe_load(found.text)["data"]
-    assert (block["label"], block["id"], block["bounds_source"]) == ("left", "customer_id", "draft")
+    assert (block["label"], block["id"], block["bounds_source"]) == (
+        "left",
+        "customer_id",
+        "draft",
+    )
     assert "user_column" not in block, "nobody comes twice"
     assert any(
         "guessed label=left: the only column with two values" in line for line in found.guesses
@@ -188,10 +267,22 @@ def test_images(tmp_path: Path) -> None:
 def test_outer_bounds_are_drafted_from_names_alone(tmp_path: Path) -> None:
     from homo_dp.data.outer_bounds import outer_draft
 
-    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    one, other = tmp_path / "one" / "t.csv", tmp_path / "other" / "t.csv"
+    one.parent.mkdir()
+    other.parent.mkdir()
     one.write_text("id,age,yearly_income,y\n1,44,1234,0\n")
     other.write_text("id,age,yearly_income,y\n2,99,9876,1\n")
     texts = [outer_draft(path).text.replace(str(path), "") for path in (one, other)]
     assert texts[0] == texts[1]
     assert "age: {bounds: [0, 150], missing: middle}" in texts[0]
     assert "scaling: private" in texts[0]
+
+
+def test_control_characters_of_names_and_values_are_escaped(tmp_path: Path) -> None:
+    """One that reverses the text behind it reached the terminal."""
+    path = tmp_path / "t.csv"
+    path.write_text("id,a\u202eb,y\n" + "1,x\u202ey,0\n2,größe,1\n" * 20, encoding="utf-8")
+    text = draft(path).text
+    assert "\u202e" not in text
+    assert yaml_line(["a\u202eb"]) == '["a\\u202Eb"]'
+    assert yaml_line("größe") == "größe"

@@ -1,4 +1,6 @@
-"""Embedded sets: shapes, public bounds that are not the table's own, and that they are good enough to learn from."""
+"""Embedded sets: shapes, public bounds that are not the table's own, and that they are good
+enough to learn from.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from homo_dp.core.errors import DataError
 from homo_dp.data.columns import Numeric
 from homo_dp.data.embedded import NAMES, load_embedded, shipped_columns
 from homo_dp.data.encoding import Encoding
+from homo_dp.data.unexpected_values import Strays
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,8 +37,17 @@ def test_breast_cancer_bounds_are_round_and_not_the_minimum_and_maximum() -> Non
             assert float(f"{bound:.2g}") == bound, "two significant digits at most"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_bounds_hold_every_value_of_their_set(name: str) -> None:
+    bundled, strays = load_embedded(name), Strays()
+    Encoding(bundled.columns, bundled.label).encode(bundled.frame, strays=strays)
+    assert strays.counts() == {}
+
+
 def test_breast_cancer_bounds_keep_what_a_model_needs() -> None:
-    """Mean over 5 fixed splits of a non-private model; deterministic, so it cannot fail by chance."""
+    """Mean over 5 fixed splits of a non-private model; deterministic, so it cannot fail by
+    chance.
+    """
     bundled = load_embedded("breast_cancer")
     features = Encoding(bundled.columns, bundled.label).encode(bundled.frame).numpy()
     labels = bundled.frame["y"].to_numpy()

@@ -1,4 +1,6 @@
-"""A row becomes one tensor by itself alone, and the description of it survives JSON, damaged or not."""
+"""A row becomes one tensor by itself alone, and the description of it survives JSON, damaged or
+not.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def depends_on_other_rows(encode: Callable[[pd.DataFrame], torch.Tensor]) -> boo
 
 @pytest.mark.parametrize("rows", [1, 16_384, 16_385, 100_000])
 def test_a_long_table_is_encoded_as_its_rows_are(rows: int) -> None:
-    """In blocks; one with a value beyond its bounds goes another way than the others, with the same bits."""
+    """In blocks; one with a value beyond its bounds goes another way than the others, with the
+    same bits.
+    """
     values = np.random.default_rng(rows).uniform(-3, 7, (rows, 3))
     names = ["a", "b", "c"]
     one = encoding(*(Numeric(name, -3.0, 7.0) for name in names))
@@ -67,13 +71,8 @@ def test_places_of_levels_come_with_the_share_of_even_levels() -> None:
     found = encoding(
         Numeric("a", 0, 1, "middle", indicator=True), Categorical("c", ("x", "y"))
     ).levels_of_columns
-    assert found == {
-        1: 0.0,
-        2: 0.5,
-        3: 0.5,
-        4: 0.0,
-        5: 0.0,
-    }  # a mark; two levels; any other value; a missing one
+    # a mark; two levels; any other value; a missing one
+    assert found == {1: 0.0, 2: 0.5, 3: 0.5, 4: 0.0, 5: 0.0}
 
 
 def test_columns_are_matched_by_name_and_extra_ones_ignored() -> None:
@@ -179,7 +178,9 @@ def test_curves_of_numbers_stand_behind_the_columns() -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 33, 16_385])
 def test_a_curve_has_the_same_bits_wherever_its_row_stands(rows: int) -> None:
-    """Of any number of rows, from any of them on, and if curves are appended to rows that have none."""
+    """Of any number of rows, from any of them on, and if curves are appended to rows that have
+    none.
+    """
     plain, curved = (Encoding(MIXED, BINARY, curves=curves) for curves in (False, True))
     frame = people(rows)
     whole = curved.encode(frame)

@@ -1,4 +1,6 @@
-"""One row more or less in a private table changes no other row's place: not its party, not train or test."""
+"""One row more or less in a private table changes no other row's place: not its party, not train
+or test.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def test_a_user_more_moves_no_other_user(tmp_path: Path) -> None:
 
 
 def test_a_crafted_table_moves_the_clipped_sum_by_one_row(tmp_path: Path) -> None:
-    """The attack: signs chosen from the seed, so that all rows that one more row moves pull the same way."""
+    """The attack: signs chosen from the seed, so that all rows that one more row moves pull the
+    same way.
+    """
     rows, seed = 1000, 0
     trained = [set(partition.hold_out(count, 0.2, seed, "a")[0]) for count in (rows, rows + 1)]
     side = np.array([1.0 if n in trained[0] - trained[1] else -1.0 for n in range(rows + 1)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +84,67 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path, damage: str, word
     with pytest.raises(DataError, match=words) as refused:
         read_images(folder)
     assert "\n" not in str(refused.value)
+
+
+def declaring(width: int, height: int) -> bytes:
+    """A PNG of some bytes whose header declares so many pixels of three channels."""
+    made = picture(0, "RGB")
+    header = b"IHDR" + struct.pack(">II", width, height) + made[24:29]
+    return made[:12] + header + struct.pack(">I", zlib.crc32(header)) + made[33:]
+
+
+def test_pixels_that_a_header_declares_are_bounded_before_they_are_decoded(tmp_path: Path) -> None:
+    """A zip of 1.5 KB took 2.3 GB."""
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w") as archive:
+        archive.writestr("0.png", declaring(13_000, 13_000))
+        archive.writestr("annotations.csv", table_of(["0.png"]))
+    with pytest.raises(DataError, match="13000 x 13000 pixels of 3 channels: at most"):
+        read_images(tmp_path / "bomb.zip")
+
+
+def test_other_formats_than_those_of_raster_images_are_not_opened(tmp_path: Path) -> None:
+    """A decoder of EPS starts another program."""
+    made = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(made, "eps")
+    with zipfile.ZipFile(tmp_path / "scans.zip", "w") as archive:
+        archive.writestr("0.eps", made.getvalue())
+        archive.writestr("annotations.csv", table_of(["0.eps"]))
+    with pytest.raises(DataError, match="not a readable image"):
+        read_images(tmp_path / "scans.zip")
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [b"", b"\xff\xfe\xfa", b'file_name,y\n"0.png', b"file_name,y\n0.png,1,2,3\n0.png\n", b"\0\0"],
+)
+def test_annotations_in_a_zip_are_refused_in_our_words(tmp_path: Path, annotations: bytes) -> None:
+    """They ended in UnicodeDecodeError, ParserError or EmptyDataError."""
+    with zipfile.ZipFile(tmp_path / "scans.zip", "w") as archive:
+        archive.writestr("0.png", picture(1))
+        archive.writestr("annotations.csv", annotations)
+    with pytest.raises(DataError) as refusal:
+        read_images(tmp_path / "scans.zip")
+    assert str(tmp_path / "scans.zip") in str(refusal.value)
+
+
+def test_annotations_in_a_zip_are_bounded_before_they_are_parsed(tmp_path: Path) -> None:
+    """A zip of 233 KB took 15 s to read 60 million lines."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("annotations.csv", b"file_name,y\n" + b"a,0\n" * (1 << 25))
+    with pytest.raises(DataError, match="has more than 67108864 bytes"):
+        read_images(tmp_path / "a.zip")
+
+
+def test_a_damaged_zip_is_refused_in_our_words(tmp_path: Path) -> None:
+    """Some bytes of a zip ended in zlib.error or IndexError."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("0.png", picture(1))
+        archive.writestr("annotations.csv", table_of(["0.png"]))
+    path = tmp_path / "scans.zip"
+    for at in range(len(whole.getvalue())):
+        data = bytearray(whole.getvalue())
+        data[at] ^= 0xFF
+        path.write_bytes(data)
+        with contextlib.suppress(DataError):
+            read_images(path)

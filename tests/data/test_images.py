@@ -1,4 +1,6 @@
-"""Image files: layouts that are read, and crafted or cut files that are refused before memory is taken."""
+"""Image files: layouts that are read, and crafted or cut files that are refused before memory is
+taken.
+"""
 
 from __future__ import annotations
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from homo_dp.data.__main__ import main
+from homo_dp.train import main as train
 from tests.data.parts import people, save
 
 
@@ -25,9 +28,27 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such file" in printed.err
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["undescribe"], ["describe"], ["describe", "a", "--colour"]]
-)
+def test_the_draft_of_two_files_trains_by_the_command_that_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for party in "ab":
+        save(tmp_path, f"{party}.csv", people(80))
+    assert main(["describe", "a.csv", "b.csv", "-o", "my draft.yaml"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    ending = printed.err.splitlines()[-1]
+    command = shlex.split(ending.removeprefix("next: python -m homo_dp."))
+    assert command == ["train", "--config", "my draft.yaml"]
+    assert train([*command[1:], "--params", "train.rounds=1,tracking.enabled=false"]) == 0
+    assert "Epsilon does not cover bounds" in capsys.readouterr().out
+    privacy = json.loads(Path("out/indicator.json").read_text())["privacy"]
+    assert set(privacy["parties"]) == {"a", "b"}
+    assert main(["describe", "a.csv", "-o", "my draft.yaml"]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["undescribe"], ["describe", "a", "--colour"]])
 def test_wrong_arguments_leave_with_2_and_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

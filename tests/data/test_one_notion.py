@@ -1,4 +1,6 @@
-"""One notion of a value: what CSV, Parquet, frames and JSON hold for the same thing is the same input."""
+"""One notion of a value: what CSV, Parquet, frames and JSON hold for the same thing is the same
+input.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +211,9 @@ def test_separator_encoding_and_the_row_numbers_of_pandas(tmp_path: Path) -> Non
 def test_a_row_with_a_gap_does_not_change_how_other_rows_are_read(
     kind: str, tmp_path: Path
 ) -> None:
-    """A column of whole numbers with a gap was read as floats, which have no room for long codes."""
+    """A column of whole numbers with a gap was read as floats, which have no room for long
+    codes.
+    """
     codes = [2**53 + 1, 2**53 + 3, 7]
     column = Categorical("code", tuple(map(str, codes)))
     read = []

@@ -1,4 +1,6 @@
-"""A party's table against its own config, in the form in which the config says that it is written."""
+"""A party's table against its own config, in the form in which the config says that it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def test_a_table_of_the_stated_form_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_refused_is_what_is_left_out(tmp_path: Path, wrong: str) -> None:
-    """Finding the rows that do not fit reads a value as writing it does: else a good row goes, or a bad one stays."""
+    """Finding the rows that do not fit reads a value as writing it does: else a good row goes,
+    or a bad one stays.
+    """
     data = config(
         files={"a": table(tmp_path, WRONG[wrong])},
         columns=COLUMNS,

@@ -1,4 +1,6 @@
-"""What an aggregator knows without a table: the declared encoding, and a table only if it is declared public."""
+"""What an aggregator knows without a table: the declared encoding, and a table only if it is
+declared public.
+"""
 
 from pathlib import Path
 from typing import Any

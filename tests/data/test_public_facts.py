@@ -1,4 +1,6 @@
-"""What a dry run knows: declared row counts win, files are counted only where none are, shapes need no rows."""
+"""What a dry run knows: declared row counts win, files are counted only where none are, shapes
+need no rows.
+"""
 
 from pathlib import Path
 
@@ -37,10 +39,8 @@ def test_nothing_to_count_in_names_the_party() -> None:
 
 def test_the_shape_follows_from_declarations() -> None:
     asked = config(files={"a": "gone.csv"}, columns=COLUMNS, classes=["ill", "well"])
-    assert public_shape(asked) == (
-        (1 + 4,),
-        ("ill", "well"),
-    )  # a number, and two levels with two slots behind them
+    # a number, and two levels with two slots behind them
+    assert public_shape(asked) == ((1 + 4,), ("ill", "well"))
     assert declared_encoding(asked).input_shape == (5,)
 
 

@@ -1,4 +1,6 @@
-"""Rows as statistics read them: own units, codes of levels, gaps as NaN, whatever training would refuse."""
+"""Rows as statistics read them: own units, codes of levels, gaps as NaN, whatever training would
+refuse.
+"""
 
 import numpy as np
 import pandas as pd
@@ -30,9 +32,8 @@ def test_values_stay_in_their_units_and_gaps_are_nan() -> None:
     assert (found.dtype, tuple(found.shape)) == (torch.float64, (3, 3))
     np.testing.assert_array_equal(found[:, 0], [50.0, 1e9, np.nan])  # not clipped
     np.testing.assert_array_equal(found[:, 1], [1.0, 2.0, np.nan])  # behind the levels: any other
-    np.testing.assert_array_equal(
-        found[:, 2], [2.0, 737577.0, np.nan]
-    )  # days since the first of the year 1
+    # days since the first of the year 1
+    np.testing.assert_array_equal(found[:, 2], [2.0, 737577.0, np.nan])
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:

@@ -6,9 +6,12 @@ import gzip
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from homo_dp.core.errors import DataError
+from homo_dp.data import readers
 from homo_dp.data.readers import header, read_chunks, read_table
 
 GOOD = b"a,b\n1,x\n2,\n3,?\n"
@@ -127,6 +130,16 @@ def test_cut_and_altered_parquet(tmp_path: Path) -> None:
             read_table(path)
 
 
+def test_what_pandas_noted_in_a_parquet_file_may_be_damaged(tmp_path: Path) -> None:
+    """It ended the command as a bug, although it is not needed."""
+    table = pa.table({"a": [1, 2], "b": ["x", "y"]})
+    for number, noted in enumerate((b"\x81{", b"{", b"[]", b'{"columns": 1}')):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table.replace_schema_metadata({b"pandas": noted}), path)
+        for read in (read_table, read_in_pieces):
+            assert list(read(path).columns) == ["a", "b"]
+
+
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_table(tmp_path / "absent.csv")
@@ -147,3 +160,22 @@ def test_pieces_are_small_and_in_order(tmp_path: Path) -> None:
         assert max(len(piece) for piece in pieces) <= 3000
         assert [int(n) for piece in pieces for n in piece["n"]] == list(range(20_000))
         assert pieces[-1].index[-1] == 19_999
+
+
+def test_a_gzip_file_that_unpacks_to_far_more_than_a_table_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2.9 MB took 5.4 GB."""
+    monkeypatch.setattr(readers, "_SMALL", 1000)
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 1_000_000))
+    with pytest.raises(DataError, match="unpacks to more than"):
+        read_table(path)
+
+
+def test_a_date_that_python_does_not_have_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    days = pa.array([1, 2**30], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"day": days, "y": [0, 1]}), path)
+    with pytest.raises(DataError, match=r"t\.parquet: not a readable Parquet file \(year"):
+        read_table(path)

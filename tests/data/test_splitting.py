@@ -37,9 +37,8 @@ def test_every_row_falls_to_one_party(kind: str, public: bool) -> None:
 @pytest.mark.parametrize("kind", ["iid", "by_label", "dirichlet"])
 def test_one_private_row_more_moves_no_other(kind: str) -> None:
     data = config(partition={"kind": kind, "parties": 3}, test_fraction=0.25).data
-    marks = pd.Series(
-        np.random.default_rng(0).normal(size=201).astype(str)
-    )  # rows that are told apart
+    # rows that are told apart
+    marks = pd.Series(np.random.default_rng(0).normal(size=201).astype(str))
     fewer, more = (
         split_rows(data, rows_of(count, mark=marks[:count]), None, seed=1) for count in (200, 201)
     )

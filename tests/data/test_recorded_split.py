@@ -1,0 +1,50 @@
+"""The split of a training as its model file records it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from homo_dp.config.load import config_from, load_config
+from homo_dp.core.errors import ModelFileError
+from homo_dp.data.parties import load_federation
+from homo_dp.data.recorded_split import recorded_config, split_record, split_text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"data.partition.parties": 2, "data.test_fraction": 0.4, "train.seed": 7},
+        {"data.embedded": "digits", "data.partition.kind": "dirichlet"},
+        {"data.embedded": "users"},
+    ],
+)
+def test_the_recorded_split_holds_out_the_same_rows(keys: dict[str, object]) -> None:
+    trained = load_config(None, keys)
+    record = json.loads(json.dumps(split_record(trained)))
+    for first, second in zip(
+        load_federation(trained).parties.values(),
+        load_federation(recorded_config(record, "m")).parties.values(),
+        strict=True,
+    ):
+        assert first.test is not None
+        assert second.test is not None
+        assert first.test.features.equal(second.test.features)
+
+
+@pytest.mark.parametrize(
+    "data", [{"files": {"a": "a.csv"}}, {"embedded": "digits", "test_file": "t.csv"}]
+)
+def test_tables_of_a_user_are_not_found_by_the_record(data: dict[str, object]) -> None:
+    record = split_record(config_from({"data": data}))
+    assert record["embedded"] is None
+    assert ".csv" not in json.dumps(record)
+    with pytest.raises(ModelFileError, match="give the table to score with --data"):
+        recorded_config(record, "m")
+
+
+def test_a_split_is_said_in_words() -> None:
+    config = load_config(None, {"data.embedded": "users", "train.seed": 3})
+    assert split_text(config) == "test rows of users (test_fraction 0.2, seed 3)"
