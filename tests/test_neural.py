@@ -1,4 +1,6 @@
-"""Networks, several classes, numbers, images and the user's own models, from training to scoring, as a user does it."""
+"""Networks, several classes, numbers, images and the user's own models, from training to
+scoring, as a user does it.
+"""
 
 import csv
 import gzip
@@ -85,7 +87,9 @@ def read(path: str) -> dict[str, Any]:
 
 
 def same_when_scored_again(shell: Shell, *arguments: str) -> list[dict[str, str]]:
-    """Score the test table with the saved model: the predictions and indicators of training come back."""
+    """Score the test table with the saved model: the predictions and indicators of training come
+    back.
+    """
     trained, before = rows_of("out/predict.csv"), read("out/indicator.json")
     done = shell.infer(*arguments)
     assert done.code == 0, done.err
@@ -147,7 +151,9 @@ def test_classes_that_are_words(shell: Shell) -> None:
     "model", ["model.name=linear_regression", "model.name=mlp,model.task=regression"]
 )
 def test_numbers(shell: Shell, model: str) -> None:
-    gentle = "privacy.noise_multiplier=0.3,train.learning_rate=0.05,train.rounds=10"
+    gentle = (
+        "privacy.noise_multiplier=0.3,train.auto=false,train.learning_rate=0.05,train.rounds=10"
+    )
     done = shell.train(two_parties("sum"), "data.target_bounds=[-5, 5]", model, gentle)
     assert done.code == 0, done.err
     assert "r2" in done.out
@@ -156,7 +162,8 @@ def test_numbers(shell: Shell, model: str) -> None:
     for name in ("loss", "ev", "maxe", "mae", "mse", "rmse", "medae", "r2"):
         assert isinstance(indicators[f"test_{name}"], float), name
     assert [row["test_acc"] for row in indicators["rounds"]] == [None] * 10
-    # In the label's own units, which have a standard deviation of 1.4; in 20 runs of each model it was at most 1.18.
+    # In the label's own units, which have a standard deviation of 1.4; in 20 runs of each model it
+    # was at most 1.18.
     assert indicators["test_rmse"] < 1.3
     scored = same_when_scored_again(shell, "--data", "t.csv")
     assert list(scored[0]) == ["id", "a", "b", "y", "pred_y"]
@@ -166,11 +173,10 @@ def test_numbers(shell: Shell, model: str) -> None:
 
 def test_a_factory_model_is_fixed_trained_saved_and_needs_trust(shell: Shell) -> None:
     Path("my_model.py").write_text(
-        "from torch import nn\n"
-        "import torch.nn.functional as F\n\n\n"
-        "def make(input_shape, outputs, width=4):\n"
-        "    layers = nn.Linear(input_shape[0], width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, outputs)\n"
-        "    return nn.Sequential(*layers), lambda found, labels: F.cross_entropy(found, labels, reduction='none')\n"
+        "from torch import nn\nimport torch.nn.functional as F\n\n\ndef make(input_shape, outputs, "
+        "width=4):\n    layers = nn.Linear(input_shape[0], width), nn.BatchNorm1d(width), "
+        "nn.ReLU(), nn.Linear(width, outputs)\n    return nn.Sequential(*layers), lambda found, "
+        "labels: F.cross_entropy(found, labels, reduction='none')\n"
     )
     arguments = [two_parties("grade"), GRADES, "model.factory=my_model:make,model.options.width=6"]
     refused = shell.train(*arguments)
@@ -180,14 +186,8 @@ def test_a_factory_model_is_fixed_trained_saved_and_needs_trust(shell: Shell) ->
     assert not Path("out").exists()
     done = shell.train(*arguments, "model.fix=true")
     assert done.code == 0, done.err
-    names = {
-        "0.weight",
-        "0.bias",
-        "1.weight",
-        "1.bias",
-        "3.weight",
-        "3.bias",
-    }  # no running statistics: a GroupNorm
+    # no running statistics: a GroupNorm
+    names = {"0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"}
     assert set(load_file("out/model.safetensors")) == names
     refused = shell.infer("--data", "t.csv")
     assert (refused.code, len(refused.error_lines)) == (2, 1)
@@ -201,9 +201,8 @@ def test_a_model_that_is_not_fast_is_trained_and_the_reason_said_once(
     shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
     Path("my_slow_model.py").write_text(
-        "from torch import nn\n\n\n"
-        "def make(input_shape, outputs):\n"
-        "    return nn.Sequential(nn.Linear(input_shape[0], 4), nn.PReLU(), nn.Linear(4, outputs))\n"
+        "from torch import nn\n\n\ndef make(input_shape, outputs):\n    return "
+        "nn.Sequential(nn.Linear(input_shape[0], 4), nn.PReLU(), nn.Linear(4, outputs))\n"
     )
     done = shell.train(
         two_parties("sign"), "data.classes=[No, Yes]", "model.factory=my_slow_model:make"
@@ -288,7 +287,7 @@ def accuracy(simulation: Simulation) -> float:
     "settings",
     [
         {"train.optimizer": "sgd", "train.learning_rate": 0.5, "train.momentum": 0.9},
-        {"train.optimizer": "adam", "train.learning_rate": 0.02},
+        {"train.optimizer": "adam", "train.learning_rate": 0.2},
         {"train.schedule": "cosine"},
         {"train.schedule": "step"},
         {"train.schedule": "inverse_sqrt"},
@@ -297,7 +296,8 @@ def accuracy(simulation: Simulation) -> float:
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
 def test_optimisers_and_schedules_learn(settings: dict[str, Any]) -> None:
-    # The majority class is 0.63 of the rows; at this noise the accuracy was between 0.92 and 0.98 in 20 runs of each.
+    # The majority class is 0.63 of the rows; at this noise the accuracy was between 0.88 and 0.97
+    # in 20 runs of each.
     simulation = simulate(None, **{"train.rounds": 5, "privacy.noise_multiplier": 0.5, **settings})
     assert accuracy(simulation) > 0.75
 

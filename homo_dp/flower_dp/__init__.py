@@ -1,6 +1,7 @@
 """flower-dp's functions under their own names: the noise of NbAFL (Wei et al. 2020, Theorem 1).
 
-They give standard deviations, not a guarantee: docs/nbafl.md says what epsilon such noise amounts to.
+They give standard deviations, not a guarantee: docs/nbafl.md says what epsilon such noise amounts
+to.
 """
 
 from homo_dp.federation.mechanisms.nbafl import Formula, noise_constant

@@ -9,9 +9,11 @@ from homo_dp.core.errors import ConfigError
 
 
 class TemperedSigmoid(nn.Module):
-    """``scale * sigmoid(inverse_temperature * x) - offset`` (Papernot et al. 2021, arXiv:2007.14191, section 4).
+    """``scale * sigmoid(inverse_temperature * x) - offset`` (Papernot et al. 2021,
+    arXiv:2007.14191, section 4).
 
-    The values 2, 2, 1 are tanh exactly; the defaults are the non-tanh member that DP code bases commonly use.
+    The values 2, 2, 1 are tanh exactly; the defaults are the non-tanh member that DP code bases
+    commonly use.
 
     >>> tanh = TemperedSigmoid(scale=2.0, inverse_temperature=2.0, offset=1.0)
     >>> bool(torch.allclose(tanh(torch.tensor([0.5])), torch.tanh(torch.tensor([0.5]))))
@@ -30,7 +32,10 @@ class TemperedSigmoid(nn.Module):
         return self.scale * torch.sigmoid(self.inverse_temperature * inputs) - self.offset
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, offset={self.offset}"
+        return (
+            f"scale={self.scale}, inverse_temperature={self.inverse_temperature}, "
+            f"offset={self.offset}"
+        )
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -44,7 +49,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation(name: str, tempered: tuple[float, float, float] | None = None) -> nn.Module:
-    """The activation of that name; ``tempered`` is scale, inverse temperature and offset of a tempered sigmoid."""
+    """The activation of that name; ``tempered`` is scale, inverse temperature and offset of a
+    tempered sigmoid.
+    """
     if name not in ACTIVATIONS:
         raise ConfigError(
             f"model.activation={name}: unknown; choose one of {', '.join(sorted(ACTIVATIONS))}"

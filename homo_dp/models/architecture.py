@@ -67,9 +67,8 @@ class Architecture:
     layers: tuple[int, ...] = ()
     channels: tuple[int, ...] = ()
     activation: str = "tanh"
-    tempered: tuple[float, float, float] | None = (
-        None  # scale, temperature, offset of a tempered sigmoid
-    )
+    # scale, temperature, offset of a tempered sigmoid
+    tempered: tuple[float, float, float] | None = None
     bias: bool = True
     factory: str | None = None
     fix: bool = False
@@ -78,7 +77,8 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.factory is None and self.name not in NAMES:
             raise ConfigError(
-                f"model.name={self.name}: unknown; choose one of {', '.join(NAMES)}, or set model.factory"
+                f"model.name={self.name}: unknown; choose one of {', '.join(NAMES)}, or set "
+                "model.factory"
             )
         if self.activation not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
@@ -92,7 +92,8 @@ class Architecture:
         _check_sizes("model.outputs", (self.outputs,))
         if not self.input_shape:
             raise ConfigError(
-                "model.input_shape=[]: the data have no feature columns; check data.use and data.drop"
+                "model.input_shape=[]: the data have no feature columns; check data.use and "
+                "data.drop"
             )
         if self.inputs > LARGEST_WIDTH:
             raise ConfigError(
@@ -101,14 +102,15 @@ class Architecture:
         if self.name in ("cnn", *IMAGE_FEATURES) and self.factory is None:
             if len(self.input_shape) != 3:
                 raise ConfigError(
-                    f"model.name={self.name}: needs images of shape (channels, height, width), the data have shape "
-                    f"{self.input_shape}; use image data or model.name=mlp"
+                    f"model.name={self.name}: needs images of shape (channels, height, width), the "
+                    f"data have shape {self.input_shape}; use image data or model.name=mlp"
                 )
             least = LEAST_SIDES.get(self.name, 1)
             if min(self.input_shape[1:]) < least:
                 raise ConfigError(
-                    f"model.name={self.name}: needs images of at least {least} x {least} pixels, the data have shape "
-                    f"{self.input_shape}; use model.name=logistic_regression or mlp"
+                    f"model.name={self.name}: needs images of at least {least} x {least} pixels, "
+                    f"the data have shape {self.input_shape}; use model.name=logistic_regression "
+                    "or mlp"
                 )
             if self.name == "cnn" and not self.channels:
                 raise ConfigError(

@@ -1,4 +1,6 @@
-"""The weights of a model that is trained elsewhere, by a client of another framework: arrays in a fixed order."""
+"""The weights of a model that is trained elsewhere, by a client of another framework: arrays in
+a fixed order.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class ArrayModel(nn.Module):
         for at, array in enumerate(arrays):
             if np.asarray(array).dtype.kind != "f":
                 raise ConfigError(
-                    f"weights: array {at} holds {np.asarray(array).dtype}, not floats; keep it at the client"
+                    f"weights: array {at} holds {np.asarray(array).dtype}, not floats; keep it at "
+                    "the client"
                 )
             self.register_parameter(
                 f"array_{at:04}", nn.Parameter(torch.from_numpy(np.array(array, dtype=np.float32)))
@@ -40,7 +43,8 @@ class ArrayModel(nn.Module):
 
 
 def array_model(shapes: Sequence[Sequence[int]], outputs: int) -> ArrayModel:
-    """A factory (``model.factory``) for clients between machines: uniform first weights by fan-in, biases zero.
+    """A factory (``model.factory``) for clients between machines: uniform first weights by fan-in,
+    biases zero.
 
     >>> [tuple(p.shape) for p in array_model([[4, 3], [3]], outputs=1).parameters()]
     [(4, 3), (3,)]

@@ -1,6 +1,8 @@
-"""The mean of the weights over rounds: free under DP (it only looks at released models) and less noisy than the last.
+"""The mean of the weights over rounds: free under DP (it only looks at released models) and less
+noisy than the last.
 
-``tail`` is the plain mean of the last part of the rounds, ``ema`` an exponential mean that forgets the first rounds.
+``tail`` is the plain mean of the last part of the rounds, ``ema`` an exponential mean that forgets
+the first rounds.
 """
 
 import math
@@ -32,7 +34,8 @@ class WeightAverage:
             raise ConfigError(f"train.averaging={kind}: unknown; choose none, tail or ema")
         if not 0.0 < tail <= 1.0:
             raise ConfigError(
-                f"train.averaging tail={tail}: must be above 0 and at most 1, the share of rounds to average"
+                f"train.averaging tail={tail}: must be above 0 and at most 1, the share of rounds "
+                "to average"
             )
         if not 0.0 <= decay < 1.0:
             raise ConfigError(f"train.averaging decay={decay}: must be from 0 to below 1")
@@ -40,9 +43,8 @@ class WeightAverage:
         self.decay = decay
         self.skipped = rounds - math.ceil(rounds * tail) if kind == "tail" else 0
         self.added = 0
-        self._mass = (
-            0.0  # total weight of the rounds in the sum, which also corrects the start of an ema
-        )
+        # total weight of the rounds in the sum, which also corrects the start of an ema
+        self._mass = 0.0
         self._sum: dict[str, Tensor] = {}
 
     def add(self, weights: Mapping[str, Tensor]) -> None:
@@ -63,7 +65,9 @@ class WeightAverage:
         self._mass, self._sum = 0.0, {}
 
     def value(self, last: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The averaged weights; ``last`` gives types, what cannot be averaged, and the answer before any average."""
+        """The averaged weights; ``last`` gives types, what cannot be averaged, and the answer
+        before any average.
+        """
         if not self._mass:
             return dict(last)
         return {
@@ -74,7 +78,10 @@ class WeightAverage:
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must keep to go on after a crash."""
         counters = torch.tensor([float(self.added), self._mass], dtype=torch.float64)
-        return {"counters": counters, **{f"sum.{name}": value for name, value in self._sum.items()}}
+        return {
+            "counters": counters,
+            **{f"sum.{name}": value for name, value in self._sum.items()},
+        }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Go on from what `state` gave."""

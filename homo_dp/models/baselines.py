@@ -1,4 +1,6 @@
-"""What a result is worth: the share of the most frequent class, and a plain fit where rows are public."""
+"""What a result is worth: the share of the most frequent class, and a plain fit where rows are
+public.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,8 @@ from homo_dp.data.rows import Table
 from homo_dp.models.metrics import evaluate
 from homo_dp.models.task import Task, task_for
 
-MOST_VALUES = (
-    20_000_000  # features of the plain fit; beyond, it would take longer than the training
-)
+# features of the plain fit; beyond, it would take longer than the training
+MOST_VALUES = 20_000_000
 _STEPS, _PENALTY = 100, 1e-4
 WHAT = "linear model without privacy, fitted to what all parties hold together"
 
@@ -29,7 +30,9 @@ def majority(labels: Tensor) -> float | None:
 
 
 def plain_fit(task: Task, train: Sequence[Table], test: Sequence[Table]) -> dict[str, Any] | None:
-    """Test metrics of a linear model fitted without privacy; for public rows only. None if there is nothing to fit."""
+    """Test metrics of a linear model fitted without privacy; for public rows only. None if there
+    is nothing to fit.
+    """
     if not train or not test or sum(table.features.numel() for table in train) > MOST_VALUES:
         return None
     linear = task_for(task.classes, None, task.target_bounds)

@@ -1,7 +1,9 @@
-"""The models that ship with homo_dp: logistic and linear regression, a multilayer perceptron, a small CNN.
+"""The models that ship with homo_dp: logistic and linear regression, a multilayer perceptron, a
+small CNN.
 
-First weights come from one given generator and from nowhere else. Without a generator a layer has shapes only (torch's
-meta device): a model file is checked against it before any memory is taken, and its weights are then put in place.
+First weights come from one given generator and from nowhere else. Without a generator a layer has
+shapes only (torch's meta device): a model file is checked against it before any memory is taken,
+and its weights are then put in place.
 """
 
 import math
@@ -37,7 +39,9 @@ def logistic_regression(
 def linear_regression(
     inputs: int, generator: torch.Generator | None, *, bias: bool = True, flatten: bool = False
 ) -> nn.Sequential:
-    """A linear layer with one output that starts at zero, the middle of the declared target range."""
+    """A linear layer with one output that starts at zero, the middle of the declared target
+    range.
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     if flatten:
         layers["flatten"] = nn.Flatten()
@@ -55,7 +59,8 @@ def mlp(
     bias: bool = True,
     flatten: bool = False,
 ) -> nn.Sequential:
-    """Hidden ``layers``, each followed by the activation ``between``, then a linear output that starts at zero.
+    """Hidden ``layers``, each followed by the activation ``between``, then a linear output that
+    starts at zero.
 
     >>> list(mlp(64, [32], 10, torch.Generator().manual_seed(0)).state_dict())
     ['hidden_1.weight', 'hidden_1.bias', 'output.weight', 'output.bias']
@@ -81,9 +86,11 @@ def cnn(
     between: Callable[[], nn.Module] = nn.Tanh,
     bias: bool = True,
 ) -> nn.Sequential:
-    """A block (3 x 3 convolution, GroupNorm, activation, halving) per entry of ``channels``, then dense ``layers``.
+    """A block (3 x 3 convolution, GroupNorm, activation, halving) per entry of ``channels``, then
+    dense ``layers``.
 
-    Halving stops when a side would fall below 2, so the same description fits 8 x 8 and 28 x 28 images.
+    Halving stops when a side would fall below 2, so the same description fits 8 x 8 and 28 x 28
+    images.
 
     >>> net = cnn((1, 8, 8), [8, 16], [], 10, torch.Generator().manual_seed(0))
     >>> net(torch.zeros(5, 1, 8, 8)).shape
@@ -119,7 +126,9 @@ def linear(inputs: int, outputs: int, bias: bool, generator: torch.Generator | N
 def zero_linear(
     inputs: int, outputs: int, bias: bool, generator: torch.Generator | None
 ) -> nn.Linear:
-    """A Linear layer of zeros: the best data-free guess of a last layer, with nothing for noise to undo."""
+    """A Linear layer of zeros: the best data-free guess of a last layer, with nothing for noise
+    to undo.
+    """
     layer = nn.Linear(inputs, outputs, bias=bias, device="meta")
     if generator is not None:
         _take_memory(layer)
@@ -157,7 +166,8 @@ def _start_uniform(layer: nn.Module, fan_in: int, generator: torch.Generator | N
     if generator is None:
         return
     _take_memory(layer)
-    # torch.nn.Linear.reset_parameters: kaiming_uniform(a=sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in)).
+    # torch.nn.Linear.reset_parameters: kaiming_uniform(a=sqrt(5)) is U(-1/sqrt(fan_in),
+    # 1/sqrt(fan_in)).
     bound = 1.0 / math.sqrt(fan_in)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -167,7 +177,8 @@ def _start_uniform(layer: nn.Module, fan_in: int, generator: torch.Generator | N
 def _take_memory(layer: nn.Module) -> None:
     """Put a layer of shapes on the CPU, with nothing in it yet.
 
-    ``layer.to_empty`` does the same through torch's tracing code, which takes half a second to import.
+    ``layer.to_empty`` does the same through torch's tracing code, which takes half a second to
+    import.
     """
     for name, parameter in list(layer.named_parameters(recurse=False)):
         setattr(layer, name, nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)))

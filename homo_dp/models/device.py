@@ -16,7 +16,7 @@ def torch_device(name: str) -> torch.device:
     there = name != "cpu" and torch.cuda.is_available()
     if name == "cuda" and not there:
         raise ConfigError(
-            f"train.device=cuda: torch {torch.__version__} sees no CUDA device here; choose train.device=auto or cpu, "
-            "or install a CUDA build of torch and its driver"
+            f"train.device=cuda: torch {torch.__version__} sees no CUDA device here; choose "
+            "train.device=auto or cpu, or install a CUDA build of torch and its driver"
         )
     return torch.device("cuda" if there else "cpu")

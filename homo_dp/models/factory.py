@@ -1,4 +1,6 @@
-"""The user's own model: a function that returns a torch module, and a loss if it likes; checked before training."""
+"""The user's own model: a function that returns a torch module, and a loss if it likes; checked
+before training.
+"""
 
 import importlib
 import inspect
@@ -14,7 +16,7 @@ from torch import nn
 from homo_dp.core.errors import ConfigError, error_text
 from homo_dp.models.architecture import Architecture
 from homo_dp.models.task import Loss, Task
-from homo_dp.privacy.gradients.clipped_gradients import has_opacus_layers
+from homo_dp.privacy.gradients.validation import has_opacus_layers
 
 
 def factory_model(
@@ -22,9 +24,9 @@ def factory_model(
 ) -> tuple[nn.Module, Loss | None]:
     """Call the factory and check what it returns: this runs the user's code.
 
-    The function may take any of ``input_shape``, ``outputs`` and the keys of ``model.options`` as arguments, and
-    returns a `torch.nn.Module` or a pair of module and loss per record. ``seed`` decides its initial weights;
-    ``public_tensors`` names the buffers that hold no data.
+    The function may take any of ``input_shape``, ``outputs`` and the keys of ``model.options`` as
+    arguments, and returns a `torch.nn.Module` or a pair of module and loss per record. ``seed``
+    decides its initial weights; ``public_tensors`` names the buffers that hold no data.
     """
     path = architecture.factory or ""
     function = load_function(path)
@@ -35,14 +37,14 @@ def factory_model(
             made = function(**arguments)
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"model.factory={path}: failed with {type(error).__name__}: {error_text(error, 300)}; "
-                f"{_given(architecture)}"
+                f"model.factory={path}: failed with {type(error).__name__}: "
+                f"{error_text(error, 300)}; {_given(architecture)}"
             ) from error
         module, loss = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(module, nn.Module) or not (loss is None or callable(loss)):
             raise ConfigError(
-                f"model.factory={path}: returned {type(made).__name__}; return a torch.nn.Module, or (module, loss) "
-                "with loss(outputs, labels) of shape (n,)"
+                f"model.factory={path}: returned {type(made).__name__}; return a torch.nn.Module, "
+                "or (module, loss) with loss(outputs, labels) of shape (n,)"
             )
         try:
             module = validate_private(module, architecture.fix, public_tensors)
@@ -62,12 +64,13 @@ def load_function(path: str) -> Callable[..., Any]:
             module = importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(
-                f"model.factory={path}: cannot import {name} ({error_text(error, 300)}); install it or run from its "
-                "folder"
+                f"model.factory={path}: cannot import {name} ({error_text(error, 300)}); install "
+                "it or run from its folder"
             ) from error
         except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"model.factory={path}: importing {name} failed with {type(error).__name__}: {error_text(error, 300)}"
+                f"model.factory={path}: importing {name} failed with {type(error).__name__}: "
+                f"{error_text(error, 300)}"
             ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
@@ -81,10 +84,12 @@ def load_function(path: str) -> Callable[..., Any]:
 def validate_private(
     module: nn.Module, fix: bool = False, public_tensors: Collection[str] = ()
 ) -> nn.Module:
-    """The module, if each record's gradient can be bounded on its own; ``fix`` replaces what cannot be private.
+    """The module, if each record's gradient can be bounded on its own; ``fix`` replaces what cannot
+    be private.
 
     Guarantees:
-        - the check is the one that private training itself makes (Opacus' validator, and every layer and buffer);
+        - the check is the one that private training itself makes (Opacus' validator, and every
+          layer and buffer);
         - with ``fix``, everybody who builds the model gets the same fixed model.
     """
     from homo_dp.privacy.gradients.validation import (
@@ -100,13 +105,16 @@ def validate_private(
         raise
     except Exception as error:  # copying and replacing layers of foreign code may raise any error
         raise ConfigError(
-            f"the layers cannot be copied and replaced ({type(error).__name__}: {error_text(error, 300)}); define "
-            "classes at the top level of their file, or replace the layers yourself and leave model.fix out"
+            f"the layers cannot be copied and replaced ({type(error).__name__}: "
+            f"{error_text(error, 300)}); define classes at the top level of their file, or "
+            "replace the layers yourself and leave model.fix out"
         ) from error
 
 
 def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> None:
-    """Try the factory's loss on two made-up records, so that a wrong one is a line and not a crash in training."""
+    """Try the factory's loss on two made-up records, so that a wrong one is a line and not a
+    crash in training.
+    """
     path = architecture.factory
     labels = (
         torch.zeros(2) if task.kind == "regression" else torch.tensor([0, len(task.classes) - 1])
@@ -117,16 +125,16 @@ def check_loss(module: nn.Module, task: Task, architecture: Architecture) -> Non
             losses = task.loss(module(torch.zeros(2, *architecture.input_shape)), labels)
     except Exception as error:
         raise ConfigError(
-            f"model.factory={path}: its loss fails on {architecture.outputs} output(s) and {_kind_of(labels)} with "
-            f"{type(error).__name__}: {error_text(error, 300)}"
+            f"model.factory={path}: its loss fails on {architecture.outputs} output(s) and "
+            f"{_kind_of(labels)} with {type(error).__name__}: {error_text(error, 300)}"
         ) from error
     finally:
         module.train()
     if not isinstance(losses, torch.Tensor) or losses.numel() != 2 or losses.shape[:1] != (2,):
         shape = tuple(getattr(losses, "shape", ()))
         raise ConfigError(
-            f"model.factory={path}: its loss gives shape {shape} for 2 records, not (2,); return one loss per record, "
-            "with reduction='none'"
+            f"model.factory={path}: its loss gives shape {shape} for 2 records, not (2,); return "
+            "one loss per record, with reduction='none'"
         )
 
 
@@ -139,7 +147,9 @@ def _kind_of(labels: torch.Tensor) -> str:
 
 
 def _with_one_name_each(module: nn.Module) -> nn.Module:
-    """Opacus' recurrent layers register every weight twice, under torch's name too; keep the name that computes."""
+    """Opacus' recurrent layers register every weight twice, under torch's name too; keep the
+    name that computes.
+    """
     if not has_opacus_layers(module):
         return module
     from opacus.layers.param_rename import RenameParamsMixin
@@ -153,7 +163,9 @@ def _with_one_name_each(module: nn.Module) -> nn.Module:
 
 
 def _check_shared(module: nn.Module) -> None:
-    """Refuse a weight that is used under two names: messages and model files hold each weight once."""
+    """Refuse a weight that is used under two names: messages and model files hold each weight
+    once.
+    """
     first: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         other = first.setdefault(id(parameter), name)
@@ -186,12 +198,13 @@ def _arguments(
             required and parameter.name not in offered
         ):
             raise ConfigError(
-                f"model.factory={path}: argument {parameter.name} is not given; the function may take input_shape, "
-                "outputs and the keys of model.options"
+                f"model.factory={path}: argument {parameter.name} is not given; the function may "
+                "take input_shape, outputs and the keys of model.options"
             )
     if not open_ended and (strangers := sorted(set(architecture.options) - names)):
         raise ConfigError(
-            f"model.options.{strangers[0]}: {path} has no such argument; remove it or check the spelling"
+            f"model.options.{strangers[0]}: {path} has no such argument; remove it or check the "
+            "spelling"
         )
     return {name: value for name, value in offered.items() if open_ended or name in names}
 
@@ -215,15 +228,19 @@ def _check_outputs(path: str, module: nn.Module, architecture: Architecture) -> 
         shape, expected = tuple(getattr(outputs, "shape", ())), (count, architecture.outputs)
         if shape != expected and not (architecture.outputs == 1 and shape == (count,)):
             raise ConfigError(
-                f"model.factory={path}: {'1 record gives' if count == 1 else '2 records give'} outputs of shape "
-                f"{shape}, not {expected}; keep the axis of records and end with {architecture.outputs} output(s): "
-                "one logit for two classes, one per class for more, one for a number"
+                f"model.factory={path}: {'1 record gives' if count == 1 else '2 records give'} "
+                f"outputs of shape {shape}, not {expected}; keep the axis of records and end with "
+                f"{architecture.outputs} output(s): one logit for two classes, one per class for "
+                "more, one for a number"
             )
 
 
 def _given(architecture: Architecture) -> str:
     flat = " (for images as (channels, height, width) declare data.image.shape)"
-    return f"input_shape is {architecture.input_shape}{flat if len(architecture.input_shape) == 1 else ''}"
+    return (
+        "input_shape is "
+        f"{architecture.input_shape}{flat if len(architecture.input_shape) == 1 else ''}"
+    )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""The saved model: one safetensors file whose metadata say how to rebuild the model, read without running anything.
+"""The saved model: one safetensors file whose metadata say how to rebuild the model, read without
+running anything.
 
-Keeping a model safe to open is the point of this format: there is no pickle, shapes are checked before memory is
-taken, and a model from a factory, which needs the user's code, loads only when the reader says that it trusts it.
+Keeping a model safe to open is the point of this format: there is no pickle, shapes are checked
+before memory is taken, and a model from a factory, which needs the user's code, loads only when the
+reader says that it trusts it.
 """
 
 import json
@@ -25,7 +27,7 @@ from homo_dp.models.task import Task, task_for
 FORMAT = "homo_dp-model"
 VERSION = 1
 LARGEST_HEADER = 16 << 20  # bytes; a table of thousands of columns describes itself in far less
-_JSON_KEYS = ("classes", "encoding", "label", "privacy", "target_bounds", "threshold")
+_JSON_KEYS = ("classes", "encoding", "label", "privacy", "split", "target_bounds", "threshold")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class ModelCard:
     threshold: float = 0.5
     target_bounds: tuple[float, float] | None = None
     privacy: Mapping[str, Any] = field(default_factory=dict)  # the privacy statement of the run
+    split: Mapping[str, Any] = field(default_factory=dict)  # which rows were held out
 
     @property
     def outputs(self) -> int:
@@ -56,30 +59,36 @@ class SavedModel:
     path: str | Path = ""
 
     def check_encoding(self, input_shape: Sequence[int], classes: Sequence[Any] | None) -> None:
-        """Refuse a file whose column description (as read from ``card.encoding``) does not belong to its weights."""
+        """Refuse a file whose column description (as read from ``card.encoding``) does not
+        belong to its weights.
+        """
         expected = self.card.architecture.input_shape
         if tuple(input_shape) != expected:
             raise ModelFileError(
-                f"{self.path}: its columns give records of shape {tuple(input_shape)}, its weights take {expected}; "
-                "the file is damaged"
+                f"{self.path}: its columns give records of shape {tuple(input_shape)}, its weights "
+                f"take {expected}; the file is damaged"
             )
         if tuple(classes or ()) != self.card.classes:
             raise ModelFileError(
-                f"{self.path}: its label and its weights have different classes; the file is damaged"
+                f"{self.path}: its label and its weights have different classes; the file is "
+                "damaged"
             )
 
 
 def save_model(
     path: str | Path, weights: Mapping[str, Tensor], card: ModelCard, name: str = "modelFileName"
 ) -> None:
-    """Write weights and card to one file, whole or not at all; ``name`` is how an error calls the path."""
+    """Write weights and card to one file, whole or not at all; ``name`` is how an error calls
+    the path.
+    """
     from safetensors.torch import save
 
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
     for key, value in tensors.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ModelFileError(
-                f"{name}={path}: weight {key} is not finite; lower train.learning_rate and train again"
+                f"{name}={path}: weight {key} is not finite; lower train.learning_rate and train "
+                "again"
             )
     values = {key: getattr(card, key) for key in _JSON_KEYS}
     metadata = {
@@ -96,22 +105,25 @@ def save_model(
 
 
 def load_model(path: str | Path, trust_factory: bool | str | None = False) -> SavedModel:
-    """Read a model file; a damaged or crafted one is a `ModelFileError`, and no code from it or named by it is run.
+    """Read a model file; a damaged or crafted one is a `ModelFileError`, and no code from it or
+    named by it is run.
 
-    With ``trust_factory=True`` a model from a factory imports and calls the factory that the file names; with an import
-    path, only if the file names that one.
+    With ``trust_factory=True`` a model from a factory imports and calls the factory that the file
+    names; with an import path, only if the file names that one.
     """
     card, tensors = _read(path)
     architecture = card.architecture
     if architecture.factory is not None and trust_factory not in (True, architecture.factory):
-        named = f"model.factory={architecture.factory}"  # training runs no other factory than its config names
+        # training runs no other factory than its config names
+        named = f"model.factory={architecture.factory}"
         way = (
             "--trust-factory (in MLflow: set HOMO_DP_TRUST_FACTORY=1)"
             if trust_factory is False
             else named
         )
         raise ModelFileError(
-            f"{path}: this model needs the code of its factory {architecture.factory}; if you trust it, give {way}"
+            f"{path}: this model needs the code of its factory {architecture.factory}; if you "
+            f"trust it, give {way}"
         )
     try:
         module, loss = build_module(
@@ -142,7 +154,8 @@ def _read(path: str | Path) -> tuple[ModelCard, dict[str, Tensor]]:
         with safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             card = _card(path, metadata)
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+            # not a dict
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (
         SafetensorError,
         OSError,
@@ -187,7 +200,8 @@ def _check_header(path: str | Path) -> None:
 def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
     if metadata.get("format") != FORMAT:
         raise ModelFileError(
-            f"{path}: is a safetensors file but not a homo_dp model; give the file that training wrote"
+            f"{path}: is a safetensors file but not a homo_dp model; give the file that training "
+            "wrote"
         )
     if metadata.get("version") != str(VERSION):
         shown = str(metadata.get("version"))[:20]
@@ -208,10 +222,13 @@ def _card(path: str | Path, metadata: Mapping[str, str]) -> ModelCard:
             values["label"],
             values["encoding"],
             float(values["threshold"]),
-            None
-            if values["target_bounds"] is None
-            else (float(values["target_bounds"][0]), float(values["target_bounds"][1])),
+            (
+                None
+                if values["target_bounds"] is None
+                else (float(values["target_bounds"][0]), float(values["target_bounds"][1]))
+            ),
             values["privacy"],
+            values["split"],
         )
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise ModelFileError(
@@ -233,6 +250,7 @@ def _check_card(path: str | Path, card: ModelCard) -> None:
         ("label", not isinstance(card.label, str | None)),
         ("encoding", not isinstance(card.encoding, dict)),
         ("privacy", not isinstance(card.privacy, dict)),
+        ("split", not isinstance(card.split, dict)),
         ("threshold", not 0.0 <= card.threshold <= 1.0),
         (
             "target_bounds",
@@ -257,8 +275,9 @@ def _check_tensors(path: str | Path, module: nn.Module, tensors: Mapping[str, Te
     for name, value in tensors.items():
         if value.shape != expected[name].shape or value.dtype != expected[name].dtype:
             raise ModelFileError(
-                f"{path}: weight {name} has shape {tuple(value.shape)} and type {value.dtype}, its architecture asks "
-                f"for {tuple(expected[name].shape)} and {expected[name].dtype}; the file is damaged"
+                f"{path}: weight {name} has shape {tuple(value.shape)} and type {value.dtype}, its "
+                f"architecture asks for {tuple(expected[name].shape)} and {expected[name].dtype}; "
+                "the file is damaged"
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ModelFileError(

@@ -1,7 +1,8 @@
-"""Front ends that turn images into rows of features: nothing of them is learnt, so nothing of them is private.
+"""Front ends that turn images into rows of features: nothing of them is learnt, so nothing of them
+is private.
 
-A model on fixed features is a front end and a linear layer. Only the layer is trained and kept as weights; the front
-end is rebuilt from the name of the model and the shape of its images.
+A model on fixed features is a front end and a linear layer. Only the layer is trained and kept as
+weights; the front end is rebuilt from the name of the model and the shape of its images.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ _PIECE = 64  # images in hand at a time
 
 
 class FixedFeatures(nn.Module):
-    """Images (n, channels, height, width) as rows of features; rows that are features already pass through.
+    """Images (n, channels, height, width) as rows of features; rows that are features already pass
+    through.
 
     Guarantees:
-        - the features of an image follow from the image alone: pieces are filled up to one size, so that its bits do
-          not depend on how many other images there are (docs/adr/0015). Where a made-up image has other bits at
-          another place of a piece, as kernels of some processors may give it, each image is taken by itself.
+        - the features of an image follow from the image alone: pieces are filled up to one size, so
+          that its bits do not depend on how many other images there are (docs/adr/0015). Where a
+          made-up image has other bits at another place of a piece, as kernels of some processors
+          may give it, each image is taken by itself.
     """
 
     features: int
@@ -96,6 +99,8 @@ def trained_part(module: nn.Module) -> nn.Module:
 
 
 def unit(rows: Tensor, least: float) -> Tensor:
-    """Each row brought to norm 1; one shorter than ``least`` stays short, so that nothing is made of rounding."""
+    """Each row brought to norm 1; one shorter than ``least`` stays short, so that nothing is
+    made of rounding.
+    """
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows / norms.clamp(min=least)

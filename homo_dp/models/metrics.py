@@ -1,7 +1,8 @@
-"""Indicators of how well a model predicts: PrimiHub's names, plain numbers, null where a number is not defined.
+"""Indicators of how well a model predicts: PrimiHub's names, plain numbers, null where a number is
+not defined.
 
-Written with numpy and one sort, because importing scikit-learn's metrics would add a third to the CPU time of a
-training (docs/adr/0012); the tests hold every number to scikit-learn's.
+Written with numpy and one sort, because importing scikit-learn's metrics would add a third to the
+CPU time of a training (docs/adr/0012); the tests hold every number to scikit-learn's.
 """
 
 import math
@@ -24,7 +25,8 @@ ROC_POINTS = 1000
 def evaluate(
     task: Task, outputs: Tensor, labels: Tensor, prefix: str = "", threshold: float = 0.5
 ) -> Metrics:
-    """All indicators of a task from a module's raw outputs and the labels of the same rows, as a flat dict.
+    """All indicators of a task from a module's raw outputs and the labels of the same rows, as a
+    flat dict.
 
     >>> from homo_dp.models.task import task_for
     >>> evaluate(task_for([0, 1]), torch.tensor([[2.0], [-2.0]]), torch.tensor([1, 0]), "test_")["test_auc"]
@@ -63,9 +65,11 @@ def binary_metrics(labels: Ints, scores: Floats, threshold: float = 0.5) -> Metr
         "fpr": fpr[shown].tolist() if defined else [],
         "tpr": tpr[shown].tolist() if defined else [],
         "thresholds": thresholds[shown].tolist() if defined else [],
-        "confusion_matrix": np.bincount(labels * 2 + predicted, minlength=4).reshape(2, 2).tolist()
-        if len(labels)
-        else [],
+        "confusion_matrix": (
+            np.bincount(labels * 2 + predicted, minlength=4).reshape(2, 2).tolist()
+            if len(labels)
+            else []
+        ),
     }
 
 
@@ -90,7 +94,9 @@ def roc_curve(labels: Ints, scores: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def auc(labels: Ints, scores: Floats) -> float | None:
-    """Area under the ROC curve of class 1, ties counted half; None where only one class is present."""
+    """Area under the ROC curve of class 1, ties counted half; None where only one class is
+    present.
+    """
     positives = int((labels == 1).sum())
     if not 0 < positives < len(labels) or not np.isfinite(scores).all():
         return None
@@ -143,7 +149,9 @@ def multiclass_metrics(labels: Ints, probabilities: Floats, classes: Sequence[An
 
 
 def regression_metrics(labels: Floats, predicted: Floats) -> Metrics:
-    """Explained variance, largest, mean, median, squared, logarithmic and relative error, and R2."""
+    """Explained variance, largest, mean, median, squared, logarithmic and relative error, and
+    R2.
+    """
     if not len(labels):
         return dict.fromkeys(("ev", "maxe", "mae", "mse", "rmse", "msle", "medae", "mape", "r2"))
     error = labels - predicted
@@ -165,7 +173,8 @@ def regression_metrics(labels: Floats, predicted: Floats) -> Metrics:
 
 
 def json_safe(value: Any) -> Any:
-    """The value with every NaN and infinity replaced by None, and numpy or torch numbers by plain ones.
+    """The value with every NaN and infinity replaced by None, and numpy or torch numbers by plain
+    ones.
 
     >>> json_safe({"a": float("nan"), "b": [1.0, float("inf")]})
     {'a': None, 'b': [1.0, None]}
@@ -182,7 +191,9 @@ def json_safe(value: Any) -> Any:
 
 
 def _bounded(fpr: Floats, tpr: Floats, most: int) -> Ints:
-    """Positions of at most ``most`` points of a curve: its corners, evenly thinned; both ends and the KS point stay."""
+    """Positions of at most ``most`` points of a curve: its corners, evenly thinned; both ends
+    and the KS point stay.
+    """
     keep = np.arange(len(fpr), dtype=np.int64)
     if len(keep) <= most:
         return keep

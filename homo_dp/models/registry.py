@@ -24,7 +24,8 @@ FRONT_ENDS: dict[str, type[FixedFeatures]] = {
     "scattering": Scattering,
     "scattering2": SecondOrderScattering,
 }
-COPIES = 3  # the least that any run holds: the global weights, a party's model, and its gradient or update
+# the least that any run holds: the global weights, a party's model, and its gradient or update
+COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ def build_model(
     target_bounds: tuple[float, float] | None = None,
     public_tensors: Collection[str] = (),
 ) -> BuiltModel:
-    """The model for data of this shape and these classes (None: regression); ``seed`` alone decides its first weights.
+    """The model for data of this shape and these classes (None: regression); ``seed`` alone decides
+    its first weights.
 
-    ``target_bounds`` is the public range of a regression target, so that predictions come in its own units;
-    ``public_tensors`` names buffers of a factory's model that hold no data.
+    ``target_bounds`` is the public range of a regression target, so that predictions come in its
+    own units; ``public_tensors`` names buffers of a factory's model that hold no data.
 
     >>> from homo_dp.config.model import ModelConfig
     >>> model = build_model(ModelConfig(name="logistic_regression"), (30,), [0, 1])
@@ -83,7 +85,9 @@ def build_model(
 def check_memory(
     settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None
 ) -> None:
-    """Refuse a model that does not fit, with the memory that it would need, before any of it is taken."""
+    """Refuse a model that does not fit, with the memory that it would need, before any of it is
+    taken.
+    """
     weights = size_of(settings, input_shape, classes)
     problem = too_large(COPIES * BYTES_PER_WEIGHT * weights)
     if problem is not None:
@@ -91,15 +95,16 @@ def check_memory(
         sizes = {"layers": asked.layers, "channels": asked.channels}
         given = ", ".join(f"model.{key}={list(value)}" for key, value in sizes.items() if value)
         raise ConfigError(
-            f"{given or f'model.name={settings.name}'}: {problem} ({weights} weights and {COPIES - 1} copies); "
-            "make the model smaller"
+            f"{given or f'model.name={settings.name}'}: {problem} ({weights} weights and "
+            f"{COPIES - 1} copies); make the model smaller"
         )
 
 
 def size_of(
     settings: ModelSettings, input_shape: Sequence[int], classes: Sequence[Any] | None
 ) -> int:
-    """How many parameters the model would have, without taking memory for them; 0 for a factory's model.
+    """How many parameters the model would have, without taking memory for them; 0 for a factory's
+    model.
 
     >>> from homo_dp.config.model import ModelConfig
     >>> size_of(ModelConfig(name="mlp", layers=(100_000, 100_000)), (30,), [0, 1])
@@ -117,7 +122,9 @@ def size_of(
 def build_module(
     architecture: Architecture, seed: int | None = 0, public_tensors: Collection[str] = ()
 ) -> tuple[nn.Module, Loss | None]:
-    """The module of an architecture, and the loss that a factory gave with it, if it did; no seed: shapes only."""
+    """The module of an architecture, and the loss that a factory gave with it, if it did; no
+    seed: shapes only.
+    """
     if architecture.factory is not None:
         return factory_model(architecture, seed or 0, public_tensors)
     generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -133,8 +140,9 @@ def build_module(
         return on_features(front, outputs, generator, bias=bias), None
     layers = architecture.layers
     if architecture.name == "mlp":
-        return mlp(
-            inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten
-        ), None
+        return (
+            mlp(inputs, layers, outputs, generator, between=between, bias=bias, flatten=flatten),
+            None,
+        )
     shape, channels = architecture.input_shape, architecture.channels
     return cnn(shape, channels, layers, outputs, generator, between=between, bias=bias), None

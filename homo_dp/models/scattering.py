@@ -1,9 +1,11 @@
-"""A linear model on fixed image features: edges by wavelets, of which nothing is learnt and nothing is private.
+"""A linear model on fixed image features: edges by wavelets, of which nothing is learnt and nothing
+is private.
 
-How strong the edges of an image are in eight directions at two scales, averaged over squares: the first order of a
-wavelet scattering (Bruna & Mallat 2013). A linear model on them has few weights for noise to spoil, and is better at a
-small epsilon than a network (Tramer & Boneh 2021). Filters are constants of this file; each image is scaled by itself,
-so that every row has the same, public norm. The rules choose ``second_order_scattering.py``, which adds the second.
+How strong the edges of an image are in eight directions at two scales, averaged over squares: the
+first order of a wavelet scattering (Bruna & Mallat 2013). A linear model on them has few weights
+for noise to spoil, and is better at a small epsilon than a network (Tramer & Boneh 2021). Filters
+are constants of this file; each image is scaled by itself, so that every row has the same, public
+norm. The rules choose ``second_order_scattering.py``, which adds the second.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Scattering(FixedFeatures):
 
 
 def square_of(input_shape: Sequence[int]) -> int:
-    """Pixels a side of the squares that features are averaged over: even, and about seven squares a side.
+    """Pixels a side of the squares that features are averaged over: even, and about seven squares a
+    side.
 
     >>> [square_of((1, side, side)) for side in (8, 28, 32, 64)]
     [2, 4, 4, 10]
@@ -70,7 +73,8 @@ def feature_count(input_shape: Sequence[int]) -> int:
 
 @functools.cache
 def wavelets() -> Tensor:
-    """Real and imaginary parts of Morlet wavelets in all directions: oscillations of three eighths of a turn a pixel.
+    """Real and imaginary parts of Morlet wavelets in all directions: oscillations of three eighths
+    of a turn a pixel.
 
     >>> wavelets().shape
     torch.Size([16, 1, 7, 7])

@@ -17,7 +17,9 @@ MOST_ROWS_FOR_AUC = 200_000  # beyond, sorting them every round costs more than 
 
 
 def outputs_of(model: nn.Module, features: Tensor) -> Tensor:
-    """The model's raw outputs for all rows, without gradients: computed where the model is, and on the CPU."""
+    """The model's raw outputs for all rows, without gradients: computed where the model is, and
+    on the CPU.
+    """
     model.eval()
     device = next(model.parameters()).device
     with torch.inference_mode():
@@ -30,8 +32,9 @@ def outputs_row_by_row(model: nn.Module, features: Tensor) -> Tensor:
     """The raw outputs, of each row on its own.
 
     Guarantees:
-        - the output of a row depends on the row and the weights alone. In a batch its last bits depend on where it
-          stands, and weights can be made such that these bits decide: one row less would then move all others.
+        - the output of a row depends on the row and the weights alone. In a batch its last bits
+          depend on where it stands, and weights can be made such that these bits decide: one row
+          less would then move all others.
     """
     model.eval()
     parameter = next(model.parameters())
@@ -50,7 +53,9 @@ def score_tables(model: nn.Module, tables: Sequence[Table]) -> tuple[Tensor, Ten
 
 
 def with_features(model: nn.Module, table: Table) -> Table:
-    """A table with the features of a model's fixed front end instead of its images, so that they are made once."""
+    """A table with the features of a model's fixed front end instead of its images, so that they
+    are made once.
+    """
     fixed = front_end(model)
     if fixed is None or table.features.dim() == 2:
         return table

@@ -1,12 +1,14 @@
 """A linear model on a second-order scattering of images, of which only the smooth part is kept.
 
-Data walk: image -> sizes of edges in eight directions at two scales, and sizes of edges in the fine edges themselves
-(Bruna & Mallat 2013; Tramer & Boneh 2021), 81 maps of about 7 x 7 places -> roots -> each kind centred and brought to
-one norm -> Fourier series over directions and cosine series over places -> the 800 numbers of lowest frequency.
+Data walk: image -> sizes of edges in eight directions at two scales, and sizes of edges in the fine
+edges themselves (Bruna & Mallat 2013; Tramer & Boneh 2021), 81 maps of about 7 x 7 places -> roots
+-> each kind centred and brought to one norm -> Fourier series over directions and cosine series
+over places -> the 800 numbers of lowest frequency.
 
-A private linear model pays noise for every feature. Maps of neighbouring directions and places are alike, so that most
-of the 3,969 numbers of a 28 x 28 image repeat others: the series gather what differs in few of them, whatever the
-images are. Nothing here is fitted to images. Which frequencies come first was settled on random shapes.
+A private linear model pays noise for every feature. Maps of neighbouring directions and places are
+alike, so that most of the 3,969 numbers of a 28 x 28 image repeat others: the series gather what
+differs in few of them, whatever the images are. Nothing here is fitted to images. Which frequencies
+come first was settled on random shapes.
 """
 
 from __future__ import annotations
@@ -25,17 +27,15 @@ from homo_dp.models.scattering import ANGLES, edge_sizes, wavelets
 MOST_FEATURES = 800
 _USUAL_SIDE = 32  # pixels: larger images are made smaller first
 _PLACE = 4  # pixels a side of a place
-_KINDS = (
-    1,
-    ANGLES,
-    ANGLES,
-    ANGLES**2,
-)  # maps of a colour: means, fine edges, coarse edges, edges of fine edges
+# maps of a colour: means, fine edges, coarse edges, edges of fine edges
+_KINDS = (1, ANGLES, ANGLES, ANGLES**2)
 _WEIGHTS = (0.7, 1.0, 1.0, 1.0)  # their norms, before all are brought to one
 _FAINT = 1e-4  # edges that are taken for none; pixels are in [-1, 1]
 _LEAST = 0.05  # norm of maps of one kind: below it they are rounding, and are not brought to 1
 _SHORTEST = 1.0  # of all series, of which a common image has 1.8
-_LANES = 16  # numbers that each image's part of a product is a multiple of, else its place decides how it is rounded
+# numbers that each image's part of a product is a multiple of, else its place decides how it is
+# rounded
+_LANES = 16
 
 
 class SecondOrderScattering(FixedFeatures):
@@ -103,7 +103,9 @@ def _halved(*maps: Tensor) -> list[Tensor]:
 
 
 def _scaled(kind: Tensor, colours: int, at: int) -> Tensor:
-    """Maps of one kind as (images, colours, maps, places), each image's centred and brought to the norm of the kind."""
+    """Maps of one kind as (images, colours, maps, places), each image's centred and brought to
+    the norm of the kind.
+    """
     rows = (kind if at == 0 else (kind + _FAINT).sqrt()).flatten(1)
     rows = unit(rows - rows.mean(1, keepdim=True), _LEAST) * _WEIGHTS[at]
     return rows.reshape(len(rows), colours, _KINDS[at], -1)
@@ -111,10 +113,12 @@ def _scaled(kind: Tensor, colours: int, at: int) -> Tensor:
 
 @functools.lru_cache(maxsize=8)
 def _series(input_shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """The series over maps and over places (a row each number), and which numbers are kept, smooth ones first.
+    """The series over maps and over places (a row each number), and which numbers are kept, smooth
+    ones first.
 
-    Both are filled up with zeros to whole ``_LANES``. An image of 14 x 14 pixels has 9 places: without that, products
-    rounded it by its place among the others, and one image less moved a sum of gradients by 295 clip norms.
+    Both are filled up with zeros to whole ``_LANES``. An image of 14 x 14 pixels has 9 places:
+    without that, products rounded it by its place among the others, and one image less moved a sum
+    of gradients by 295 clip norms.
     """
     height, width = _grid(input_shape)
     fourier, own = _fourier(ANGLES)

@@ -1,4 +1,6 @@
-"""What the privacy core raises: one line that names the value, the allowed range and the next step."""
+"""What the privacy core raises: one line that names the value, the allowed range and the next
+step.
+"""
 
 
 class PrivacyError(ValueError):

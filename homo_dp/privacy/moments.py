@@ -1,8 +1,9 @@
-"""Second moments as a private sum: X^T X, the sum of x x^T over rows, has as many numbers as its upper triangle.
+"""Second moments as a private sum: X^T X, the sum of x x^T over rows, has as many numbers as its
+upper triangle.
 
-A symmetric matrix is written as its diagonal and sqrt(2) times what is above it: the length of that vector is the
-Frobenius norm of the matrix. So the contribution of a row of norm at most R is at most R^2 long, and noise on the
-vector is noise on the matrix that favours no direction.
+A symmetric matrix is written as its diagonal and sqrt(2) times what is above it: the length of that
+vector is the Frobenius norm of the matrix. So the contribution of a row of norm at most R is at
+most R^2 long, and noise on the vector is noise on the matrix that favours no direction.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def moment_sum(rows: Tensor, row_norm: float) -> Tensor:
     """The sum of ``outer_products`` over rows that are clipped to a norm, in float64.
 
     Guarantees:
-        - one row moves the vector by at most ``row_norm ** 2``; one that is not finite adds nothing.
+        - one row moves the vector by at most ``row_norm ** 2``; one that is not finite adds
+          nothing.
 
     >>> moment_sum(torch.tensor([[3.0, 4.0]]), 1.0).norm() <= 1
     tensor(True)
@@ -79,7 +81,9 @@ def second_moment(values: Tensor, width: int) -> Tensor:
 
 
 def _upper(width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the upper triangle, and the factor of each: 1 on the diagonal, sqrt(2) off it."""
+    """Positions of the upper triangle, and the factor of each: 1 on the diagonal, sqrt(2) off
+    it.
+    """
     upper = torch.triu_indices(width, width)
     return upper, like.new_full((upper.shape[1],), math.sqrt(2.0)).masked_fill_(
         upper[0] == upper[1], 1.0

@@ -1,7 +1,9 @@
-"""A private sum: the sum over parties' rows of bounded contributions, with noise of one party or shared by many.
+"""A private sum: the sum over parties' rows of bounded contributions, with noise of one party or
+shared by many.
 
-The question that training, statistics and counts all ask: sum over rows of f(row), with |f(row)| <= C. One object
-samples the rows, bounds them, adds the noise, rounds to the grid and names the event (docs/secure_aggregation.md).
+The question that training, statistics and counts all ask: sum over rows of f(row), with |f(row)| <=
+C. One object samples the rows, bounds them, adds the noise, rounds to the grid and names the event
+(docs/secure_aggregation.md).
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 _MOST_ROWS = 2.0**40
+_ROW_BITS = 26  # of a contribution in a sum of integers, and half a bit more for each doubling of d
 _TAIL = 40.0  # standard deviations: a longer vector of normals has a probability below 1e-300
 
 
 @dataclass(frozen=True)
 class NoiseShare:
-    """How the noise of one sum is shared: ``parties`` add some of it, of whom dropouts and colluders do not count.
+    """How the noise of one sum is shared: ``parties`` add some of it, of whom dropouts and
+    colluders do not count.
 
     >>> NoiseShare(10, dropouts=2).sharers
     7
@@ -42,26 +46,32 @@ class NoiseShare:
     def __post_init__(self) -> None:
         if min(self.dropouts, self.colluders) < 0 or self.sharers < 1:
             raise PrivacyError(
-                f"parties={self.parties} dropouts={self.dropouts} colluders={self.colluders}: nobody is left to share "
-                "the noise; add parties or tolerate less"
+                f"parties={self.parties} dropouts={self.dropouts} colluders={self.colluders}: "
+                "nobody is left to share the noise; add parties or tolerate less"
             )
 
     @property
     def sharers(self) -> int:
-        """N - t: the parties whose noise is there and unknown to everybody else in the worst case."""
+        """N - t: the parties whose noise is there and unknown to everybody else in the worst
+        case.
+        """
         return self.parties - self.dropouts - self.colluders
 
 
 @dataclass(frozen=True)
 class PrivateSum:
-    """Poisson-sampled rows, clipped, summed and noised; alone, or as one summand of a sum over parties.
+    """Poisson-sampled rows, clipped, summed and noised; alone, or as one summand of a sum over
+    parties.
 
     Guarantees:
-        - one row is in with probability ``sample_rate`` and moves the sum by at most ``clip_norm`` (L2);
-        - the noise that is accounted has standard deviation ``noise_multiplier * clip_norm``: each party's own where
-          ``share`` is None, else that of any ``share.sharers`` parties together;
-        - rounding sees rows only through row + noise, so it is post-processing and no term of the sensitivity;
-        - shared sums are integers modulo 2^32 or 2^64, of which no sum of ``rows`` contributions can wrap;
+        - one row is in with probability ``sample_rate`` and moves the sum by at most ``clip_norm``
+          (L2), whatever the other rows are: rows are added up as integers;
+        - the noise that is accounted has standard deviation ``noise_multiplier * clip_norm``: each
+          party's own where ``share`` is None, else that of any ``share.sharers`` parties together;
+        - rounding sees rows only through row + noise, so it is post-processing and no term of the
+          sensitivity;
+        - shared sums are integers modulo 2^32 or 2^64, of which no sum of ``rows`` contributions
+          can wrap;
         - ``event`` is what ``release`` does: both read the same fields.
 
     >>> shared = PrivateSum(100, clip_norm=1.0, noise_multiplier=3.0, rows=1000, share=NoiseShare(10))
@@ -72,9 +82,8 @@ class PrivateSum:
     dimension: int
     clip_norm: float
     noise_multiplier: float
-    rows: (
-        int  # of all parties together, declared or public; the proof that nothing wraps rests on it
-    )
+    # of all parties together, declared or public; the proof that nothing wraps rests on it
+    rows: int
     sample_rate: float = 1.0
     share: NoiseShare | None = None
 
@@ -86,7 +95,8 @@ class PrivateSum:
             )
         if self.dimension < 1 or self.rows < 0:
             raise PrivacyError(
-                f"dimension={self.dimension} rows={self.rows}: give at least one number, rows from 0"
+                f"dimension={self.dimension} rows={self.rows}: give at least one number, rows "
+                "from 0"
             )
         self.sampler(0)  # refuses a bad rate
         _ = self.bits  # refuses sums that could wrap
@@ -103,14 +113,18 @@ class PrivateSum:
 
     @property
     def total_sigma(self) -> float:
-        """Standard deviation of all noise in the sum of a whole roster, randomised rounding included."""
+        """Standard deviation of all noise in the sum of a whole roster, randomised rounding
+        included.
+        """
         if self.share is None:
             return self.sigma
         return self.grid.share_std(self.party_sigma) * math.sqrt(self.share.parties)
 
     @property
     def longest(self) -> float:
-        """A norm that no party's own released sum reaches: more rows than any table has, and all of the noise."""
+        """A norm that no party's own released sum reaches: more rows than any table has, and all
+        of the noise.
+        """
         return self.clip_norm * _MOST_ROWS + self.party_sigma * (math.sqrt(self.dimension) + _TAIL)
 
     @property
@@ -144,30 +158,55 @@ class PrivateSum:
     def of_rows(self, contributions: Tensor, noise: NoiseSource) -> Tensor:
         """Sample, bound, add up and release: a party's own part, from one vector a row."""
         drawn = contributions[self.sampler(len(contributions)).draw(noise)]
-        return self.release(clip_rows(drawn.double(), self.clip_norm).sum(0), noise)
+        return self.release(self._sum_of([drawn]), noise)
 
     def of_chunks(self, contributions: Iterable[Tensor], noise: NoiseSource) -> Tensor:
-        """The same over all rows, of which some come at a time; a sum that samples takes ``of_rows``."""
+        """The same over all rows, of which some come at a time; a sum that samples takes
+        ``of_rows``.
+        """
         if self.sample_rate != 1:
             raise PrivacyError(
                 f"sample_rate={self.sample_rate}: rows that come in pieces are not sampled"
             )
-        total = torch.zeros(self.dimension, dtype=torch.float64)
+        return self.release(self._sum_of(contributions), noise)
+
+    def _sum_of(self, contributions: Iterable[Tensor]) -> Tensor:
+        """The sum of clipped rows, each rounded by itself to integers that are added up exactly.
+
+        Sums of floats round by what was added before, and one row more could turn the rounding of
+        all others round: 2e-6 C with two million crafted rows. So no row moves another here, in
+        whatever pieces they come. What a row is rounded by, at most 2**-_ROW_BITS C for all of its
+        numbers together, is far below what ``clip_rows`` leaves to the clip norm.
+        """
+        bits = _ROW_BITS + math.ceil(math.log2(self.dimension) / 2)
+        unit = math.ldexp(1.0, math.frexp(self.clip_norm)[1] - bits)
+        total, rows = torch.zeros(self.dimension, dtype=torch.int64), 0
         for chunk in contributions:
-            total += clip_rows(chunk.detach().double().cpu(), self.clip_norm).sum(0)
-        return self.release(total, noise)
+            rows += len(chunk)
+            if rows >= 2 ** (62 - bits):
+                raise PrivacyError(
+                    f"rows={rows}: are more than sums of {self.dimension} numbers hold exactly; "
+                    "split the table"
+                )
+            clipped = clip_rows(chunk.detach().double().cpu(), self.clip_norm)
+            total += clipped.mul_(1.0 / unit).round_().to(torch.int64).sum(0)
+        return total.double().mul_(unit)
 
     def release(self, total: Tensor, noise: NoiseSource) -> Tensor:
         """A float64 sum of sampled and clipped contributions with this party's noise on its grid.
 
-        Alone: float64 values that may be seen. Shared: int64 steps of the grid, to be seen only in a sum over parties.
+        Alone: float64 values that may be seen. Shared: int64 steps of the grid, to be seen only in
+        a sum over parties.
         """
         if total.shape != (self.dimension,) or total.dtype is not torch.float64:
             raise PrivacyError(
-                f"{tuple(total.shape)} of {total.dtype}: the sum is {self.dimension} of torch.float64"
+                f"{tuple(total.shape)} of {total.dtype}: the sum is {self.dimension} of "
+                "torch.float64"
             )
-        values = summed_with_noise(total, self.party_sigma, noise)
-        return self.grid.round_(values) if self.share is None else self.grid.share(values, noise)
+        if self.share is None:
+            return self.grid.round_(summed_with_noise(total, self.party_sigma, noise))
+        drawn = noise.normal((self.dimension,), self.party_sigma, torch.float64)
+        return self.grid.share(total, drawn, noise)
 
     def word(self) -> np.dtype[Any]:
         """The unsigned type of masked vectors."""

@@ -1,4 +1,6 @@
-"""DP-FedAvg broken in the ways that other systems were: every check of user_checks.py has to fail on one of these."""
+"""DP-FedAvg broken in the ways that other systems were: every check of user_checks.py has to
+fail on one of these.
+"""
 
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent, SampledWithoutReplacementDpEvent

@@ -50,7 +50,7 @@ TRUSTED: dict[str, Any] = {
 }
 
 
-# --- broken mechanisms -----------------------------------------------------------------------------------------------
+# --- broken mechanisms
 
 
 class NoiseBeforeClip(Nbafl):
@@ -86,7 +86,9 @@ class ClipPerTensor(Nbafl):
 
 
 class DownloadAlwaysZero(Nbafl):
-    """Broken: takes the number of parties for the exposures, as FederatedScope does: T > L sqrt(N) hardly ever then."""
+    """Broken: takes the number of parties for the exposures, as FederatedScope does: T > L
+    sqrt(N) hardly ever then.
+    """
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -110,7 +112,7 @@ class AssumedSensitivity(Nbafl):
         return GaussianDpEvent(self.upload_sigma * self.formula.rows / (2 * self.clip_norm))
 
 
-# --- a federation of wide logistic regressions that hardly train ------------------------------------------------------
+# --- a federation of wide logistic regressions that hardly train
 
 
 def nbafl_config(**overrides: Any) -> Config:
@@ -167,7 +169,9 @@ def flat(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def assert_deviation(noise: torch.Tensor, sigma: float) -> None:
-    """Mean 0 and deviation sigma within five standard errors: n normals give a deviation with error sigma/sqrt(2n)."""
+    """Mean 0 and deviation sigma within five standard errors: n normals give a deviation with
+    error sigma/sqrt(2n).
+    """
     count = noise.numel()
     assert abs(float(noise.std()) - sigma) < 5 * sigma / math.sqrt(2 * count)
     assert abs(float(noise.mean())) < 5 * sigma / math.sqrt(count)

@@ -90,9 +90,8 @@ class SmallRun:
             self.members.open(self.rules)
         plan = saved.plan if saved else self.plan()
         mechanism = self._mechanism()
-        mechanism.facts = facts_for_aggregator(
-            self.config, plan, FEATURES + 1
-        )  # as a process would
+        # as a process would
+        mechanism.facts = facts_for_aggregator(self.config, plan, FEATURES + 1)
         sums = None if self.sums is None else self.sums[0]
         aggregator = build_aggregator(self.config, RUN, zeros(), mechanism, None, sums)
         session = AggregatorSession(
@@ -151,7 +150,9 @@ class SmallRun:
         self.threads.append(thread)
 
     def start_replying(self, name: str, tensors: Weights, run: str = RUN, since: int = 1) -> None:
-        """A party that joins and answers every round (``since`` one) with these tensors, whatever is asked."""
+        """A party that joins and answers every round (``since`` one) with these tensors,
+        whatever is asked.
+        """
         end = self.post.end(name)
         end.send(Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
 

@@ -1,4 +1,6 @@
-"""DP-FedAvg at parties: odd tensors and updates, the clip norm of a round, whole rounds through messages."""
+"""DP-FedAvg at parties: odd tensors and updates, the clip norm of a round, whole rounds through
+messages.
+"""
 
 import logging
 import math

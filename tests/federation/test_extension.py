@@ -1,4 +1,6 @@
-"""A mechanism of the user's own: docs/extend.md as it stands, and the contract's checks on classes that break it."""
+"""A mechanism of the user's own: docs/extend.md as it stands, and the contract's checks on
+classes that break it.
+"""
 
 import ast
 import json
@@ -51,11 +53,13 @@ PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 HERE = "tests.federation.test_extension"
 
 
-# --- mechanisms ------------------------------------------------------------------------------------------------------
+# --- mechanisms
 
 
 class Good(Mechanism):
-    """Gaussian noise on weights that are squashed into [-1, 1]: 4 coordinates, so replacing a row moves them by 4."""
+    """Gaussian noise on weights that are squashed into [-1, 1]: 4 coordinates, so replacing a
+    row moves them by 4.
+    """
 
     name = "good"
     sigma = 2.0
@@ -66,7 +70,7 @@ class Good(Mechanism):
             sigma=self.sigma,
             clip_norm=1.0,
             relation="replace_one",
-            delta=self.config.privacy.delta,
+            delta=self.config.delta,
             rounds=party.rounds,
             events={"aggregator": GaussianDpEvent(0.5), "model_reader": GaussianDpEvent(0.5)},
             releases=("squashed weights",),
@@ -201,7 +205,7 @@ class CostsMoreThanPlanned(LeftToTheAggregator):
     outcome = (GaussianDpEvent(0.4), 2.0)
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
+# --- the page
 
 Shell = Callable[..., Finished]
 
@@ -254,7 +258,9 @@ def test_the_page_runs_as_it_stands(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean absolute value of n Laplace draws: b, with standard error b / sqrt(n); seed 0, five errors: below 1e-6."""
+    """Mean absolute value of n Laplace draws: b, with standard error b / sqrt(n); seed 0, five
+    errors: below 1e-6.
+    """
     space: dict[str, Any] = {"__name__": "page"}
     exec(compile(block("python"), "docs/extend.md", "exec"), space)
     kind: type[Mechanism] = space["LaplaceUpload"]
@@ -284,7 +290,7 @@ def test_the_pages_mechanism_adds_the_noise_it_names(monkeypatch: pytest.MonkeyP
     assert abs(float(noise.median())) < 5 * scale / 200
 
 
-# --- the checks ------------------------------------------------------------------------------------------------------
+# --- the checks
 
 
 def own(kind: type[Mechanism], **overrides: Any) -> Mechanism:
@@ -319,7 +325,9 @@ def test_a_good_one_is_charged(tmp_path: Path) -> None:
 def test_a_bad_release_does_not_leave_and_is_charged_as_planned(
     tmp_path: Path, kind: type[Mechanism], error: type[Exception], words: str
 ) -> None:
-    """Rows were touched, and whether that failed may depend on them: the party pays, and says one word."""
+    """Rows were touched, and whether that failed may depend on them: the party pays, and says
+    one word.
+    """
     mechanism = own(kind)
     party = small_party(mechanism.config, tmp_path, mechanism=mechanism)
     with pytest.raises(error, match=words):
@@ -433,7 +441,8 @@ def test_no_event_on_the_command_line(shell: Shell) -> None:
     refused = shell("train.rounds=1", f"privacy.mechanism={HERE}:NoEvent")
     assert refused.code == 2
     assert refused.error_lines == [
-        "error: mechanism=no_event: its release names no event; name one, or set privacy.not_private"
+        "error: mechanism=no_event: its release names no event; name one, or set "
+        "privacy.not_private"
     ]
     assert not Path("out").exists() or not list(Path("out").iterdir())
 
@@ -460,11 +469,12 @@ def test_a_budget_stops_a_foreign_mechanism_too(shell: Shell) -> None:
     assert "would pass the budget epsilon=5" in done.err
 
 
-# --- nothing private to our own mechanisms ---------------------------------------------------------------------------
+# --- nothing private to our own mechanisms
 
-# Where mechanisms are named on purpose: their own files, the schema of their settings, the table of built-in ones, the
-# attacks on each of them, the Python API, which sets the keys of the one that it takes for a default, PrimiHub's
-# words, and the job that asks statistics, which is one mechanism with files of its own.
+# Where mechanisms are named on purpose: their own files, the schema of their settings, the table of
+# built-in ones, the attacks on each of them, the Python API, which sets the keys of the one that it
+# takes for a default, PrimiHub's words, and the job that asks statistics, which is one mechanism
+# with files of its own.
 NAMED = (
     *(
         "federation/mechanisms/",
@@ -476,6 +486,7 @@ NAMED = (
     ),
     *("primihub.py", "stats.py", "statistics/", "runs/statistics", "runs/learned_bounds.py"),
     "federation/sessions/plan_schema.py",  # a section of plans is called statistics
+    "__init__.py",  # of the package: homo_dp.Statistics is what homo_dp.stats returns
 )
 
 

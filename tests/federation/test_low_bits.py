@@ -1,6 +1,8 @@
-"""Low bits of what each mechanism releases tell no attack anything, by real fits; tests/privacy/low_bits.py judges.
+"""Low bits of what each mechanism releases tell no attack anything, by real fits;
+tests/privacy/low_bits.py judges.
 
-Every test tries three attacks with 60 guesses each; a false alarm of one attack has probability 1e-7 at most.
+Every test tries three attacks with 60 guesses each; a false alarm of one attack has probability
+1e-7 at most.
 """
 
 from __future__ import annotations
@@ -44,16 +46,17 @@ ROWS = 2
 ONE_STEP: dict[str, Any] = {
     "train.rounds": 1,
     "train.sample_rate": 1.0,
-    "train.learning_rate": float(
-        ROWS
-    ),  # times the mean gradient: a step subtracts the noisy sum itself
+    # times the mean gradient: a step subtracts the noisy sum itself
+    "train.learning_rate": float(ROWS),
     "privacy.noise_multiplier": MULTIPLIER,
     "privacy.max_grad_norm": 1.0,
 }
 
 
 def made(size: int, source: str, parties: int, keys: dict[str, Any]) -> Mechanism:
-    """A mechanism of a config, for models of this many weights; `privacy.secure_mode` picks the noise."""
+    """A mechanism of a config, for models of this many weights; `privacy.secure_mode` picks the
+    noise.
+    """
     config = load_config(None, keys | {"privacy.secure_mode": source == "secure"})
     rows = dict.fromkeys("abcd"[:parties], ROWS)
     mechanism = build_mechanism(config, federation_facts(config, rows, size), noise_source(config))
@@ -62,7 +65,9 @@ def made(size: int, source: str, parties: int, keys: dict[str, Any]) -> Mechanis
 
 
 def fits(mechanism: Mechanism, size: int, present: bool, party: str = "a") -> Callable[[], Release]:
-    """Rounds of a party from zero weights, over and over; `present` says whether its second row is there."""
+    """Rounds of a party from zero weights, over and over; `present` says whether its second row
+    is there.
+    """
     features = torch.stack([torch.zeros(size - 1), record(size - 1, 4.0)])[: 2 if present else 1]
     model = build_model(mechanism.config.model, (size - 1,), (0, 1))
     table = Table(features, torch.tensor([0, 1])[: len(features)])
@@ -78,7 +83,9 @@ def flat(tensors: Weights) -> Tensor:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("source", SOURCES)
 def test_dp_sgd(source: str, size: int) -> None:
-    """A round of one step from zero weights: what is sent is the noisy sum. The modes are in noise/test_grid.py."""
+    """A round of one step from zero weights: what is sent is the noisy sum. The modes are in
+    noise/test_grid.py.
+    """
 
     def sent(present: bool) -> Callable[[], Tensor]:
         mechanism = made(
@@ -117,7 +124,9 @@ def test_dp_fedsgd(mode: str, size: int, source: str) -> None:
     ("seen", "size"), [("total", 300), ("total", 1000), ("total", 10_000), ("share", 300)]
 )
 def test_dp_fedsgd_under_masks(seen: str, size: int, source: str) -> None:
-    """The total that an aggregator unmasks, and a party's own share, as if all of its peers had opened the masks."""
+    """The total that an aggregator unmasks, and a party's own share, as if all of its peers had
+    opened the masks.
+    """
     keys = {"privacy.mechanism": "dp_fedsgd", "privacy.secure_aggregation": True}
 
     def shown(present: bool) -> Callable[[], Tensor]:
@@ -144,7 +153,9 @@ def test_dp_fedsgd_under_masks(seen: str, size: int, source: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("noise_at", ["server", "parties"])
 def test_dp_fedavg(noise_at: str, source: str, size: int) -> None:
-    """The update of one party with its share of the noise, and the sum with the aggregator's; clip norm 1."""
+    """The update of one party with its share of the noise, and the sum with the aggregator's;
+    clip norm 1.
+    """
     keys = {
         "privacy.clip_norm": 1.0,
         "privacy.noise_multiplier": MULTIPLIER,
@@ -195,9 +206,8 @@ def test_clip_bits_lie_on_the_grid_of_their_noise(noise_at: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 def test_clip_bits_of_parties(source: str, size: int) -> None:
     """The bits of one user in so many rounds, all within the clip norm or all beyond it."""
-    noise = {
-        "privacy.adaptive.bit_noise": MULTIPLIER * size**0.5 / 2
-    }  # all bits together move by sqrt(size) / 2
+    # all bits together move by sqrt(size) / 2
+    noise = {"privacy.adaptive.bit_noise": MULTIPLIER * size**0.5 / 2}
     mechanism = user_mechanism(
         user_config(PARTIES, EVERYONE, ADAPTIVE, noise), noise=SOURCES[source]
     )
@@ -213,7 +223,9 @@ def test_clip_bits_of_parties(source: str, size: int) -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_clip_bits_of_the_aggregator(source: str) -> None:
-    """The published share of unclipped updates in 30 rounds, with and without a user who is always clipped."""
+    """The published share of unclipped updates in 30 rounds, with and without a user who is
+    always clipped.
+    """
     rounds = 30
     noise = {"privacy.adaptive.bit_noise": MULTIPLIER * rounds**0.5 / 2}
     mechanism = user_mechanism(
@@ -243,7 +255,9 @@ def test_clip_bits_of_the_aggregator(source: str) -> None:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_nbafl(direction: str, source: str, size: int) -> None:
-    """Uploads of a party, and the mean that an aggregator publishes whose parties leave the noise to it."""
+    """Uploads of a party, and the mean that an aggregator publishes whose parties leave the
+    noise to it.
+    """
     keys = {
         "privacy.mechanism": "nbafl",
         "nbafl.epsilon": 0.01,

@@ -21,7 +21,7 @@ from tests.federation.nbafl_parts import TRUSTED, closed_form
 ROOT = Path(__file__).parents[2]
 
 
-# --- words of other systems, and the sweep ---------------------------------------------------------------------------
+# --- words of other systems, and the sweep
 
 
 def test_the_numbers_of_the_page() -> None:
@@ -77,7 +77,9 @@ SMALL = {
 def run_recipe(
     pairs: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """conf/nbafl.yaml with FederatedScope's `--cfg FILE key value ...`; the privacy part of the indicators."""
+    """conf/nbafl.yaml with FederatedScope's `--cfg FILE key value ...`; the privacy part of the
+    indicators.
+    """
     words = [str(word) for pair in (SMALL | dict(pairs)).items() for word in pair]
     done = run_command(
         train.main, ["--cfg", str(ROOT / "conf" / "nbafl.yaml"), *words], monkeypatch, capsys
@@ -163,17 +165,13 @@ def test_rounds_of_uneven_size_are_charged_as_they_are_stated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    pairs = {
-        "data.partition.parties": 3,
-        "train.rounds": 4,
-        "nbafl.exposures": 2,
-    }  # two parties, then one alone
+    # two parties, then one alone
+    pairs = {"data.partition.parties": 3, "train.rounds": 4, "nbafl.exposures": 2}
     trusted = {"nbafl.noise_at_upload": "false", "privacy.trust_aggregator": "true"}
     privacy, _ = run_recipe({**pairs, **trusted}, monkeypatch, capsys)
     with Ledger("ledger.sqlite") as ledger:
-        spent = {
-            row.party: row.epsilon for row in ledger.rows()
-        }  # the last row of a party has its sum
+        # the last row of a party has its sum
+        spent = {row.party: row.epsilon for row in ledger.rows()}
     assert spent == {
         name: pytest.approx(party["epsilon_pld"]) for name, party in privacy["parties"].items()
     }
@@ -220,9 +218,8 @@ def test_the_sweep_trains_each_cell_and_draws(
         (10.0, 0.01),
         (10.0, 0.76),
     ]
-    assert (
-        cells[0].accounted_epsilon < cells[1].accounted_epsilon
-    )  # the larger delta takes noise away
+    # the larger delta takes noise away
+    assert cells[0].accounted_epsilon < cells[1].accounted_epsilon
     assert all(cell.accounted_epsilon_model_reader < cell.accounted_epsilon for cell in cells)
     assert all(0.3 < cell.accuracy <= 1 for cell in cells)
     pipeline.draw(cells, tmp_path / "sweep.png")

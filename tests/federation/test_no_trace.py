@@ -1,6 +1,8 @@
-"""Work on rows that was not charged leaves no trace and no word, whatever is sent and whenever a process ends.
+"""Work on rows that was not charged leaves no trace and no word, whatever is sent and whenever a
+process ends.
 
-``Carrying`` makes traces visible: what a fit leaves in its optimiser or in the mechanism moves every later release.
+``Carrying`` makes traces visible: what a fit leaves in its optimiser or in the mechanism moves
+every later release.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ ROUNDS = 3
 
 
 class Carrying(DpSgd):
-    """Has noise that only the round decides, remembers its releases, and fails for two values of a weight."""
+    """Has noise that only the round decides, remembers its releases, and fails for two values of
+    a weight.
+    """
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -51,10 +55,7 @@ class Carrying(DpSgd):
         self.fits = 0
 
     def before_fit(self, fit: LocalFit) -> None:
-        self.noise = SeededNoise(fit.round_number)
-        if self._training is not None:
-            self._training.close()
-            self._training = None
+        self.noise, self._training = SeededNoise(fit.round_number), None
         super().before_fit(fit)
 
     def after_fit(self, fit: LocalFit) -> Release:
@@ -148,7 +149,9 @@ class Life:
         return [row.round for row in self.ledger.rows()]
 
     def said(self) -> list[tuple[int, str, bytes]]:
-        """What left, in order, without the head of the ledger, which is no function of rows but holds the time."""
+        """What left, in order, without the head of the ledger, which is no function of rows but
+        holds the time.
+        """
         sent = [
             replace(message, info={**message.info, "ledger_head": None})
             for message in self.post.sent
@@ -238,7 +241,9 @@ steps = st.tuples(
 def test_what_leaves_is_a_function_of_charged_fits_only(
     sequence: Sequence[tuple[Message, str | None]],
 ) -> None:
-    """Any messages and crashes, against a fresh party that saw only what was charged and released, with equal noise."""
+    """Any messages and crashes, against a fresh party that saw only what was charged and
+    released, with equal noise.
+    """
     with tempfile.TemporaryDirectory() as folder:
         life, charged = Life(Path(folder) / "attacked"), list[Message]()
         for message, crash_at in sequence:
@@ -290,10 +295,11 @@ def _without_it() -> dict[str, list[float]]:
 
 
 def test_weights_that_overflow_buy_no_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attack: a dead weight makes each update overflow, so that 1,000 fits end in one momentum under one charge."""
-    monkeypatch.setattr(
-        party_module, "_STABLE", 100.0
-    )  # a plan with such a weight decay is refused, too
+    """The attack: a dead weight makes each update overflow, so that 1,000 fits end in one
+    momentum under one charge.
+    """
+    # a plan with such a weight decay is refused, too
+    monkeypatch.setattr(party_module, "_STABLE", 100.0)
     fits: list[int] = []
     fit = LocalFit.fit
 
@@ -331,9 +337,8 @@ def test_a_fit_that_fails_is_charged_and_answered_with_a_constant(
     for _ in range(3):
         life.give(asked(1, bias))
     assert life.charged == [1]
-    assert [type(end) for end in life.ends] == (
-        [RuntimeError] if bias == RAISES else []
-    )  # the operator's to see
+    # the operator's to see
+    assert [type(end) for end in life.ends] == ([RuntimeError] if bias == RAISES else [])
     assert {kind for _, kind, _ in life.said()} == {"refused"}
     assert len(set(life.said())) == 1
     assert b"ward" not in life.said()[0][2]
@@ -359,7 +364,9 @@ def test_a_fit_that_fails_answers_the_same_for_neighbouring_tables(tmp_path: Pat
 def test_neighbouring_tables_get_the_same_kinds_of_messages_for_any_weights(
     tmp_path: Path, size: float
 ) -> None:
-    """Finite weights near the end of float32 once gave updates for one table and refusals for its neighbour."""
+    """Finite weights near the end of float32 once gave updates for one table and refusals for
+    its neighbour.
+    """
     config = small_config(train__rounds=15, train__learning_rate=1e3, train__sample_rate=1.0)
     told: list[list[str]] = []
     for rows in (20, 19):
@@ -450,7 +457,9 @@ def test_a_party_that_cannot_be_made_anew_answers_nothing_after_a_failure(tmp_pa
 def test_what_an_interrupt_or_a_full_disk_left_uncharged_moves_no_later_release(
     tmp_path: Path,
 ) -> None:
-    """The charge fails after the fit: the next fit starts from before it, though the process lives on."""
+    """The charge fails after the fit: the next fit starts from before it, though the process
+    lives on.
+    """
     config, mechanism = carrying()
     party = small_party(config, tmp_path, mechanism=mechanism)
     for error in (KeyboardInterrupt, PrivacyError):

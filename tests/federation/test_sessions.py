@@ -1,6 +1,9 @@
-"""Sessions: who joins late, never, twice or with bad intent; each answer is charged once and the run goes on."""
+"""Sessions: who joins late, never, twice or with bad intent; each answer is charged once and the
+run goes on.
+"""
 
 import logging
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,10 +68,8 @@ def test_a_party_that_never_comes_costs_one_timeout_and_is_recorded(tmp_path: Pa
     assert [row["missing"] for row in session.rows] == [["b"]] * 3
     assert all(row["counted"] for row in session.rows)
     told = [message.recipient for message in run.of("plan")]
-    assert (told.count("a"), told.count("b")) == (
-        1,
-        2,
-    )  # at the end too, in case it came, lost it and comes back
+    # at the end too, in case it came, lost it and comes back
+    assert (told.count("a"), told.count("b")) == (1, 2)
 
 
 def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_path: Path) -> None:
@@ -85,11 +86,20 @@ def test_too_few_replies_stop_the_run_if_so_configured_and_it_goes_on_later(tmp_
 
 
 def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_path: Path) -> None:
-    run = SmallRun(tmp_path, small_config(), "ab", round_timeout=10.0)
-    party = run.post.end("b")  # joins and then says nothing
-    party.send(Message(RUN, 0, "b", AGGREGATOR, "join", {}, {"rows": None, "ledger_head": None}))
+    run = SmallRun(tmp_path, small_config(), "ab", round_timeout=3.0)
+    over = threading.Event()
+
+    def join_again_and_again() -> None:  # and answer no round
+        info = {"rows": None, "ledger_head": None}
+        while not over.wait(0.5):
+            run.post.end("b").send(Message(RUN, 0, "b", AGGREGATOR, "join", {}, info))
+
+    joining = threading.Thread(target=join_again_and_again)
+    joining.start()
     run.start("a")
     session = run.aggregate()
+    over.set()
+    joining.join()
     run.join()
     assert [(row["counted"], row["missing"]) for row in session.rows] == [(False, ["b"])] * 2
     assert all(tensor.count_nonzero() == 0 for tensor in session.aggregator.weights.values())
@@ -99,7 +109,9 @@ def test_with_too_few_replies_a_round_does_not_count_and_the_run_goes_on(tmp_pat
 def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(
     tmp_path: Path, tolerated: int
 ) -> None:
-    """A round that is skipped because somebody was missing would have no noise, and say that somebody was."""
+    """A round that is skipped because somebody was missing would have no noise, and say that
+    somebody was.
+    """
     users = {"privacy__mechanism": "dp_fedavg", "privacy__population": 3, "privacy__delta": 0.1}
     keys = {
         "privacy__noise_at": "parties",
@@ -126,7 +138,9 @@ def test_dropouts_of_a_sum_over_users_are_the_mechanisms_to_deal_with(
 def test_a_round_in_which_nobody_was_in_time_does_not_let_the_next_ones_pass_by(
     tmp_path: Path,
 ) -> None:
-    """Who missed a round is not waited for, but a round of noise alone costs as much as one with replies."""
+    """Who missed a round is not waited for, but a round of noise alone costs as much as one with
+    replies.
+    """
     users = {
         "privacy__mechanism": "dp_fedavg",
         "privacy__population": 2,
@@ -203,6 +217,18 @@ def test_a_malicious_party_is_named_and_the_run_goes_on_without_it(
     assert [row["replied"] for row in session.rows] == [["a"], ["a"]]
     assert session.rows[0]["refused"] == {"mallory": "bad_update"}
     assert any("mallory" in text and word in text for text in caplog.messages)
+
+
+def test_others_pay_for_no_second_round_where_one_that_must_be_there_sends_bad_updates(
+    tmp_path: Path,
+) -> None:
+    """Every round was asked and paid for, and none counted."""
+    run = SmallRun(tmp_path, small_config(), ["a", "mallory"], min_parties=2, round_timeout=30.0)
+    run.start_replying("mallory", {"another": torch.zeros(1)})
+    run.start("a")
+    with pytest.raises(TransportError, match=r"mallory \(bad_update\)"):
+        run.aggregate()
+    assert charged(tmp_path, "a") == [1]
 
 
 def test_updates_of_another_run_change_nothing(tmp_path: Path) -> None:
@@ -314,9 +340,8 @@ def test_what_was_fitted_but_never_charged_is_discarded_at_a_start(tmp_path: Pat
     session._start(run.plan())
     assert session.party is not None
     assert isinstance(session.state, PartyFiles)
-    session.state.fits.save(
-        1, FitState.of(session.party.fit, session.party.mechanism)
-    )  # killed before the charge
+    # killed before the charge
+    session.state.fits.save(1, FitState.of(session.party.fit, session.party.mechanism))
     session._start(run.plan())
     assert session.state.fits.rounds() == []
     assert session._fitted == 0

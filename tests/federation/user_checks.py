@@ -1,8 +1,9 @@
-"""Checks of a user-level mechanism that know nothing of how it works: they measure what one user can change and what
-noise there is, and hold both against the event that it names.
+"""Checks of a user-level mechanism that know nothing of how it works: they measure what one user
+can change and what noise there is, and hold both against the event that it names.
 
-Statistical checks use 20,000 coordinates: the relative error of a measured deviation is 0.5 %, the tolerance 3 % (six
-standard errors, a false alarm in 5e8 runs); sources are seeded, so a run that passes passes again.
+Statistical checks use 20,000 coordinates: the relative error of a measured deviation is 0.5 %, the
+tolerance 3 % (six standard errors, a false alarm in 5e8 runs); sources are seeded, so a run that
+passes passes again.
 """
 
 import math
@@ -39,7 +40,9 @@ def measured_sigma(kind: type[DpFedAvg], config: Config, replies: int) -> float:
 
 
 def check_noise_on_the_mean(kind: type[DpFedAvg], config: Config, replies: int) -> None:
-    """The noise on the published mean is z_delta C / m, once, and no less when replies are missing."""
+    """The noise on the published mean is z_delta C / m, once, and no less when replies are
+    missing.
+    """
     numbers, clip_norm = user_mechanism(config).numbers, user_mechanism(config).clip_norm
     wanted = numbers.sum_sigma(clip_norm) / numbers.cohort_size
     if numbers.shares is not None:
@@ -50,9 +53,11 @@ def check_noise_on_the_mean(kind: type[DpFedAvg], config: Config, replies: int) 
 def moved_by_one(
     kind: type[DpFedAvg], config: Config, before: Tensor | None, after: Tensor, rows: float = 1.0
 ) -> float:
-    """How far the sum moves when the last of three users changes (None: was absent); noise cancels by its seed.
+    """How far the sum moves when the last of three users changes (None: was absent); noise cancels
+    by its seed.
 
-    Along the user's own direction, as a mean over seeds: what is released lies on a grid, which hides a single move.
+    Along the user's own direction, as a mean over seeds: what is released lies on a grid, which
+    hides a single move.
     """
     seeds = [_moved(kind, config, before, after, rows, seed) for seed in range(SEEDS)]
     along = torch.stack(seeds).mean(0) @ after.double() / after.double().norm()
@@ -80,10 +85,11 @@ def _moved(
 
 
 def check_event_covers_one_user(kind: type[DpFedAvg], config: Config) -> None:
-    """Sigma over the measured change of one user is at least the multiplier of the Gaussian in the event.
+    """Sigma over the measured change of one user is at least the multiplier of the Gaussian in the
+    event.
 
-    The user is as bad as it can be: a thousand times the clip norm, a hundred times the rows, and where one user may be
-    replaced, the opposite before.
+    The user is as bad as it can be: a thousand times the clip norm, a hundred times the rows, and
+    where one user may be replaced, the opposite before.
     """
     mechanism = user_mechanism(config, kind)
     numbers, clip_norm = mechanism.numbers, mechanism.clip_norm
@@ -99,7 +105,9 @@ def check_event_covers_one_user(kind: type[DpFedAvg], config: Config) -> None:
 
 
 def check_bits(mechanism: DpFedAvg) -> float:
-    """The most that one user changes the sum of bits, by joining or leaving; by being replaced, twice its middle."""
+    """The most that one user changes the sum of bits, by joining or leaving; by being replaced,
+    twice its middle.
+    """
     clip_norm = mechanism.clip_norm
     rows = torch.tensor([[0.0], [clip_norm * 100], [math.nan]])
     bits = mechanism.bits(rows.norm(dim=1) <= clip_norm)
@@ -122,7 +130,9 @@ def check_a_missing_reply_lowers_the_sum_only(kind: type[DpFedAvg], config: Conf
 
 
 def clip_norms(kind: type[DpFedAvg], config: Config, norms: Tensor, rounds: int) -> list[float]:
-    """The clip norm after each round in which cohorts are drawn from users with these update norms."""
+    """The clip norm after each round in which cohorts are drawn from users with these update
+    norms.
+    """
     mechanism = user_mechanism(config, kind)
     path = []
     for number in range(1, rounds + 1):

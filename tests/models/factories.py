@@ -41,7 +41,9 @@ def batch_norm_without_weights(input_shape: tuple[int, ...]) -> nn.Module:
 
 
 class Sequences(nn.Module):
-    """Records read as sequences: the kind of layer that the validator replaces by one of Opacus'."""
+    """Records read as sequences: the kind of layer that the validator replaces by one of
+    Opacus'.
+    """
 
     def __init__(self, outputs: int) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The description of a model, also as a stranger wrote it: sizes and types are checked before anything is built."""
+"""The description of a model, also as a stranger wrote it: sizes and types are checked before
+anything is built.
+"""
 
 import json
 

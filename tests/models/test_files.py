@@ -1,4 +1,6 @@
-"""Saved models: they come back the same, and a damaged or crafted file fails with one line and runs nothing."""
+"""Saved models: they come back the same, and a damaged or crafted file fails with one line and
+runs nothing.
+"""
 
 import dataclasses
 import json
@@ -80,7 +82,8 @@ def test_a_factory_model_needs_trust_and_nothing_is_imported_without(
     here, path = tmp_path / "code", tmp_path / "model"
     here.mkdir()
     (here / "secret_sauce.py").write_text(
-        "import os\nfrom torch import nn\nopen('ran', 'w').close()\ndef make(outputs): return nn.Linear(3, outputs)\n"
+        "import os\nfrom torch import nn\nopen('ran', 'w').close()\ndef make(outputs): return "
+        "nn.Linear(3, outputs)\n"
     )
     monkeypatch.chdir(here)
     saved(path, {"factory": "secret_sauce:make"}, (3,), [0, 1])

@@ -15,7 +15,9 @@ SHAPES = [(1, 28, 28), (3, 32, 32), (1, 17, 40), (1, 14, 14), (3, 12, 12), (1, 9
 @pytest.mark.parametrize("name", IMAGE_FEATURES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_of_an_image_depend_on_no_other_image(name: str, shape: tuple[int, int, int]) -> None:
-    """One image less moves all others by a place, and must not move a bit of them (docs/adr/0015)."""
+    """One image less moves all others by a place, and must not move a bit of them
+    (docs/adr/0015).
+    """
     front = FRONT_ENDS[name](shape)
     images = torch.rand(150, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
     together = front(images)
@@ -27,7 +29,9 @@ def test_bits_of_an_image_depend_on_no_other_image(name: str, shape: tuple[int, 
 
 @pytest.mark.parametrize("shape", [(1, side, side) for side in range(8, 33)])
 def test_smooth_features_are_taken_in_pieces_for_every_size(shape: tuple[int, int, int]) -> None:
-    """Rounding by place was seen for sides of 12 to 15: products are filled up, so that no size is left to it."""
+    """Rounding by place was seen for sides of 12 to 15: products are filled up, so that no size
+    is left to it.
+    """
     assert FRONT_ENDS["scattering2"](shape)._at_once() > 1
 
 

@@ -1,4 +1,6 @@
-"""Every number agrees with scikit-learn's or scipy's; nothing that is not a JSON number comes out."""
+"""Every number agrees with scikit-learn's or scipy's; nothing that is not a JSON number comes
+out.
+"""
 
 import json
 from typing import Any

@@ -12,7 +12,9 @@ GOLDEN = [-0.083999, 3.66e-05, 0.3285392, 0.0331648, 0.0648598, 0.0422215, 0.079
 
 
 def test_features_are_those_that_kept_models_were_trained_on() -> None:
-    """Golden values, from the version that introduced this model: a changed feature spoils every saved model."""
+    """Golden values, from the version that introduced this model: a changed feature spoils every
+    saved model.
+    """
     ramp = torch.linspace(-1, 1, 784).reshape(1, 1, 28, 28)
     rows = Scattering((1, 28, 28))(ramp * torch.linspace(0.2, 1, 28))[0]
     assert len(rows) == feature_count((1, 28, 28)) == 833

@@ -1,4 +1,6 @@
-"""The smooth part of a second-order scattering: what it keeps, what it does not see, and that it is kept by name."""
+"""The smooth part of a second-order scattering: what it keeps, what it does not see, and that it
+is kept by name.
+"""
 
 from pathlib import Path
 
@@ -20,10 +22,8 @@ from homo_dp.models.second_order_scattering import (
 def test_the_series_only_turn_maps() -> None:
     """Both are orthonormal, so a full series has the length of the maps."""
     directions, places, kept = _series((1, 28, 28))
-    assert (directions.shape, places.shape) == (
-        (96, 96),
-        (64, 64),
-    )  # 81 maps and 49 places, filled up with zeros
+    # 81 maps and 49 places, filled up with zeros
+    assert (directions.shape, places.shape) == ((96, 96), (64, 64))
     for basis in (
         directions[:81, :81],
         places[:49, :49],
@@ -35,9 +35,8 @@ def test_the_series_only_turn_maps() -> None:
         part.any() for part in (directions[81:], directions[:, 81:], places[49:], places[:, 49:])
     )
     assert len(kept) == len(set(kept.tolist())) == 800
-    assert {0, 64, 17 * 64} <= set(
-        kept.tolist()
-    )  # the means of means, of fine edges and of edges of edges
+    # the means of means, of fine edges and of edges of edges
+    assert {0, 64, 17 * 64} <= set(kept.tolist())
     assert int((kept % 64).max()) < 49
 
 
@@ -48,7 +47,9 @@ def test_brightness_and_contrast_do_not_count() -> None:
 
 
 def test_a_flat_image_has_no_border() -> None:
-    """Beyond its border an image goes on as it ends: zeros there would be an edge around every dark image."""
+    """Beyond its border an image goes on as it ends: zeros there would be an edge around every
+    dark image.
+    """
     assert SecondOrderScattering((1, 28, 28))(torch.full((1, 1, 28, 28), -1.0)).abs().max() < 1e-2
 
 

@@ -40,25 +40,24 @@ def test_no_model_of_two_classes_is_surer_than_the_least_chance() -> None:
     outputs = torch.tensor([[-3e5], [math.inf], [8.0], [-8.0]])
     chances = task.probabilities(outputs)
     assert chances.tolist()[:2] == pytest.approx([LEAST_CHANCE, 1 - LEAST_CHANCE], rel=1e-3)
-    assert torch.equal(
-        chances[2:], torch.sigmoid(outputs[2:].reshape(-1))
-    )  # all others are as they were
+    # all others are as they were
+    assert torch.equal(chances[2:], torch.sigmoid(outputs[2:].reshape(-1)))
     labels = torch.tensor([1, 0, 1, 1])
     assert task.test_loss(outputs, labels).tolist() == pytest.approx(
         [9.2103, 9.2103, 0.000335, 8.000335], abs=1e-4
     )
     assert torch.equal(task.loss(outputs, labels) > 200, torch.tensor([True, True, False, False]))
     assert task.test_loss(outputs.reshape(-1), labels).shape == (4,)
-    assert bool(
-        task.probabilities(torch.tensor([math.nan])).isnan().all()
-    )  # what is not a number is not hidden
+    # what is not a number is not hidden
+    assert bool(task.probabilities(torch.tensor([math.nan])).isnan().all())
     own = task_for(["no", "yes"], loss=lambda outputs, labels: outputs.reshape(-1))
     assert own.test_loss(outputs, labels).tolist() == [-3e5, math.inf, 8.0, -8.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sure_answers_keep_their_order(dtype: torch.dtype) -> None:
-    # Cut off at the least chance they were all the same: a model that is three times too sure lost 4 points of AUC.
+    # Cut off at the least chance they were all the same: a model that is three times too sure lost
+    # 4 points of AUC.
     outputs = torch.linspace(-40.0, 0.0, 401, dtype=dtype)
     chances = task_for([0, 1]).probabilities(outputs)
     assert bool((chances.diff() > 0).all())

@@ -1,4 +1,5 @@
-"""Noise sources and samplers that are wrong on purpose: each is a mistake somebody made, and some test must see it.
+"""Noise sources and samplers that are wrong on purpose: each is a mistake somebody made, and some
+test must see it.
 
 They claim to be private, as the real mistakes did.
 """
@@ -119,7 +120,9 @@ class NeverTheLast(PoissonSampler):
 
 
 def four_fold_float32(total: Tensor, sigma: float, noise: NoiseSource) -> Tensor:
-    """What Opacus calls secure mode: four float32 normals added up and halved, added to the sum in float32."""
+    """What Opacus calls secure mode: four float32 normals added up and halved, added to the sum
+    in float32.
+    """
     size = total.numel()
     uniform = noise.uniform(8 * size).float().clamp_(min=2.0**-31, max=1.0).reshape(2, 4, size)
     normals = (-2 * uniform[0].log()).sqrt() * (2 * np.pi * uniform[1]).cos()

@@ -1,4 +1,6 @@
-"""What the tests of Opacus loops share: a small table, its private loop, and what one epoch moved."""
+"""What the tests of Opacus loops share: a small table, its private loop, and what one epoch
+moved.
+"""
 
 from typing import Any
 
@@ -6,17 +8,19 @@ import opacus
 import torch
 from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from homo_dp.privacy.engine.engine import PrivacyEngine
 from homo_dp.privacy.gradients.losses import squared_error
-from homo_dp.privacy.opacus.engine import PrivacyEngine
 from tests.privacy.training_parts import QUIET, flat
 
 MODES = ("auto", "fast", "hooks", "functorch", "ew", "ghost")
 
 
 class ErrorLoss(nn.Module):
-    """Squared error per row with the ``reduction`` attribute that Opacus switches; ``columns`` keeps shape (n, 1)."""
+    """Squared error per row with the ``reduction`` attribute that Opacus switches; ``columns``
+    keeps shape (n, 1).
+    """
 
     def __init__(self, columns: bool = False) -> None:
         super().__init__()
@@ -43,18 +47,30 @@ def made_private(
     engine: opacus.PrivacyEngine | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
+    collate_fn: Any = None,
     **options: Any,
 ) -> tuple[nn.Module, DPOptimizer, Any, DataLoader[Any]]:
-    """make_private with q = 1 and almost no noise, unless told; the SGD step subtracts the sum itself."""
+    """make_private with q = 1 and almost no noise, unless told; the SGD step subtracts the sum
+    itself. The criterion is the loop's own, but in ghost mode, as Opacus has it.
+    """
+    if options.get("grad_sample_mode") == "ghost":
+        options = {"criterion": ErrorLoss(), **options}
     batch_size = len(features) if batch_size is None else batch_size
     optimizer = torch.optim.SGD(module.parameters(), lr=float(batch_size) if lr is None else lr)
     made = (engine or PrivacyEngine()).make_private(
         module=module,
         optimizer=optimizer,
-        data_loader=DataLoader(TensorDataset(features, labels), batch_size=batch_size),
-        **{"criterion": ErrorLoss(), "noise_multiplier": QUIET, "max_grad_norm": 1.0, **options},
+        data_loader=DataLoader(
+            TensorDataset(features, labels), batch_size=batch_size, collate_fn=collate_fn
+        ),
+        **{"noise_multiplier": QUIET, "max_grad_norm": 1.0, **options},
     )
     return made[0], made[1], made[2] if len(made) == 4 else ErrorLoss(), made[-1]
+
+
+def own_collate(rows: list[Any]) -> Any:
+    """What torch does, as code of somebody's own: such rows are never taken in blocks."""
+    return default_collate(rows)
 
 
 def one_epoch(

@@ -1,4 +1,6 @@
-"""What the tests of ledger and outbox share: a small release, and party processes that can be killed."""
+"""What the tests of ledger and outbox share: a small release, and party processes that can be
+killed.
+"""
 
 import json
 import multiprocessing
@@ -59,7 +61,9 @@ def ledger_of(folder: Path, rounds: int = 5) -> Path:
 
 
 def in_process(target: Callable[..., None], *arguments: object) -> int:
-    """The exit code of a function run in a process of its own (negative: the signal that killed it)."""
+    """The exit code of a function run in a process of its own (negative: the signal that killed
+    it).
+    """
     process = start(target, *arguments)
     process.join(120)
     return -999 if process.exitcode is None else process.exitcode
@@ -73,7 +77,8 @@ def start(target: Callable[..., None], *arguments: object) -> Any:
     return process
 
 
-# A party of the tests. Publishing is a line in a file; what it says was released, whatever happens next.
+# A party of the tests. Publishing is a line in a file; what it says was released, whatever happens
+# next.
 
 
 def party(
@@ -116,7 +121,9 @@ def broken_publish_first(
 def broken_made_again(
     folder: Path, outbox: Outbox, ledger: Ledger, charge: Charge, budget: Budget
 ) -> None:
-    """Charges first, but makes a charged message anew after a crash: two releases for one charge."""
+    """Charges first, but makes a charged message anew after a crash: two releases for one
+    charge.
+    """
     message = os.urandom(64)
     ledger.charge(charge, budget)
     publish(folder, charge.round, message)
@@ -203,7 +210,9 @@ def fork_with_open_ledger(path: Path) -> None:
 
 
 def fill_the_disk(folder: Path) -> None:
-    """A file-size limit stands for a full disk: nothing half-written is taken for whole, and it resumes after."""
+    """A file-size limit stands for a full disk: nothing half-written is taken for whole, and it
+    resumes after.
+    """
     with Ledger(folder / "ledger.sqlite") as ledger:
         outbox = Outbox(folder / "outbox")
         ledger.charge(release(1), FREE)
@@ -276,7 +285,9 @@ def old_ledger(folder: Path, rounds: int = 3) -> Path:
 
 
 def charge_together(folder: Path, crash_at: str | None = None) -> None:
-    """One round of three parties in one process, killed at a point; then it is written that the round was used."""
+    """One round of three parties in one process, killed at a point; then it is written that the
+    round was used.
+    """
     crash_points._planned = crash_points._plan(crash_at)
     with Ledger(folder / "ledger.sqlite") as ledger:
         with ledger.together():

@@ -1,8 +1,10 @@
-"""Attacks that read low bits instead of values, and the verdict on a mechanism that they are tried on.
+"""Attacks that read low bits instead of values, and the verdict on a mechanism that they are tried
+on.
 
-An attack gives a release a score. It learns what scores of two worlds look like (one in which a record is there, one in
-which it is not) from half of the releases, and guesses the world of the others. With ``TRIALS`` guesses, the
-false-alarm rate of a verdict is FALSE_ALARM; the same test draws the same noise each time (``tests/conftest.py``).
+An attack gives a release a score. It learns what scores of two worlds look like (one in which a
+record is there, one in which it is not) from half of the releases, and guesses the world of the
+others. With ``TRIALS`` guesses, the false-alarm rate of a verdict is FALSE_ALARM; the same test
+draws the same noise each time (``tests/conftest.py``).
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ from torch import Tensor
 WORLDS, LEARNT, GUESSED = 2, 30, 30
 TRIALS = WORLDS * GUESSED
 FALSE_ALARM = 1e-7
-MULTIPLIER = 128.0  # noise over clip norm: a record moves a release by 1/128 of sigma, so epsilon is below 0.04
+# noise over clip norm: a record moves a release by 1/128 of sigma, so epsilon is below 0.04
+MULTIPLIER = 128.0
 ALLOWED = 0.51  # guesses that are right by (epsilon, delta) = (0.04, 1e-3)
 
 Scores = NDArray[np.float64]
 
 
 def lattice(released: Tensor, sigma: float) -> float:
-    """Share of values that are multiples of 2**-24 times sigma, as float32 multiplies: half of the small float32
-    four-fold sums are."""
+    """Share of values that are multiples of 2**-24 times sigma, as float32 multiplies: half of the
+    small float32 four-fold sums are.
+    """
     steps = (released.double() / sigma * 2.0**24).round()
     multiples = (steps * 2.0**-24).float() * torch.tensor(sigma)
     return float((multiples == released.float()).double().mean())
@@ -69,7 +73,9 @@ def right_guesses(
 def check_low_bits(
     without: Callable[[], Tensor], with_record: Callable[[], Tensor], sigma: float
 ) -> None:
-    """No attack is right more often than the claimed epsilon allows; with noise of MULTIPLIER times the clip norm."""
+    """No attack is right more often than the claimed epsilon allows; with noise of MULTIPLIER
+    times the clip norm.
+    """
     most = int(stats.binom.isf(FALSE_ALARM, TRIALS, ALLOWED))
     for attack, right in right_guesses(without, with_record, sigma).items():
         if right > most:

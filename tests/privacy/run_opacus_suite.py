@@ -1,9 +1,11 @@
-"""Run Opacus' own engine tests against our PrivacyEngine, from a checkout of Opacus (nothing of it is copied here).
+"""Run Opacus' own engine tests against our PrivacyEngine, from a checkout of Opacus (nothing of it
+is copied here).
 
     python -m tests.privacy.run_opacus_suite CHECKOUT [-k PART] [--verbose]
 
-CHECKOUT is a folder that holds ``opacus/tests``; the Opacus that the tests use is the installed one, so take a checkout
-of the same version. What passes and what differs on purpose is in docs/opacus.md.
+CHECKOUT is a folder that holds ``opacus/tests``; the Opacus that the tests use is the installed
+one, so take a checkout of the same version. What passes and what differs on purpose is in
+docs/opacus.md.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import opacus
 import opacus.privacy_engine
 import torch
 
-from homo_dp.privacy.opacus.engine import PrivacyEngine
+from homo_dp.privacy.engine.engine import PrivacyEngine
 
 MODULES = (
     "privacy_engine_test",
@@ -42,7 +44,9 @@ class OrdinaryByDefault(PrivacyEngine):
 
 
 class Outcomes(unittest.TestResult):
-    """What became of every test, and the last line of what it raised; a test counts once, whatever its parts do."""
+    """What became of every test, and the last line of what it raised; a test counts once,
+    whatever its parts do.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +114,9 @@ class _Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def _stand_in_for_torchvision() -> None:
-    """Let the tests be imported where torchvision is not installed; those that want its models are skipped."""
+    """Let the tests be imported where torchvision is not installed; those that want its models
+    are skipped.
+    """
     try:
         importlib.import_module("torchvision.datasets")
     except (ImportError, RuntimeError):  # RuntimeError: built for another torch

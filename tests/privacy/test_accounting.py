@@ -1,4 +1,6 @@
-"""What mechanisms of one's own import from the room of accounting, and that events alone stay light."""
+"""What mechanisms of one's own import from the room of accounting, and that events alone stay
+light.
+"""
 
 import subprocess
 import sys
@@ -17,7 +19,10 @@ def test_the_three_names_are_those_of_the_accountants() -> None:
 
 
 def test_events_alone_load_neither_scipy_nor_torch() -> None:
-    code = "import sys, homo_dp.privacy.accounting.dp_event; print(sorted({'scipy', 'torch'} & set(sys.modules)))"
+    code = (
+        "import sys, homo_dp.privacy.accounting.dp_event; print(sorted({'scipy', 'torch'} & "
+        "set(sys.modules)))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -1,4 +1,6 @@
-"""Second moments: no row moves the sum by more than the square of its norm, and the vector is the matrix."""
+"""Second moments: no row moves the sum by more than the square of its norm, and the vector is
+the matrix.
+"""
 
 import math
 

@@ -1,6 +1,7 @@
 """What a private training must do, as checks that run against the real one and against broken ones.
 
-Every check raises AssertionError. Statistical ones state their false-alarm rate: changed code draws other noise.
+Every check raises AssertionError. Statistical ones state their false-alarm rate: changed code draws
+other noise.
 """
 
 from collections.abc import Callable
@@ -9,8 +10,8 @@ import torch
 from torch import nn
 
 from homo_dp.privacy.gradients.losses import squared_error
-from homo_dp.privacy.training.private_training import PrivateTraining
 from tests.privacy.training_parts import (
+    PrivateLoop,
     counting_layer,
     flat,
     rows_of,
@@ -19,11 +20,13 @@ from tests.privacy.training_parts import (
     training,
 )
 
-Kind = Callable[..., PrivateTraining]
+Kind = Callable[..., PrivateLoop]
 
 
 def check_one_record_moves_the_sum_by_at_most_the_clip_norm(kind: Kind) -> None:
-    """Forty ordinary rows, with and without one whose gradient is a million times larger; C = 0.5."""
+    """Forty ordinary rows, with and without one whose gradient is a million times larger; C =
+    0.5.
+    """
     generator = torch.Generator().manual_seed(1)
     features, labels = torch.randn(41, 6, generator=generator), torch.randn(41, generator=generator)
     features[-1] *= 1000.0
@@ -53,7 +56,9 @@ def check_one_record_moves_the_sum_by_at_most_the_clip_norm(kind: Kind) -> None:
 
 
 def check_noise_has_the_accounted_variance(kind: Kind) -> None:
-    """20,480 coordinates: the relative error of a variance is 1 %, so 6 sigma raises a false alarm once in 5e8."""
+    """20,480 coordinates: the relative error of a variance is 1 %, so 6 sigma raises a false
+    alarm once in 5e8.
+    """
     private = silent_layer(kind=kind, noise_multiplier=2.0, clip_norm=1.5)
     noise = torch.cat([flat(step_sum(private)) for _ in range(5)])
     expected = (2.0 * 1.5) ** 2
@@ -65,7 +70,9 @@ def check_noise_has_the_accounted_variance(kind: Kind) -> None:
 
 
 def check_noise_is_never_used_twice(kind: Kind) -> None:
-    """Correlations of 4,096 coordinates between 4 steps of 2 trainings: 28 pairs beyond 6 sigma once in 2e7."""
+    """Correlations of 4,096 coordinates between 4 steps of 2 trainings: 28 pairs beyond 6 sigma
+    once in 2e7.
+    """
     steps = [
         flat(step_sum(silent))
         for silent in (silent_layer(kind=kind, noise_multiplier=1.0) for _ in range(2))
@@ -77,7 +84,9 @@ def check_noise_is_never_used_twice(kind: Kind) -> None:
 
 
 def check_empty_batches_step_and_add_noise(kind: Kind) -> None:
-    """A rate at which 30 steps draw a row once in 3e5 runs: every step must still move the weights by its noise."""
+    """A rate at which 30 steps draw a row once in 3e5 runs: every step must still move the
+    weights by its noise.
+    """
     private = silent_layer(kind=kind, noise_multiplier=1.0, sample_rate=1e-8)
     sums = [flat(step_sum(private)) for _ in range(30)]
     assert private.steps_done == 30
@@ -87,7 +96,9 @@ def check_empty_batches_step_and_add_noise(kind: Kind) -> None:
 
 
 def check_division_by_the_expected_size(kind: Kind) -> None:
-    """Batches of 50 of 100 expected: 20 sizes that are all alike happen by chance once in 1e20 runs."""
+    """Batches of 50 of 100 expected: 20 sizes that are all alike happen by chance once in 1e20
+    runs.
+    """
     private = counting_layer(100, 0.5, kind=kind)
     counts = [rows_of(private) for _ in range(20)]
     assert all(abs(count - round(count)) < 1e-3 for count in counts), (
@@ -99,7 +110,9 @@ def check_division_by_the_expected_size(kind: Kind) -> None:
 
 
 def check_rate_used_is_rate_accounted(kind: Kind) -> None:
-    """200 batches of 1,000 rows at q = 0.3: the mean rate is within 0.001 (1 sigma); 6 sigma once in 5e8."""
+    """200 batches of 1,000 rows at q = 0.3: the mean rate is within 0.001 (1 sigma); 6 sigma
+    once in 5e8.
+    """
     private = counting_layer(1000, 0.3, kind=kind)
     accounted = private.event(1).event.sampling_probability
     used = sum(rows_of(private) for _ in range(200)) / 200 / 1000

@@ -1,9 +1,11 @@
-"""What a privacy mechanism is: hooks around local training, what it releases, and what the aggregator does.
+"""What a privacy mechanism is: hooks around local training, what it releases, and what the
+aggregator does.
 
-A mechanism is one class. A party calls ``before_fit``, ``after_batch`` and ``after_fit``; the aggregator calls
-``on_receive`` and ``before_broadcast``; ``plan`` states, before any row is touched, what all of this will cost. The
-checks of the contract (an event for every release, noise above zero, budget, names and shapes) are made by the party
-and the aggregator, so they hold for every mechanism, ours or the user's own.
+A mechanism is one class. A party calls ``before_fit``, ``after_batch`` and ``after_fit``; the
+aggregator calls ``on_receive`` and ``before_broadcast``; ``plan`` states, before any row is
+touched, what all of this will cost. The checks of the contract (an event for every release, noise
+above zero, budget, names and shapes) are made by the party and the aggregator, so they hold for
+every mechanism, ours or the user's own.
 """
 
 from __future__ import annotations
@@ -35,16 +37,24 @@ from homo_dp.federation.mechanisms.round_sums import (
     noise_of_share,
     releases_of,
 )
-from homo_dp.federation.protocol.messages import KINDS, Field, Kinds, Signature, extended, signature
+from homo_dp.federation.protocol.messages import (
+    KINDS,
+    Field,
+    Kinds,
+    Signature,
+    extended,
+    signature,
+)
 from homo_dp.privacy.accounting.dp_event import DpEvent
 from homo_dp.privacy.accounting.events import compose
+from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.statistics.released_metrics import ReleasedMetrics
 
 if TYPE_CHECKING:
-    from homo_dp.federation.mechanisms.local_fit import LocalFit
+    from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
 
 Weights = dict[str, Tensor]
 
@@ -53,7 +63,8 @@ Weights = dict[str, Tensor]
 class Release:
     """Tensors that may leave, with the event that covers them and the noise that was applied.
 
-    ``event`` is None only where the noise is added later by a trusted aggregator, or in a run marked NOT PRIVATE.
+    ``event`` is None only where the noise is added later by a trusted aggregator, or in a run
+    marked NOT PRIVATE.
     """
 
     tensors: Weights
@@ -75,10 +86,11 @@ class Update:
 
 @dataclass(frozen=True)
 class Combined:
-    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's ledger pays for it.
+    """The outcome of a round at the aggregator; ``event`` and ``sigma`` where the aggregator's
+    ledger pays for it.
 
-    A ``discarded`` round is paid for and moves nothing. Weights that are ``whole`` are no step from those before: they
-    are the model, of which no mean over rounds is taken.
+    A ``discarded`` round is paid for and moves nothing. Weights that are ``whole`` are no step from
+    those before: they are the model, of which no mean over rounds is taken.
     """
 
     weights: Weights
@@ -88,9 +100,8 @@ class Combined:
     discarded: bool = False
     whole: bool = False
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    by_party: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # released metrics of each party alone
+    # released metrics of each party alone
+    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Mechanism(ABC):
@@ -106,24 +117,18 @@ class Mechanism(ABC):
     unit: ClassVar[Literal["record", "user"]] = "record"
     private: ClassVar[bool] = True
     trains: ClassVar[bool] = True  # False: its rounds ask sums of the tables and train no model
-    asks_metrics: ClassVar[bool] = (
-        False  # whether its noise is solved together with released metrics
-    )
-    message_fields: ClassVar[
-        Mapping[str, Mapping[str, Field]]
-    ] = {}  # numbers it may add to messages, by kind
-    relation: ClassVar[str | None] = (
-        None  # of every plan that it makes; None where the settings decide
-    )
-    price_needs_rows: ClassVar[bool] = (
-        True  # whether what a party spends depends on how many rows it has
-    )
-    one_party_holds_all: bool = (
-        False  # users of one table: their party draws the cohort and answers with the sum
-    )
-    combines_empty_rounds: ClassVar[bool] = (
-        False  # on_receive is called (and adds noise) also if nobody replied
-    )
+    # whether its noise is solved together with released metrics
+    asks_metrics: ClassVar[bool] = False
+    # numbers it may add to messages, by kind
+    message_fields: ClassVar[Mapping[str, Mapping[str, Field]]] = {}
+    # of every plan that it makes; None where the settings decide
+    relation: ClassVar[str | None] = None
+    # whether what a party spends depends on how many rows it has
+    price_needs_rows: ClassVar[bool] = True
+    # users of one table: their party draws the cohort and answers with the sum
+    one_party_holds_all: bool = False
+    # on_receive is called (and adds noise) also if nobody replied
+    combines_empty_rounds: ClassVar[bool] = False
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         self.config = config
@@ -132,12 +137,16 @@ class Mechanism(ABC):
 
     @classmethod
     def leaves_noise_to_aggregator(cls, config: Config) -> bool:
-        """Whether parties would send something without noise, so that each must trust the aggregator."""
+        """Whether parties would send something without noise, so that each must trust the
+        aggregator.
+        """
         return False
 
     @classmethod
     def needs_rows(cls, config: Config) -> str | None:
-        """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
+        """The setting that cannot work while a party keeps its row count to itself; None if
+        there is none.
+        """
         return None
 
     @classmethod
@@ -156,14 +165,18 @@ class Mechanism(ABC):
 
     @property
     def masked_sum(self) -> PrivateSum | None:
-        """The sum whose summands leave a party only under masks; None where updates are sent as they are."""
+        """The sum whose summands leave a party only under masks; None where updates are sent as
+        they are.
+        """
         return None
 
     def other_sums(self, party: PartyFacts) -> RoundSums:
-        """Rounds of the run, by number, that ask another sum than training's; they come on top of ``train.rounds``.
+        """Rounds of the run, by number, that ask another sum than training's; they come on top of
+        ``train.rounds``.
 
-        Which rounds they are is the same for all parties. Where one is declared, ``row_parts`` gives what rows add to
-        it and ``on_sum`` takes the total; noise of the training has to be solved with ``beside`` (see ``dp_sgd``).
+        Which rounds they are is the same for all parties. Where one is declared, ``row_parts``
+        gives what rows add to it and ``on_sum`` takes the total; noise of the training has to be
+        solved with ``beside`` (see ``dp_sgd``).
         """
         return {}
 
@@ -189,10 +202,11 @@ class Mechanism(ABC):
         privacy, metrics = self.config.privacy, self.config.metrics
         if not self.asks_metrics or privacy.target_epsilon is None:
             raise PrivacyError(
-                f"metrics.release=noised: needs dp_sgd or dp_fedsgd with privacy.target_epsilon, not {self.name}"
+                "metrics.release=noised: needs dp_sgd or dp_fedsgd with privacy.target_epsilon, "
+                f"not {self.name}"
             )
         share = metrics.share / releases_of(self.facts.rounds, metrics.every)
-        noise = noise_of_share(share, privacy.target_epsilon, privacy.delta)
+        noise = noise_of_share(share, privacy.target_epsilon, self.config.delta)
         rows = sum(facts.rows for facts in self.facts.parties.values())
         found = PrivateSum(self.metrics.dimension, 1.0, noise, rows, share=self.noise_share)
         return RoundSum("metrics", found, "counts of test rows by score or error, with noise")
@@ -208,7 +222,9 @@ class Mechanism(ABC):
 
     @property
     def sums(self) -> RoundSums:
-        """The rounds that ask another sum, as an aggregator needs them: any party's, which differ only in rows."""
+        """The rounds that ask another sum, as an aggregator needs them: any party's, which
+        differ only in rows.
+        """
         return self.all_sums(next(iter(self.facts.parties.values())))
 
     @property
@@ -217,17 +233,33 @@ class Mechanism(ABC):
         return self.facts.rounds + len(self.sums)
 
     def training_round(self, round_number: int) -> int:
-        """The number of a round among those that train; for another sum, of the last one before it."""
+        """The number of a round among those that train; for another sum, of the last one before
+        it.
+        """
         return round_number - sum(number <= round_number for number in self.sums)
 
     def beside(self, party: PartyFacts) -> DpEvent | None:
-        """All that the run releases beside training, which its noise is solved together with; None if nothing."""
+        """All that the run releases beside training, which its noise is solved together with;
+        None if nothing.
+        """
         found = [
             event
             for event in (self.facts.before, events_of(self.all_sums(party)))
             if event is not None
         ]
         return compose(*found) if found else None
+
+    @property
+    def filter_order(self) -> float | None:
+        """The order of the Renyi filter by which the run and what was released before it add up;
+        None where nothing was.
+
+        The run is chosen after those answers, and exact composition holds only for what is fixed
+        beforehand. The order follows from the target, which was.
+        """
+        if self.facts.before is None:
+            return None
+        return order_for(self.config.privacy.target_epsilon or 1.0)
 
     @property
     def party_weights(self) -> dict[str, float]:
@@ -245,7 +277,9 @@ class Mechanism(ABC):
 
     @property
     def noises_in_a_number(self) -> int:
-        """How many draws of noise, of different parties, are accounted as the noise of one released number, at most."""
+        """How many draws of noise, of different parties, are accounted as the noise of one
+        released number, at most.
+        """
         found = self.masked_sum
         return 1 if found is None or found.share is None else found.share.parties
 
@@ -274,13 +308,16 @@ class Mechanism(ABC):
         """What this party's part in the training will release and cost; touches no data."""
 
     def planned(self, party: PartyFacts) -> PartyPlan:
-        """The plan of the whole run: training, the rounds that ask another sum, and what was released before."""
+        """The plan of the whole run: training, the rounds that ask another sum, and what was
+        released before.
+        """
         plan, sums = self.plan(party), self.all_sums(party)
         if not sums and self.facts.before is None:
             return plan
         if plan.schedule is not None or self.ledger_keeper != "party":
             raise PrivacyError(
-                f"mechanism={self.name}: rounds that ask other sums need noise at parties that take part in every round"
+                f"mechanism={self.name}: rounds that ask other sums need noise at parties that "
+                "take part in every round"
             )
         if any((asked.sum.share is None) != (self.masked_sum is None) for asked in sums.values()):
             raise PrivacyError(
@@ -292,22 +329,38 @@ class Mechanism(ABC):
             *plan.releases,
             *dict.fromkeys(asked.release for asked in sums.values()),
         )
-        return replace(plan, sums=sums, before=self.facts.before, releases=releases)
+        order = math.nan if self.filter_order is None else self.filter_order
+        return replace(plan, sums=sums, before=self.facts.before, order=order, releases=releases)
 
     def figures(
         self, plan: PartyPlan, epsilons: Mapping[Observer, float | None]
     ) -> Mapping[str, float | str | None]:
-        """What it adds to the privacy statement, given the epsilon that is accounted towards each observer so far."""
+        """What it adds to the privacy statement, given the epsilon that is accounted towards
+        each observer so far.
+        """
         return plan.extra
 
-    def check_broadcast(self, broadcast: Mapping[str, float]) -> None:  # noqa: B027 (a hook that may stay empty)
-        """Called at the party with the numbers that came with the weights, before a row is touched: refuse bad ones."""
+    # a hook that may stay empty
+    def check_broadcast(self, broadcast: Mapping[str, float]) -> None:  # noqa: B027
+        """Called at the party with the numbers that came with the weights, before a row is
+        touched: refuse bad ones.
+        """
 
     def check_model(self, module: nn.Module) -> None:  # noqa: B027 (a hook that may stay empty)
-        """Called at the party before the run, and before a row is touched: refuse a model that it cannot protect."""
+        """Called at the party before the run, and before a row is touched: refuse a model that
+        it cannot protect.
+        """
 
     def before_fit(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
-        """Called at the party in each round, after the global weights were loaded and before the first batch."""
+        """Called at the party in each round, after the global weights were loaded and before the
+        first batch.
+        """
+
+    def training(self, fit: LocalFit) -> Training | None:
+        """Called at the party in each round, after ``before_fit``: what the training loop is made
+        of. None: the party takes no step of its own.
+        """
+        return fit.plain_training()
 
     def after_batch(self, fit: LocalFit) -> None:  # noqa: B027 (a hook that may stay empty)
         """Called at the party after each local batch."""
@@ -317,9 +370,11 @@ class Mechanism(ABC):
         """Called at the party after the last batch: the bounded, noised tensors and their event."""
 
     def row_parts(self, fit: LocalFit, asked: RoundSum) -> Iterable[Tensor]:
-        """Called at the party in a round that asks another sum: one vector a row, some rows at a time.
+        """Called at the party in a round that asks another sum: one vector a row, some rows at a
+        time.
 
-        The global weights of the round are in ``fit.model``. Longer vectors than the sum's clip norm are clipped.
+        The global weights of the round are in ``fit.model``. Longer vectors than the sum's clip
+        norm are clipped.
         """
         raise PrivacyError(
             f"mechanism={self.name}: asks for {asked.name} and has no row_parts for it"
@@ -335,13 +390,17 @@ class Mechanism(ABC):
         return Release({SUM: released}, asked.event, private_sum.party_sigma, private_sum.relation)
 
     def noise_alone(self) -> Release:
-        """Called at the party in rounds that its schedule leaves out, where others need its share of the noise."""
+        """Called at the party in rounds that its schedule leaves out, where others need its
+        share of the noise.
+        """
         raise PrivacyError(
             f"mechanism={self.name}: shares no noise; take part in the rounds of the schedule"
         )
 
     def update_signature(self, weights: Weights) -> Signature:
-        """Names, shapes and dtypes of the tensors of an update: those of the model, unless it says otherwise."""
+        """Names, shapes and dtypes of the tensors of an update: those of the model, unless it
+        says otherwise.
+        """
         return signature(weights)
 
     def signature_of(self, weights: Weights, asked: RoundSum | None) -> Signature:
@@ -353,7 +412,9 @@ class Mechanism(ABC):
         )
 
     def local_norms(self) -> tuple[Tensor, float] | None:
-        """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send them."""
+        """Gradient norms of the last batch and the norm they are clipped to. LOCAL: never send
+        them.
+        """
         return None
 
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
@@ -361,29 +422,38 @@ class Mechanism(ABC):
         return tuple(parties)
 
     def longest_update(self, weights: Weights) -> float | None:
-        """The norm that no update at these weights can pass, by public numbers; None where updates are weights."""
+        """The norm that no update at these weights can pass, by public numbers; None where
+        updates are weights.
+        """
         return None
 
     def participants(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
-        """Whom the aggregator asks in a round: the cohort, unless one party holds all users and draws it itself."""
+        """Whom the aggregator asks in a round: the cohort, unless one party holds all users and
+        draws it itself.
+        """
         return tuple(parties) if self.one_party_holds_all else self.cohort(parties, round_number)
 
     def on_receive(
         self, updates: Sequence[Update], current: Weights, round_number: int
     ) -> Combined:
-        """Called at the aggregator with the round's checked updates: the weights that follow from them."""
+        """Called at the aggregator with the round's checked updates: the weights that follow
+        from them.
+        """
         return Combined(weighted_mean(updates))
 
     def on_total(
         self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
     ) -> Combined:
-        """Called at the aggregator instead of ``on_receive`` where updates are masked, with the values of their sum."""
+        """Called at the aggregator instead of ``on_receive`` where updates are masked, with the
+        values of their sum.
+        """
         raise PrivacyError(f"mechanism={self.name}: has no masked sum; send updates as they are")
 
     def on_sum(
         self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
     ) -> Combined:
-        """Called at the aggregator with the values of another sum, by party; under masks of all, as ``SUM``.
+        """Called at the aggregator with the values of another sum, by party; under masks of all, as
+        ``SUM``.
 
         Weights other than ``current`` become the global ones.
         """
@@ -392,15 +462,16 @@ class Mechanism(ABC):
     def take_sum(
         self, asked: RoundSum, parts: Mapping[str, Tensor], current: Weights, round_number: int
     ) -> Combined:
-        """What follows from another sum: figures of released metrics, or what ``on_sum`` makes of it."""
+        """What follows from another sum: figures of released metrics, or what ``on_sum`` makes
+        of it.
+        """
         if asked.name != METRICS:
             return self.on_sum(asked, parts, current, round_number)
         total = torch.stack(list(parts.values())).sum(0).double()
         sigma = asked.private_sum.total_sigma * (1.0 if self.noise_share else math.sqrt(len(parts)))
         by_party = {}
-        if (
-            self.config.metrics.per_party and not self.noise_share
-        ):  # each part has the full noise of its party
+        # each part has the full noise of its party
+        if self.config.metrics.per_party and not self.noise_share:
             by_party = {
                 name: self._figures_of(part.double(), asked.private_sum.sigma)
                 for name, part in parts.items()
@@ -421,12 +492,16 @@ class Mechanism(ABC):
         return weights
 
     def starts_from_mean(self, round_number: int) -> bool:
-        """Whether a round goes on from the mean of the models before it, where there is one; so do metrics."""
+        """Whether a round goes on from the mean of the models before it, where there is one; so
+        do metrics.
+        """
         asked = self.sums.get(round_number)
         return asked is not None and asked.name == METRICS
 
     def broadcast_tensors(self, round_number: int, weights: Weights) -> Weights:
-        """Public tensors that parties need with these weights of a round, beside those of the model."""
+        """Public tensors that parties need with these weights of a round, beside those of the
+        model.
+        """
         return {}
 
     def broadcast_signature(self, round_number: int) -> Signature:
@@ -438,7 +513,9 @@ class Mechanism(ABC):
         return {}
 
     def state(self) -> Weights:
-        """What it must know after a restart (a clip norm that moved), as tensors; saved after every round."""
+        """What it must know after a restart (a clip norm that moved), as tensors; saved after
+        every round.
+        """
         return {}
 
     def restore(self, state: Weights) -> None:  # noqa: B027 (a hook that may stay empty)

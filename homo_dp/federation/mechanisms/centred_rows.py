@@ -1,13 +1,15 @@
-"""Axes for rows that nothing was asked about yet: places of levels around their middle, and a shorter column of ones.
+"""Axes for rows that nothing was asked about yet: places of levels around their middle, and a
+shorter column of ones.
 
-For ``train.solver: gradient``. What all rows have in common says nothing of one of them, but it is in the length of
-each, and so in what clipping leaves of the rest. Without a question there are two such things: a row has one of the L
-levels of a column, so 1 / L of every place is common; and it has a 1 for the bias. Both are public. The column of ones
-is cut shorter only where noise would drown what it says, the mean of all residuals: then a model keeps nearly even
-odds, and hears its columns better.
+For ``train.solver: gradient``. What all rows have in common says nothing of one of them, but it is
+in the length of each, and so in what clipping leaves of the rest. Without a question there are two
+such things: a row has one of the L levels of a column, so 1 / L of every place is common; and it
+has a 1 for the bias. Both are public. The column of ones is cut shorter only where noise would
+drown what it says, the mean of all residuals: then a model keeps nearly even odds, and hears its
+columns better.
 
-Data walk: centres and the length of ones, sent with the weights -> party: rows in these axes, gradients clipped there
--> aggregator: the step in the columns' own axes.
+Data walk: centres and the length of ones, sent with the weights -> party: rows in these axes,
+gradients clipped there -> aggregator: the step in the columns' own axes.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ from torch import Tensor
 
 from homo_dp.federation.protocol.messages import Signature
 
-CENTRES: Final = "solver.centres"  # the tensor that comes with the weights: centres of the columns, then the length
+# the tensor that comes with the weights: centres of the columns, then the length
+CENTRES: Final = "solver.centres"
 MOST_BIAS_NOISE = 0.15  # of a logit
-ENOUGH = (
-    40.0  # rows times mu (kappa) from which on the mean residual is heard as well as any column
-)
+# rows times mu (kappa) from which on the mean residual is heard as well as any column
+ENOUGH = 40.0
 SHORTEST = 0.3
 
 
 @dataclass(frozen=True)
 class CentredRows:
-    """Rows (x, 1) become (x - centres, ones); ``reach`` is how much longer a step along the ones is.
+    """Rows (x, 1) become (x - centres, ones); ``reach`` is how much longer a step along the ones
+    is.
 
     >>> axes = CentredRows(torch.tensor([0.0, 0.5, 0.5]), ones=0.5, reach=4.0)
     >>> axes.back(torch.tensor([[1.0, 2.0, 4.0, 3.0]]))  # the bias: 0.5 * 4 * 3 - 0.5 * 2 - 0.5 * 4
@@ -45,8 +48,9 @@ class CentredRows:
     def of(cls, centres: Tensor, row_norm: float, kappa: float, noise: float) -> CentredRows:
         """For rows of this norm; ``noise`` is how far the noise of all rounds would move a weight.
 
-        Along the ones the loss is R^2 times less curved than along a row of norm R: with one rate for all, the odds
-        of a rare class are not reached in few rounds. But noise may move the bias by ``MOST_BIAS_NOISE`` only.
+        Along the ones the loss is R^2 times less curved than along a row of norm R: with one rate
+        for all, the odds of a rare class are not reached in few rounds. But noise may move the bias
+        by ``MOST_BIAS_NOISE`` only.
         """
         ones = min(1.0, max(SHORTEST, kappa / ENOUGH))
         return cls(

@@ -15,7 +15,9 @@ from homo_dp.privacy.ledger.rows import Charge
 
 @dataclass(frozen=True)
 class Account:
-    """Whose data the charges of a run are about: run, dataset and party, by which a ledger tells its rows apart."""
+    """Whose data the charges of a run are about: run, dataset and party, by which a ledger tells
+    its rows apart.
+    """
 
     run: str
     dataset: str
@@ -30,7 +32,9 @@ class Account:
         event: DpEvent,
         sigma: float,
     ) -> Charge:
-        """A round as the ledger is charged for it: its sum against the aggregator, a model against its readers."""
+        """A round as the ledger is charged for it: its sum against the aggregator, a model
+        against its readers.
+        """
         return Charge(
             run=self.run,
             dataset=self.dataset,
@@ -83,6 +87,6 @@ def check_within_plan(mechanism: Mechanism, event: DpEvent, planned: DpEvent, de
     asked, agreed = epsilon(event, delta).quoted, epsilon(planned, delta).quoted
     if asked > agreed * (1 + 1e-9):
         raise PrivacyError(
-            f"epsilon={asked:.6g} of a release at delta={delta:g}: the plan of {mechanism.name} says {agreed:.6g}; "
-            "plan what is released"
+            f"epsilon={asked:.6g} of a release at delta={delta:g}: the plan of {mechanism.name} "
+            f"says {agreed:.6g}; plan what is released"
         )

@@ -1,7 +1,7 @@
 """A mechanism over sums: users send bounded rows, the aggregator adds them up and combines the sum.
 
-A mechanism that is such a sum has its users trained together, thousands in one process, where the data have a user
-column; between parties it works as every other mechanism.
+A mechanism that is such a sum has its users trained together, thousands in one process, where the
+data have a user column; between parties it works as every other mechanism.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ Hook = TypeVar("Hook", bound=Callable[..., Any])
 def batched(hook: Hook) -> Hook:
     """Mark a hook of local training that users who are trained together can do without.
 
-    That training clips to the clip norm after every step where ``privacy.clip_each_step`` says so, and hands the
-    differences to ``contributions``; a mechanism with a hook that does anything else has its users trained one by one.
+    That training clips to the clip norm after every step where ``privacy.clip_each_step`` says so,
+    and hands the differences to ``contributions``; a mechanism with a hook that does anything else
+    has its users trained one by one.
     """
     hook.batched = True  # type: ignore[attr-defined]
     return hook
@@ -40,7 +41,9 @@ def batched(hook: Hook) -> Hook:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What users send: one clipped row each, and one centred bit; with the parties' noise where they add it."""
+    """What users send: one clipped row each, and one centred bit; with the parties' noise where
+    they add it.
+    """
 
     rows: Tensor
     bits: Tensor
@@ -79,7 +82,8 @@ class CohortMechanism(Mechanism):
         """The numbers of the users of one round, out of the declared population."""
 
     def draw_of(self, users: int) -> tuple[Tensor, int]:
-        """Who takes part of the users that one party holds, and how many are to be trained whoever they are.
+        """Who takes part of the users that one party holds, and how many are to be trained whoever
+        they are.
 
         More are trained than were drawn where the time that it takes could tell who was.
         """
@@ -106,7 +110,9 @@ class CohortMechanism(Mechanism):
 
     @abstractmethod
     def party_sigma(self, clip_norm: float) -> float:
-        """The standard deviation of the noise that each party adds itself; 0 where the aggregator adds it."""
+        """The standard deviation of the noise that each party adds itself; 0 where the
+        aggregator adds it.
+        """
 
     @property
     def trains_together(self) -> bool:
@@ -115,7 +121,9 @@ class CohortMechanism(Mechanism):
         return all(own is empty or getattr(own, "batched", False) for own, empty in hooks)
 
     def layout(self, weights: Weights) -> Layout:
-        """How the weights that are trained lie in one vector: by their names, which no file or message changes."""
+        """How the weights that are trained lie in one vector: by their names, which no file or
+        message changes.
+        """
         return Layout.of(
             {name: weights[name] for name in sorted(weights)}, self.config.privacy.public_tensors
         )
@@ -127,7 +135,9 @@ class CohortMechanism(Mechanism):
         )
 
     def release(self, total: CohortSum, plan: PartyPlan) -> Release:
-        """The answer of a party that holds all users: the sum over its cohort, with whatever noise the users added."""
+        """The answer of a party that holds all users: the sum over its cohort, with whatever
+        noise the users added.
+        """
         event = plan.events["aggregator"] if self.ledger_keeper == "party" else None
         info = {"bits": total.bits, "replies": total.replies}
         return Release(

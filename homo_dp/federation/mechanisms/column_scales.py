@@ -1,14 +1,18 @@
-"""The rounds that ask how the columns lie within their bounds: their means and squares, and how often a class occurs.
+"""The rounds that ask how the columns lie within their bounds: their means and squares, and how
+often a class occurs.
 
-Data walk: rows x with their labels -> (x, x^2, label) clipped, summed, noised -> aggregator: columns in which numbers
-have mean 0 and spread 1 -> the same again of rows in these columns (``train.column_passes``) -> the second moment is
-asked in the columns that follow, and the model starts from the odds of its classes. Each pass looks closer: what the
-noise of one hides the next can see, at the same privacy in all. Wide bounds then cost little: a number that fills a
-hundredth of its bounds is as long as any other, and what all rows have in common is in no row's length. Places of
-levels (0 or 1) are centred and keep their length: a rare level says little, and would be as long as a frequent one.
+Data walk: rows x with their labels -> (x, x^2, label) clipped, summed, noised -> aggregator:
+columns in which numbers have mean 0 and spread 1 -> the same again of rows in these columns
+(``train.column_passes``) -> the second moment is asked in the columns that follow, and the model
+starts from the odds of its classes. Each pass looks closer: what the noise of one hides the next
+can see, at the same privacy in all. Wide bounds then cost little: a number that fills a hundredth
+of its bounds is as long as any other, and what all rows have in common is in no row's length.
+Places of levels (0 or 1) are centred and keep their length: a rare level says little, and would be
+as long as a frequent one.
 
-Where noise is much of what tells the classes apart (p (1 - p) for two of them), columns stay as they are: then most of
-what can be learnt lies where columns are wide, and to lengthen the narrow ones is to listen to noise.
+Where noise is much of what tells the classes apart (p (1 - p) for two of them), columns stay as
+they are: then most of what can be learnt lies where columns are wide, and to lengthen the narrow
+ones is to listen to noise.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from homo_dp.federation.mechanisms.local_fit import LocalFit
 from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, share_noise
 from homo_dp.privacy.gradients.clipping import clip_factors, row_norms
 from homo_dp.privacy.gradients.row_sums import BELOW
+from homo_dp.privacy.linear_rows import transformed_rows
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 
@@ -45,17 +50,21 @@ _PIECE = 16_384  # rows in hand at a time
 
 @dataclass(frozen=True)
 class ColumnScales:
-    """What follows from the released sums: rows @ ``transform`` have about the asked norm; log odds of the classes."""
+    """What follows from the released sums: rows @ ``transform`` have about the asked norm; log
+    odds of the classes.
+    """
 
     transform: Tensor  # (width, width), float64
     odds: Tensor  # one an output, float64
 
 
 class ColumnRound:
-    """Asks means, squares and labels, then means and squares of rows in the columns that follow, and again.
+    """Asks means, squares and labels, then means and squares of rows in the columns that follow,
+    and again.
 
     Guarantees:
-        - a row moves each sum by at most ``1.75 row_norm``, whatever its values, its label and the columns are;
+        - a row moves each sum by at most ``1.75 row_norm``, whatever its values, its label and the
+          columns are;
         - scales follow from the released sums and from declared kinds of columns alone.
     """
 
@@ -67,12 +76,13 @@ class ColumnRound:
 
     @functools.cached_property
     def passes(self) -> tuple[RoundSum, ...]:
-        """The questions, in the order in which they are asked; each takes the same part of the share."""
+        """The questions, in the order in which they are asked; each takes the same part of the
+        share.
+        """
         rows = sum(party.rows for party in self._facts.parties.values())
         train, norm = self._config.train, WHOLE * self._row_norm
-        count = (
-            train.column_passes if self._bias else 1
-        )  # a bias is the column of ones that tells how long rows are
+        # a bias is the column of ones that tells how long rows are
+        count = train.column_passes if self._bias else 1
         noise = share_noise(self._config, self._facts.rounds, train.column_share / count)
         kind = "its own noise" if self._share is None else "noise that is shared, under masks"
         times = "once" if count == 1 else f"{count} times"
@@ -98,11 +108,9 @@ class ColumnRound:
         self, fit: LocalFit, asked: RoundSum, columns: Tensor | None, noise: NoiseSource
     ) -> Release:
         """This party's part; of rows in the columns that came with the weights, where some did."""
-        from homo_dp.privacy.training.turned_rows import turned_rows
-
         private_sum = asked.private_sum
         rows = fit.linear_rows()
-        rows = rows if columns is None else turned_rows(rows, columns)
+        rows = rows if columns is None else transformed_rows(rows, columns)
         total = torch.zeros(private_sum.dimension, dtype=torch.float64)
         # What sums round is left below the norm, as for gradients.
         most = private_sum.clip_norm * BELOW
@@ -136,9 +144,11 @@ class ColumnRound:
         return ColumnScales(self._transform(total[:width], total[width : 2 * width], noise), odds)
 
     def closer(self, parts: Mapping[str, Tensor], columns: Tensor) -> Tensor:
-        """Columns from the sums of a later pass, which rows in ``columns`` gave; own columns stay as they are.
+        """Columns from the sums of a later pass, which rows in ``columns`` gave; own columns stay
+        as they are.
 
-        Places of levels keep what the first pass said: their spread follows from how often they are.
+        Places of levels keep what the first pass said: their spread follows from how often they
+        are.
         """
         width, last, levels = self._width, self._width - 1, self._levels
         if columns.equal(torch.eye(width, dtype=columns.dtype)):
@@ -162,11 +172,12 @@ class ColumnRound:
         )
 
     def _means(self, parts: Mapping[str, Tensor], ones: float) -> tuple[Tensor, float]:
-        """Sums over rows, and their noise; rows that were clipped count as much as is left of their ``ones``."""
+        """Sums over rows, and their noise; rows that were clipped count as much as is left of
+        their ``ones``.
+        """
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
-        rows = rows or sum(
-            party.rows for party in self._facts.parties.values()
-        )  # under masks: of all
+        # under masks: of all
+        rows = rows or sum(party.rows for party in self._facts.parties.values())
         total = torch.stack(list(parts.values())).sum(0).double() / rows
         noise = self.passes[0].private_sum.total_sigma * math.sqrt(len(parts)) / rows
         counted = max(0.3, float(total[self._width - 1]) / ones) if self._bias else 1.0
@@ -181,7 +192,9 @@ class ColumnRound:
         return found
 
     def _transform(self, means: Tensor, squares: Tensor, noise: float) -> Tensor:
-        """Columns of mean 0 (where there is a bias, which stays) and, numbers only, of spread 1; then one length."""
+        """Columns of mean 0 (where there is a bias, which stays) and, numbers only, of spread 1;
+        then one length.
+        """
         columns, levels = self._width - self._bias, self._levels
         means = means[:columns].clamp(-1.0, 1.0)
         means[levels] = means[levels].clamp(min=0.0)
@@ -212,7 +225,8 @@ class ColumnRound:
 
 
 def _apart(chances: Tensor) -> float:
-    """p (1 - p) of two classes, and the like of several: half of how often two rows are of different classes.
+    """p (1 - p) of two classes, and the like of several: half of how often two rows are of
+    different classes.
 
     >>> round(_apart(torch.tensor([0.1])), 6), round(_apart(torch.tensor([0.1, 0.9])), 6)
     (0.09, 0.09)

@@ -1,11 +1,13 @@
-"""DP-FedAvg (McMahan et al. 2018) with fixed or adaptive clipping (Andrew et al. 2021): a whole user is hidden.
+"""DP-FedAvg (McMahan et al. 2018) with fixed or adaptive clipping (Andrew et al. 2021): a whole
+user is hidden.
 
-A round: a cohort is drawn -> every user trains and sends the difference to the global weights, clipped as one vector,
-and one bit where clipping adapts -> noise, at the aggregator once or at every party a share -> sum over a fixed
-denominator -> new weights and, from the noisy bits, the clip norm of the next round.
+A round: a cohort is drawn -> every user trains and sends the difference to the global weights,
+clipped as one vector, and one bit where clipping adapts -> noise, at the aggregator once or at
+every party a share -> sum over a fixed denominator -> new weights and, from the noisy bits, the
+clip norm of the next round.
 
-Under masks a party holds one user or many, draws among them in secret, and sends its part of the sum with its share of
-the noise: the aggregator then sees what a reader of the model sees.
+Under masks a party holds one user or many, draws among them in secret, and sends its part of the
+sum with its share of the noise: the aggregator then sees what a reader of the model sees.
 """
 
 from __future__ import annotations
@@ -59,11 +61,15 @@ class DpFedAvg(CohortMechanism):
     """User-level noise on the sum of clipped updates.
 
     Guarantees:
-        - one user moves the sum by at most the clip norm C of the round, and the sum of bits by 1/2;
-        - the noise on the sum has at least the standard deviation z_delta * C, of the C that clipped; it is added
-          once, by the aggregator or in shares by the parties, and what carries it lies on the grid of that noise;
-        - under masks that of any N - dropouts - colluders holders together does, and a part leaves only masked;
-        - the sum is divided by a fixed number, so a missing reply lowers the sum and never the noise;
+        - one user moves the sum by at most the clip norm C of the round, and the sum of bits by
+          1/2;
+        - the noise on the sum has at least the standard deviation z_delta * C, of the C that
+          clipped; it is added once, by the aggregator or in shares by the parties, and what carries
+          it lies on the grid of that noise;
+        - under masks that of any N - dropouts - colluders holders together does, and a part leaves
+          only masked;
+        - the sum is divided by a fixed number, so a missing reply lowers the sum and never the
+          noise;
         - who was in a cohort stays with the aggregator: no output of a run says it.
     """
 
@@ -74,13 +80,13 @@ class DpFedAvg(CohortMechanism):
         super().__init__(config, facts, noise)
         if config.train.weighting != "uniform":
             raise ConfigError(
-                f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, or one could move "
-                "the mean further than its noise allows; write train.weighting: uniform"
+                f"train.weighting={config.train.weighting}: users count the same under dp_fedavg, "
+                "or one could move the mean further than its noise allows; write "
+                "train.weighting: uniform"
             )
         self.privacy = privacy = keys_of(config.privacy, UserKeys)
-        self.alone = (
-            len(facts.parties) == 1
-        )  # one process stands for all users, who are then the holders of the noise
+        # one process stands for all users, who are then the holders of the noise
+        self.alone = len(facts.parties) == 1
         holders = (privacy.population or 0) if self.alone else len(facts.parties)
         self.numbers: UserNoise = user_noise(privacy, facts.rounds, holders)
         share = self.numbers.masked
@@ -103,7 +109,11 @@ class DpFedAvg(CohortMechanism):
             else check_clip_norm(privacy.clip_norm, "privacy.clip_norm")
         )
         self.clip_norm = self.first_clip_norm
-        self.not_finite = 0  # updates that were NaN or infinite; for the log of the process that trained them, never released
+        self.not_finite = (
+            # updates that were NaN or infinite; for the log of the process that trained them, never
+            # released
+            0
+        )
         self._fit_clip_norm = self.clip_norm
         self._within = True
 
@@ -135,7 +145,9 @@ class DpFedAvg(CohortMechanism):
 
     @property
     def hides_cohort(self) -> bool:
-        """Under masks everybody replies in every round, and only a holder itself knows which of its users are in."""
+        """Under masks everybody replies in every round, and only a holder itself knows which of
+        its users are in.
+        """
         return self.privacy.sampling != "everyone" and self.masked_sum is None
 
     def plan(self, party: PartyFacts) -> PartyPlan:
@@ -146,7 +158,7 @@ class DpFedAvg(CohortMechanism):
             sigma=numbers.share_sigma(clip_norm) if own else numbers.sum_sigma(clip_norm),
             clip_norm=clip_norm,
             relation=numbers.sampler.relation,
-            delta=privacy.delta,
+            delta=privacy.users_delta,
             rounds=party.rounds,
             events=numbers.events,
             releases=(self._released(),),
@@ -188,11 +200,17 @@ class DpFedAvg(CohortMechanism):
             return (shared_note(self.numbers.masked),)
         if not self.noise_at_parties:
             return (
-                "protects against readers of the model only: the aggregator sees updates without noise",
+                (
+                    "protects against readers of the model only: the aggregator sees updates "
+                    "without noise"
+                ),
             )
         whom = "readers of the model" if self.privacy.trust_aggregator else "the aggregator"
         return (
-            f"target_epsilon is kept against {whom}; the epsilon of both observers is in the indicators",
+            (
+                f"target_epsilon is kept against {whom}; the epsilon of both observers is in the "
+                "indicators"
+            ),
         )
 
     # --- at the party ---
@@ -205,13 +223,16 @@ class DpFedAvg(CohortMechanism):
         check_module(fit.model, self.privacy.public_tensors)
         self._fit_clip_norm = self._agreed_clip_norm(fit.broadcast)
         self._within = True
-        # Users keep no state between rounds: a party that was drawn often is trained as one that was drawn first.
+        # Users keep no state between rounds: a party that was drawn often is trained as one that
+        # was drawn first.
         fit.optimizer.state.clear()
         fit.steps_done = (fit.round_number - 1) * fit.facts.steps_per_round
 
     @batched
     def after_batch(self, fit: LocalFit) -> None:
-        """Project the weights back into the ball around the global ones, where ``clip_each_step`` asks for it."""
+        """Project the weights back into the ball around the global ones, where
+        ``clip_each_step`` asks for it.
+        """
         if not self.privacy.clip_each_step:
             return
         layout, clip_norm = self.layout(fit.start), self._fit_clip_norm
@@ -282,14 +303,16 @@ class DpFedAvg(CohortMechanism):
             return
         if self.masked_sum is None:
             raise PrivacyError(
-                "privacy.secure_aggregation=true: masks take two parties or more, and the run has one"
+                "privacy.secure_aggregation=true: masks take two parties or more, and the run "
+                "has one"
             )
         check_module(module, self.privacy.public_tensors)
         trained = self.layout(dict(module.state_dict())).size
         if trained != self.facts.parameters:
             raise PrivacyError(
-                f"privacy.secure_aggregation=true: {trained} of {self.facts.parameters} weights are trained; a masked "
-                "sum is of all of them: take the frozen ones out of the model"
+                f"privacy.secure_aggregation=true: {trained} of {self.facts.parameters} weights "
+                "are trained; a masked sum is of all of them: take the frozen ones out of the "
+                "model"
             )
 
     def bits(self, within: Tensor) -> Tensor:
@@ -301,12 +324,14 @@ class DpFedAvg(CohortMechanism):
         if self.adaptive:
             if asked is None:
                 raise PrivacyError(
-                    "clip_norm: is missing from the aggregator's message; adaptive clipping needs it"
+                    "clip_norm: is missing from the aggregator's message; adaptive clipping "
+                    "needs it"
                 )
             return check_clip_norm(asked)
         if asked is not None and asked != own:
             raise PrivacyError(
-                f"clip_norm={asked:g}: the aggregator asks for another one than this party's {own:g}"
+                f"clip_norm={asked:g}: the aggregator asks for another one than this party's "
+                f"{own:g}"
             )
         return own
 
@@ -321,7 +346,8 @@ class DpFedAvg(CohortMechanism):
             return ()
         if len(parties) > self.numbers.sampler.population:
             raise PrivacyError(
-                f"privacy.population={self.numbers.sampler.population}: is below the {len(parties)} parties; raise it"
+                f"privacy.population={self.numbers.sampler.population}: is below the "
+                f"{len(parties)} parties; raise it"
             )
         if self.masked_sum is not None:
             return tuple(parties)  # all of them add noise in every round
@@ -333,9 +359,8 @@ class DpFedAvg(CohortMechanism):
     def received(self, update: Update, layout: Layout, clip_norm: float) -> Contributions:
         rows = layout.flatten(update.tensors).unsqueeze(0)
         bit = update.info.get("clip_bit", 0.0)
-        if (
-            not self.noise_at_parties or self.cohorts is not None
-        ):  # who adds the noise bounds what it is added to
+        # who adds the noise bounds what it is added to
+        if not self.noise_at_parties or self.cohorts is not None:
             rows = _scaled(rows, row_norms(rows), clip_norm)
             bit = math.copysign(HALF, bit) if bit else 0.0
         elif self.adaptive:  # a forged bit moves the clip norm no further than noise could have
@@ -360,8 +385,8 @@ class DpFedAvg(CohortMechanism):
         metrics = {"clip_norm": total.clip_norm, "applied_sigma": sigma}
         if numbers.shares is not None and total.replies < numbers.shares:
             log.warning(
-                "round %d: %d of %g replies are missing, more than privacy.tolerated_dropouts=%d: what came has too "
-                "little noise, the round is discarded, and charged",
+                "round %d: %d of %g replies are missing, more than privacy.tolerated_dropouts=%d: "
+                "what came has too little noise, the round is discarded, and charged",
                 round_number,
                 round(numbers.cohort_size) - total.replies,
                 numbers.cohort_size,
@@ -395,13 +420,17 @@ class DpFedAvg(CohortMechanism):
         return self.numbers.cohort_size
 
     def _applied_sigma(self, total: CohortSum) -> float:
-        """The noise on the sum; of a secret cohort the least there is, since all of it would tell how many replied."""
+        """The noise on the sum; of a secret cohort the least there is, since all of it would
+        tell how many replied.
+        """
         if self.noise_at_parties and not self.hides_cohort:
             return self.numbers.share_sigma(total.clip_norm) * math.sqrt(total.replies)
         return self.numbers.sum_sigma(total.clip_norm)
 
     def _move_clip_norm(self, total: CohortSum) -> float:
-        """The noisy share of updates within the clip norm; the next round's clip norm follows from it."""
+        """The noisy share of updates within the clip norm; the next round's clip norm follows
+        from it.
+        """
         bits = total.bits
         if not self.noise_at_parties:
             bits = float(

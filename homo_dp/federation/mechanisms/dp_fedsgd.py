@@ -1,12 +1,14 @@
-"""DP-FedSGD: each round one gradient of all parties' rows, clipped per record, with noise that parties can share.
+"""DP-FedSGD: each round one gradient of all parties' rows, clipped per record, with noise that
+parties can share.
 
-A round: every party draws a Poisson sample of its rows at the common rate -> sums their clipped gradients -> adds its
-noise -> the aggregator adds up, divides by the expected size of the whole sample and takes a step. Because what is
-noised is itself added up, parties whose updates are masked share the noise of one pooled table.
+A round: every party draws a Poisson sample of its rows at the common rate -> sums their clipped
+gradients -> adds its noise -> the aggregator adds up, divides by the expected size of the whole
+sample and takes a step. Because what is noised is itself added up, parties whose updates are masked
+share the noise of one pooled table.
 
-``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row, in axes that are public
-(``centred_rows.py``). ``second_moment`` asks one noisy second moment of the rows first, and takes gradients in the
-coordinates that follow from it (``second_moment_round.py``).
+``train.solver`` is for linear models. ``gradient`` bounds the gradient of a record by its row, in
+axes that are public (``centred_rows.py``). ``second_moment`` asks one noisy second moment of the
+rows first, and takes gradients in the coordinates that follow from it (``second_moment_round.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -34,7 +36,7 @@ from homo_dp.federation.mechanisms.base import (
 )
 from homo_dp.federation.mechanisms.centred_rows import CENTRES, CentredRows
 from homo_dp.federation.mechanisms.column_scales import COLUMNS
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, loader_of, made_private
 from homo_dp.federation.mechanisms.round_sums import (
     SUM,
     RoundSum,
@@ -53,13 +55,14 @@ from homo_dp.federation.mechanisms.second_moment_round import (
 from homo_dp.federation.mechanisms.shared_noise import noise_label, shared_figures, shared_note
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.accounting.accountants import check_delta
+from homo_dp.privacy.engine.release import named_parts
+from homo_dp.privacy.linear_rows import LinearTraining
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 if TYPE_CHECKING:
-    from homo_dp.privacy.training.linear_gradient import LinearGradient
-    from homo_dp.privacy.training.private_gradient import PrivateGradient
+    from homo_dp.privacy.engine.engine import PrivacyEngine
 
 
 class DpFedSgd(Mechanism):
@@ -67,8 +70,9 @@ class DpFedSgd(Mechanism):
 
     Guarantees:
         - one record moves the sum of a round by at most ``max_grad_norm``;
-        - without secure aggregation every party's own noise has standard deviation z C; with it, that of any
-          N - dropouts - colluders parties together does, and a party's part is released only under masks;
+        - without secure aggregation every party's own noise has standard deviation z C; with it,
+          that of any N - dropouts - colluders parties together does, and a party's part is released
+          only under masks;
         - the divisor is the expected size of the whole sample, by declared or public row counts.
     """
 
@@ -76,7 +80,9 @@ class DpFedSgd(Mechanism):
     relation = PoissonSampler.relation
     asks_metrics = True
 
-    _gradient: PrivateGradient | LinearGradient | None = None
+    _engine: PrivacyEngine | None = None
+    _training: Training | None = None
+    _linear: LinearTraining | None = None
 
     def __init__(self, config: Config, facts: FederationFacts, noise: NoiseSource) -> None:
         super().__init__(config, facts, noise)
@@ -97,7 +103,9 @@ class DpFedSgd(Mechanism):
 
     @classmethod
     def common_facts(cls, facts: FederationFacts) -> FederationFacts:
-        """One step a round at one rate: rows count the same wherever they are, as in one pooled table."""
+        """One step a round at one rate: rows count the same wherever they are, as in one pooled
+        table.
+        """
         parties = facts.parties.values()
         rates = {party.sample_rate for party in parties}
         expected, rows = (
@@ -113,7 +121,7 @@ class DpFedSgd(Mechanism):
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.training.private_gradient  # noqa: F401 (Opacus)
+        import homo_dp.privacy.engine.engine  # noqa: F401
 
     @property
     def masked_sum(self) -> PrivateSum | None:
@@ -134,8 +142,7 @@ class DpFedSgd(Mechanism):
         return {} if self._moment is None else self._moment.sums
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        privacy = self.config.privacy
-        check_delta(privacy.delta, party.rows)
+        check_delta(self.config.delta, party.rows)
         found = self._sum(party)
         event = found.event()
         share = self._share
@@ -144,13 +151,18 @@ class DpFedSgd(Mechanism):
             sigma=found.party_sigma,
             clip_norm=self._clip_norm,
             relation=found.relation,
-            delta=privacy.delta,
+            delta=self.config.delta,
             rounds=party.rounds,
             events={"aggregator": event, "model_reader": event},
             releases=(
-                "sum of clipped gradients of a sample, every round, with its own noise"
-                if share is None
-                else "its part, under masks, of the parties' noisy sum of clipped gradients, every round",
+                (
+                    "sum of clipped gradients of a sample, every round, with its own noise"
+                    if share is None
+                    else (
+                        "its part, under masks, of the parties' noisy sum of clipped gradients, "
+                        "every round"
+                    )
+                ),
             ),
             noise_to_signal=self._noise_of_total(found)
             * math.sqrt(self.facts.parameters)
@@ -168,12 +180,11 @@ class DpFedSgd(Mechanism):
             if parties < 2:
                 return "each party adds all of its noise itself"
             alone = (
-                f"each of {parties} parties adds all of its noise itself: sqrt({parties}) = {math.sqrt(parties):.3g} "
-                "times the noise of one pooled table in the total"
+                f"each of {parties} parties adds all of its noise itself: sqrt({parties}) = "
+                f"{math.sqrt(parties):.3g} times the noise of one pooled table in the total"
             )
-            if (
-                parties == 2
-            ):  # each party has to be hidden from the other, so each must add all of the noise
+            # each party has to be hidden from the other, so each must add all of the noise
+            if parties == 2:
                 return alone
             shared = math.sqrt(parties / (parties - 1))
             return f"{alone}; privacy.secure_aggregation: true shares it, with {shared:.3g} times"
@@ -202,8 +213,9 @@ class DpFedSgd(Mechanism):
             party.sample_rate,
             party.rounds,
             privacy.target_epsilon,
-            privacy.delta,
+            self.config.delta,
             text_of(self.beside(party)),
+            self.filter_order,
         )
 
     def _noise_of_total(self, found: PrivateSum) -> float:
@@ -221,43 +233,45 @@ class DpFedSgd(Mechanism):
 
     # --- at the party ---
 
-    def before_fit(self, fit: LocalFit) -> None:
-        if self._gradient is None:
-            self._gradient = self._make_gradient(fit)
-            fit.run_steps = self._gradient.run
-        self._gradient.load_weights(
-            {name: fit.start[name] for name, _ in fit.model.named_parameters()}
-        )
+    def training(self, fit: LocalFit) -> Training:
+        if self._training is None:
+            self._engine, self._training = self._made_private(fit)
+        if self._linear is not None:
+            self._linear.set_round(fit.start, self._coordinates(fit.start))
+        return self._training
+
+    def _coordinates(self, start: Weights) -> Tensor | None:
+        """What came with the weights for rows to be transformed by."""
         if self._moment is not None:
-            self._gradient.turn(fit.start[TRANSFORM])
-        elif self._centred:
-            self._gradient.turn(fit.start[CENTRES])
+            return start[TRANSFORM]
+        return start[CENTRES] if self._centred else None
 
-    def _make_gradient(self, fit: LocalFit) -> PrivateGradient | LinearGradient:
-        rows = fit.loss, fit.features, fit.labels
-        release: Any = {
-            "private_sum": self._sum(fit.facts),
-            "declared": fit.facts.rows,
-            "noise": self.noise,
-        }
-        if self.config.train.solver not in ("auto", "sgd"):
-            from homo_dp.privacy.training.linear_gradient import LinearGradient
-
-            return LinearGradient(
-                fit.model,
-                *rows,
-                **release,
-                row_norm=None if self._moment else self.config.train.row_norm,
+    def _made_private(self, fit: LocalFit) -> tuple[PrivacyEngine, Training]:
+        """The engine on the model and its rows, or on a linear layer and transformed rows."""
+        train, facts, private_sum = self.config.train, fit.facts, self._sum(fit.facts)
+        model, optimizer, loss, rows = fit.model, fit.optimizer, fit.loss, fit.rows()
+        if train.solver not in ("auto", "sgd"):
+            row_norm = None if self._moment else train.row_norm
+            self._linear = found = LinearTraining(
+                fit.model, fit.loss, fit.features, fit.labels, row_norm=row_norm
             )
-        from homo_dp.privacy.training.private_gradient import PrivateGradient  # imports Opacus
-
-        return PrivateGradient(
-            fit.model,
-            fit.optimizer,
-            *rows,
-            **release,
-            physical_batch_size=fit.train.physical_batch_size,
+            model, loss, rows = found.module, found.loss, loader_of(found.features, found.labels)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)  # it hands out and never steps
+        return made_private(
+            self.noise,
+            module=model,
+            optimizer=optimizer,
+            criterion=loss,
+            data_loader=rows,
+            noise_multiplier=private_sum.party_sigma / private_sum.clip_norm,
+            max_grad_norm=private_sum.clip_norm,
+            sample_rate=facts.sample_rate,
+            expected_batch_size=facts.sample_rate * facts.rows,
+            steps=facts.steps_per_round,
+            physical_batch_size=train.physical_batch_size,
             grad_sample_mode=self.config.privacy.grad_sample_mode,
+            release="hand_out" if self._share is None else "hand_out_masked",
+            private_sum=private_sum,
         )
 
     def answer(self, fit: LocalFit, asked: RoundSum) -> Release:
@@ -271,27 +285,32 @@ class DpFedSgd(Mechanism):
         return {} if self._moment is None or round_number <= FIRST else self._moment.signature
 
     def local_norms(self) -> tuple[Tensor, float] | None:
-        return None if self._gradient is None else (self._gradient.last_norms, self._clip_norm)
+        if self._training is None:
+            return None
+        return self._training.optimizer.last_norms, self._clip_norm
 
     def after_fit(self, fit: LocalFit) -> Release:
-        gradient = self._gradient
-        if gradient is None or gradient.released is None:
+        if self._training is None or self._engine is None:
             raise ValueError("after_fit was called before a gradient was made")
-        released, gradient.released = gradient.released, None
-        parts = gradient.parts(released)
+        optimizer = self._training.optimizer
+        released = optimizer.take_released()
+        linear = self._linear
+        parts = named_parts(fit.model, released) if linear is None else linear.named(released)
         if self._share:  # sorted by name, so that the order depends on no file or message
             tensors = {SUM: torch.cat([parts[name].reshape(-1) for name in sorted(parts)])}
         else:
             tensors = {name: part.to(fit.start[name].dtype) for name, part in parts.items()}
         return Release(
-            tensors, gradient.event(1), gradient.applied_sigma, gradient.private_sum.relation
+            tensors, self._engine.event(1), optimizer.applied_sigma, PoissonSampler.relation
         )
 
     # --- at the aggregator ---
 
     @property
     def _expected(self) -> float:
-        """The expected rows in the samples of all parties: public, and the same whoever is missing."""
+        """The expected rows in the samples of all parties: public, and the same whoever is
+        missing.
+        """
         return sum(party.rows * party.sample_rate for party in self.facts.parties.values())
 
     def on_receive(
@@ -307,9 +326,11 @@ class DpFedSgd(Mechanism):
         return self._moved(total, list(weights), current, round_number)
 
     def _party_weights(self, replied: Sequence[str]) -> dict[str, float]:
-        """What each party's own noisy sum counts: 1, or by inverse noise variance as often as it has rows.
+        """What each party's own noisy sum counts: 1, or by inverse noise variance as often as it
+        has rows.
 
-        The noise of a party's mean gradient has a variance of 1 / n^2 in its rows n, so its sum is weighted by n.
+        The noise of a party's mean gradient has a variance of 1 / n^2 in its rows n, so its sum is
+        weighted by n.
         """
         rows = {name: self.facts.parties[name].rows for name in replied}
         if self.config.train.weighting != "noise":
@@ -338,7 +359,9 @@ class DpFedSgd(Mechanism):
     def _moved(
         self, total: Weights, replied: Sequence[str], current: Weights, round_number: int
     ) -> Combined:
-        """A step on the total over the expected rows of who replied; decay is added here, where no row has a part."""
+        """A step on the total over the expected rows of who replied; decay is added here, where
+        no row has a part.
+        """
         train = self.config.train
         rate = train.schedule.rate(
             train.learning_rate, round_number - 1, self.facts.rounds, train.weight_decay
@@ -365,7 +388,9 @@ class DpFedSgd(Mechanism):
         return round_number not in self.sums and self._calibrates(self.training_round(round_number))
 
     def _calibrated(self, gradient: Tensor, current: Weights) -> Combined:
-        """The model with another spread and mean of its scores, by a gradient in coordinates of these."""
+        """The model with another spread and mean of its scores, by a gradient in coordinates of
+        these.
+        """
         found = None if self._moment is None else self._moment.calibration(current, self._clip_norm)
         if found is None:
             return Combined(current, whole=True)
@@ -378,7 +403,9 @@ class DpFedSgd(Mechanism):
 
     @property
     def _centred(self) -> bool:
-        """Whether gradients are in axes around the middle of columns, which takes a bias to make up for it."""
+        """Whether gradients are in axes around the middle of columns, which takes a bias to make
+        up for it.
+        """
         return self.config.train.solver == "gradient" and self.config.model.bias
 
     @functools.cached_property

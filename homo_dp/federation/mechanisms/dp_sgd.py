@@ -1,7 +1,8 @@
-"""DP-SGD at each party (Abadi et al. 2016): a record is hidden from everybody outside, the aggregator included.
+"""DP-SGD at each party (Abadi et al. 2016): a record is hidden from everybody outside, the
+aggregator included.
 
-Each party draws Poisson batches of its own rows, clips per record, adds noise to the sum and sends the weights that
-follow.
+Each party draws Poisson batches of its own rows, clips per record, adds noise to the sum and sends
+the weights that follow.
 """
 
 from __future__ import annotations
@@ -15,39 +16,40 @@ from torch import Tensor
 
 from homo_dp.config.privacy import RecordKeys, keys_of
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, PartyPlan, Release
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import LocalFit, Training, made_private
 from homo_dp.federation.mechanisms.round_sums import calibrated_noise, text_of
 from homo_dp.privacy.accounting.accountants import check_delta
 from homo_dp.privacy.sampling.samplers import PoissonSampler
 
 if TYPE_CHECKING:
-    from homo_dp.privacy.training.private_training import PrivateTraining
+    from homo_dp.privacy.engine.engine import PrivacyEngine
 
 log = logging.getLogger(__name__)
 
 
 class DpSgd(Mechanism):
-    """Per-record DP-SGD with one private training that lives through all rounds.
+    """Per-record DP-SGD by the privacy engine; what it wraps lives through all rounds.
 
     Guarantees:
         - one record moves the sum of a step by at most ``max_grad_norm``;
         - the noise on that sum has standard deviation ``noise_multiplier * max_grad_norm``;
-        - the event of a round is named by the object that sampled, clipped and noised it.
+        - the event of a round is named by the engine that sampled, clipped and noised it.
     """
 
     name = "dp_sgd"
     relation = PoissonSampler.relation
     asks_metrics = True
 
-    _training: PrivateTraining | None = None
+    _engine: PrivacyEngine | None = None
+    _training: Training | None = None
 
     @classmethod
     def warm_up(cls) -> None:
-        import homo_dp.privacy.training.private_training  # noqa: F401 (Opacus only where the fast path does not serve)
+        import homo_dp.privacy.engine.engine  # noqa: F401
 
     def plan(self, party: PartyFacts) -> PartyPlan:
         privacy = keys_of(self.config.privacy, RecordKeys)
-        check_delta(privacy.delta, party.rows)
+        check_delta(self.config.delta, party.rows)
         sampler = PoissonSampler(party.rows, party.sample_rate)
         multiplier = self._noise_multiplier(party)
         event = sampler.event(multiplier, party.steps_per_round)
@@ -56,7 +58,7 @@ class DpSgd(Mechanism):
             sigma=multiplier * privacy.max_grad_norm,
             clip_norm=privacy.max_grad_norm,
             relation=sampler.relation,
-            delta=privacy.delta,
+            delta=self.config.delta,
             rounds=party.rounds,
             events={"aggregator": event, "model_reader": event},
             releases=(f"model weights after {party.steps_per_round} DP-SGD steps, every round",),
@@ -76,50 +78,46 @@ class DpSgd(Mechanism):
             party.sample_rate,
             steps,
             privacy.target_epsilon,
-            privacy.delta,
+            self.config.delta,
             text_of(self.beside(party)),
+            self.filter_order,
         )
 
-    def before_fit(self, fit: LocalFit) -> None:
+    def training(self, fit: LocalFit) -> Training:
         if self._training is None:
-            from homo_dp.privacy.training.private_training import (
-                PrivateTraining,
-            )  # an aggregator does not need it
-
-            privacy = keys_of(self.config.privacy, RecordKeys)
-            self._training = PrivateTraining(
-                fit.model,
-                fit.optimizer,
-                fit.loss,
-                fit.features,
-                fit.labels,
-                sampler=PoissonSampler(
-                    len(fit.features), fit.facts.sample_rate, declared=fit.facts.rows
-                ),
-                noise_multiplier=self.plan(fit.facts).noise_multiplier,
+            privacy, facts = keys_of(self.config.privacy, RecordKeys), fit.facts
+            self._engine, self._training = made_private(
+                self.noise,
+                module=fit.model,
+                optimizer=fit.optimizer,
+                criterion=fit.loss,
+                data_loader=fit.rows(),
+                noise_multiplier=self.plan(facts).noise_multiplier,
                 max_grad_norm=privacy.max_grad_norm,
-                noise=self.noise,
+                sample_rate=facts.sample_rate,
+                expected_batch_size=facts.sample_rate * facts.rows,
+                steps=facts.steps_per_round,
                 physical_batch_size=fit.train.physical_batch_size,
                 grad_sample_mode=privacy.grad_sample_mode,
-                after_noise=fit.after_gradient,
             )
-            if privacy.grad_sample_mode == "auto" and self._training.grad_sample_mode != "fast":
-                _say_slow(self._training.grad_sample_mode, self._training.mode_reason)
-            fit.run_steps = self._training.run
+            if privacy.grad_sample_mode == "auto" and self._engine.grad_sample_mode != "fast":
+                _say_slow(self._engine.grad_sample_mode, self._engine.mode_reason)
+        return self._training
 
     def local_norms(self) -> tuple[Tensor, float] | None:
         if self._training is None:
             return None
-        return self._training.last_norms, self._training.max_grad_norm
+        optimizer = self._training.optimizer
+        return optimizer.last_norms, optimizer.max_grad_norm
 
     def after_fit(self, fit: LocalFit) -> Release:
-        if self._training is None:
-            raise ValueError("after_fit was called before before_fit: there is no private training")
+        if self._training is None or self._engine is None:
+            raise ValueError("after_fit was called before a training was made")
         return Release(
-            {name: weight.cpu() for name, weight in self._training.weights().items()},
-            event=self._training.event(fit.facts.steps_per_round),
-            sigma=self._training.applied_sigma,
-            relation=self._training.sampler.relation,
+            {name: weight.detach().cpu().clone() for name, weight in fit.model.named_parameters()},
+            event=self._engine.event(fit.facts.steps_per_round),
+            sigma=self._training.optimizer.applied_sigma,
+            relation=PoissonSampler.relation,
         )
 
 

@@ -1,13 +1,16 @@
-"""The solver ``second_moment`` without privacy: the same two questions as under DP-FedSGD, answered without noise.
+"""The solver ``second_moment`` without privacy: the same two questions as under DP-FedSGD, answered
+without noise.
 
-Data walk: rows -> mean of x x^T, once -> aggregator: its inverse -> mean gradients of all rows, every round -> the
-inverse times their mean is the step. The loss of a linear model is nowhere more curved than a multiple of the second
-moment (1/4 of it for two classes, 1/2 for several, twice for squared errors; Boehning 1992). So a step of up to twice
-the inverse of that multiple lowers the loss from any weights: nothing diverges, on separable tables neither. Bounds
-that are far wider than the values cost nothing, as the inverse brings every column to its own scale.
+Data walk: rows -> mean of x x^T, once -> aggregator: its inverse -> mean gradients of all rows,
+every round -> the inverse times their mean is the step. The loss of a linear model is nowhere more
+curved than a multiple of the second moment (1/4 of it for two classes, 1/2 for several, twice for
+squared errors; Boehning 1992). So a step of up to twice the inverse of that multiple lowers the
+loss from any weights: nothing diverges, on separable tables neither. Bounds that are far wider than
+the values cost nothing, as the inverse brings every column to its own scale.
 
-``train.weight_decay`` keeps weights from learning rows by heart. Where ``train.column_share`` is above 0 it is a
-penalty on weights of columns as ``column_scales.py`` has them, without noise: numbers of spread 1, levels as they are.
+``train.weight_decay`` keeps weights from learning rows by heart. Where ``train.column_share`` is
+above 0 it is a penalty on weights of columns as ``column_scales.py`` has them, without noise:
+numbers of spread 1, levels as they are.
 """
 
 from __future__ import annotations
@@ -43,18 +46,21 @@ from homo_dp.privacy.gradients.losses import output_gradient
 from homo_dp.privacy.moments import as_vector, second_moment, triangle_size
 
 _log = logging.getLogger(__name__)
-_MOST_VALUE = 1e3  # of a row: columns and pixels are within [-1, 1], what a model makes of an image is not far from it
-_MOST_WEIGHT = 1e12  # its square fits float32; a column that is not rounding (LEAST_SPREAD) has a far smaller one
-LEAST_SPREAD = (
-    1e-12  # of a column, squared, or of the longest direction's: what is below is rounding
-)
+# of a row: columns and pixels are within [-1, 1], what a model makes of an image is not far from it
+_MOST_VALUE = 1e3
+# its square fits float32; a column that is not rounding (LEAST_SPREAD) has a far smaller one
+_MOST_WEIGHT = 1e12
+# of a column, squared, or of the longest direction's: what is below is rounding
+LEAST_SPREAD = 1e-12
 _INVERSE: Final = "solver.inverse"
 _PENALTY: Final = "solver.penalty"
 _PIECE = 16_384  # rows in hand at a time
 
 
 class ExactMoment:
-    """Asks parties for their mean second moment, then for mean gradients; takes the steps. NOT PRIVATE."""
+    """Asks parties for their mean second moment, then for mean gradients; takes the steps. NOT
+    PRIVATE.
+    """
 
     def __init__(
         self, config: Config, facts: FederationFacts, party_weights: Mapping[str, float]
@@ -66,7 +72,8 @@ class ExactMoment:
         self._penalty = torch.zeros(self._width, dtype=torch.float64)
         if self._width > MOST_WIDTH:
             raise ConfigError(
-                f"train.solver=second_moment: rows have {self._width} numbers, at most {MOST_WIDTH}; use sgd"
+                f"train.solver=second_moment: rows have {self._width} numbers, at most "
+                f"{MOST_WIDTH}; use sgd"
             )
 
     @property
@@ -77,13 +84,17 @@ class ExactMoment:
 
     @property
     def _longest_row(self) -> float:
-        """A norm that no row reaches, with its 1 for the bias; that of a mean of x x^T is at most its square."""
+        """A norm that no row reaches, with its 1 for the bias; that of a mean of x x^T is at
+        most its square.
+        """
         return _MOST_VALUE * math.sqrt(self._width)
 
     def longest_gradient(self, weights: Weights) -> float:
-        """A norm that no mean gradient at these weights reaches: that of a row times that of its errors.
+        """A norm that no mean gradient at these weights reaches: that of a row times that of its
+        errors.
 
-        Errors of classes are at most sqrt(2) long; that of a target, which is within [-1, 1], is 2 (w x - y).
+        Errors of classes are at most sqrt(2) long; that of a target, which is within [-1, 1], is 2
+        (w x - y).
         """
         row = self._longest_row
         squared = self._config.model.task == "regression"
@@ -101,7 +112,9 @@ class ExactMoment:
         return {SUM: as_vector(rows.t() @ rows / max(1, len(rows)))}
 
     def gradient(self, fit: LocalFit) -> Weights:
-        """The mean gradient of this party's rows at the weights of the round, under the names of the weights."""
+        """The mean gradient of this party's rows at the weights of the round, under the names of
+        the weights.
+        """
         rows, labels, weights = self._rows(fit), fit.labels.cpu(), fit.weights()
         table = as_table(weights)
         total = torch.zeros_like(table)
@@ -126,9 +139,10 @@ class ExactMoment:
     def take(self, parts: Mapping[str, Tensor], current: Weights) -> Combined:
         """The inverse of the mean second moment of all rows, by the weights of the parties.
 
-        A party that did not answer may have all of its rows in one direction, as long as numbers of at most 1 let them
-        be. Directions in which there are no rows stay as they are. Where there is no inverse (parts are finite, but
-        need not be of rows), steps are those of a run in which nobody answered.
+        A party that did not answer may have all of its rows in one direction, as long as numbers of
+        at most 1 let them be. Directions in which there are no rows stay as they are. Where there
+        is no inverse (parts are finite, but need not be of rows), steps are those of a run in which
+        nobody answered.
         """
         heard = sum(self._weights[name] for name in parts)
         vector = sum(
@@ -146,16 +160,19 @@ class ExactMoment:
         inverse = _inverse(scaled, columns)
         if inverse is None:
             _log.warning(
-                "the second moment of the parties has no inverse and is left out: steps are short ones"
+                "the second moment of the parties has no inverse and is left out: steps are short "
+                "ones"
             )
             return Combined(current, metrics={"discarded": 1.0}, discarded=True)
         self._inverse, self._penalty = inverse, penalty
         return Combined(current)
 
     def _columns(self, moment: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrix that brings rows to columns of mean 0 and spread 1 (not levels), and what a penalty counts.
+        """The matrix that brings rows to columns of mean 0 and spread 1 (not levels), and what a
+        penalty counts.
 
-        A weight w of a column that is divided by s is s w there, so its penalty counts s^2; the bias has none.
+        A weight w of a column that is divided by s is s w there, so its penalty counts s^2; the
+        bias has none.
         """
         bias, width = self._config.model.bias, self._width
         found, lengths = (
@@ -194,7 +211,9 @@ class ExactMoment:
         return Combined(as_weights(moved.clamp(-_MOST_WEIGHT, _MOST_WEIGHT), current))
 
     def _steps(self) -> Tensor:
-        """What gradients are multiplied with; if nobody answered the first round, for numbers of at most 1."""
+        """What gradients are multiplied with; if nobody answered the first round, for numbers of
+        at most 1.
+        """
         if self._inverse is not None:
             return self._inverse
         return torch.eye(self._width, dtype=torch.float64) / self._width
@@ -210,12 +229,13 @@ class ExactMoment:
 
 
 def _inverse(scaled: Tensor, columns: Tensor) -> Tensor | None:
-    """The inverse of a moment that was asked of ``columns``, in the rows' own; None where numbers do not allow one."""
+    """The inverse of a moment that was asked of ``columns``, in the rows' own; None where
+    numbers do not allow one.
+    """
     try:
         values, directions = torch.linalg.eigh(scaled)
-    except (
-        RuntimeError
-    ):  # LinAlgError, which torch does not export to type checkers: no eigenvalues were found
+    except RuntimeError:
+        # LinAlgError, which torch does not export to type checkers: no eigenvalues were found
         return None
     inverses = torch.where(values > LEAST_SPREAD * values[-1], 1 / values, 0.0)
     turned = columns @ directions

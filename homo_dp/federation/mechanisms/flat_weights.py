@@ -27,7 +27,9 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], public: Collection[str] = ()) -> Layout:
-        """The layout of these weights; a tensor that cannot be clipped and noised has to be declared public."""
+        """The layout of these weights; a tensor that cannot be clipped and noised has to be
+        declared public.
+        """
         check_public(weights, public)
         kept = {name: tensor for name, tensor in weights.items() if name not in public}
         return cls(
@@ -62,7 +64,9 @@ class Layout:
         }
 
     def views(self, rows: Tensor) -> Weights:
-        """The tensors of many vectors (rows), stacked along the first dimension; they share the rows' memory."""
+        """The tensors of many vectors (rows), stacked along the first dimension; they share the
+        rows' memory.
+        """
         pieces = torch.split(rows, self._sizes, dim=1)
         return {
             name: piece.view(len(rows), *shape)
@@ -87,8 +91,8 @@ declare it in privacy.public_tensors if it holds no data, or remove it
     for name, tensor in weights.items():
         if name not in public and tensor.dtype not in (torch.float32, torch.float64):
             raise PrivacyError(
-                f"{name}: dtype={tensor.dtype} cannot be clipped and noised; declare it in privacy.public_tensors if "
-                "it holds no data, or remove it"
+                f"{name}: dtype={tensor.dtype} cannot be clipped and noised; declare it in "
+                "privacy.public_tensors if it holds no data, or remove it"
             )
 
 
@@ -96,8 +100,8 @@ def check_module(module: nn.Module, public: Collection[str]) -> None:
     """Refuse a module with state beside its trained weights that was not declared public.
 
     Guarantees:
-        - every tensor that is sent is a trained weight, which is clipped and noised, or declared public, which never
-          changes; a buffer is not passed through.
+        - every tensor that is sent is a trained weight, which is clipped and noised, or declared
+          public, which never changes; a buffer is not passed through.
     """
     state = module.state_dict(keep_vars=True)
     check_public(state, public)
@@ -106,12 +110,13 @@ def check_module(module: nn.Module, public: Collection[str]) -> None:
         if not trained and name not in public:
             kind = "frozen weight" if isinstance(tensor, nn.Parameter) else "buffer"
             raise PrivacyError(
-                f"{name}: is a {kind}, not a trained weight; declare it in privacy.public_tensors if it holds no data "
-                "(it then keeps its first value), or remove it"
+                f"{name}: is a {kind}, not a trained weight; declare it in privacy.public_tensors "
+                "if it holds no data (it then keeps its first value), or remove it"
             )
         if trained and name in public:
             raise PrivacyError(
-                f"privacy.public_tensors={name}: is trained on data; freeze it or take it off the list"
+                f"privacy.public_tensors={name}: is trained on data; freeze it or take it off the "
+                "list"
             )
     if len(public) == len(state):
         raise PrivacyError(

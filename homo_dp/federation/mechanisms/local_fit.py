@@ -1,18 +1,23 @@
 """Local training at one party: the loop over batches, with the mechanism's hooks around it.
 
-Data walk: global weights in -> ``before_fit`` -> batches, ``after_batch`` each -> ``after_fit`` -> release out.
+Data walk: global weights in -> ``before_fit`` -> batches, ``after_batch`` each -> ``after_fit`` ->
+release out. The loop is the same for private and plain training: a mechanism of records wraps what
+the loop is made of with the privacy engine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from homo_dp.config.schema import TrainConfig
 from homo_dp.core.errors import ConfigError
-from homo_dp.core.heavy_imports import keep_compiler_out
+from homo_dp.core.heavy_imports import keep_compiler_out, quick_imports
 from homo_dp.federation.mechanisms.base import Mechanism, PartyFacts, Release, Weights
 from homo_dp.federation.mechanisms.train_hooks import (
     BOUNDS_THE_RESULT,
@@ -22,20 +27,50 @@ from homo_dp.federation.mechanisms.train_hooks import (
 )
 from homo_dp.models.scoring import outputs_row_by_row
 from homo_dp.models.task import Task
+from homo_dp.privacy.engine.sgd import step_optimizer
 from homo_dp.privacy.gradients.losses import per_sample
-from homo_dp.privacy.training.sgd import step_optimizer
+from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.statistics.released_metrics import ReleasedMetrics
+
+if TYPE_CHECKING:
+    from homo_dp.privacy.engine.engine import PrivacyEngine
 
 CHUNK = 1 << 22  # numbers of contributions to a sum that are held at a time
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
-Steps = Callable[[int, Callable[[], None]], None]
+
+
+class Batches(Protocol):
+    """A loader as the training loop uses it: a batch may come as several blocks of rows."""
+
+    @property
+    def batch_ended(self) -> bool:
+        """Whether the block that was handed out last is the last of its batch."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The blocks of one round."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training loop is made of, private or plain.
+
+    Attributes:
+        module: Gives outputs for a block of rows.
+        optimizer: Has ``zero_grad`` and ``step``, which waits for the last block of a batch.
+        criterion: Gives a loss with ``backward()``.
+        loader: The batches of a round.
+    """
+
+    module: nn.Module
+    optimizer: Any
+    criterion: Callable[[Any, Any], Any]
+    loader: Batches
 
 
 class LocalFit:
     """The model, rows and optimiser of one party; they live through all rounds of a run.
 
-    In ``before_fit`` a mechanism may replace ``run_steps`` (the batches), as DP-SGD does with its private training, and
-    set ``proximal_mu``, the pull to the global weights.
+    In ``before_fit`` a mechanism may set ``proximal_mu``, the pull to the global weights.
     """
 
     def __init__(
@@ -57,16 +92,16 @@ class LocalFit:
         self.generator = generator
         self.optimizer = build_optimizer(model, train)
         self.proximal_mu = train.proximal_mu
-        self.run_steps: Steps = self._plain_steps
+        self._plain: Training | None = None
         self.start: Weights = {}
         self.round_number = 0
         self.broadcast: dict[str, float] = {}
         self.steps_done = 0
-        self.test: tuple[Task, Tensor, Tensor] | None = (
-            None  # its test rows, where metrics of them are asked
-        )
+        # its test rows, where metrics of them are asked
+        self.test: tuple[Task, Tensor, Tensor] | None = None
         self._hooks = active_hooks()
         self._hooked: HookedSteps | None = None
+        self._adds_terms = False
 
     def fit(
         self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]
@@ -75,6 +110,8 @@ class LocalFit:
         self.round_number, self.broadcast = round_number, broadcast
         self.begin(weights)
         mechanism.before_fit(self)
+        training = mechanism.training(self)
+        self._hang_terms_on_steps()
 
         hooked = self._hooked = self._with_hooks(mechanism)
 
@@ -88,14 +125,52 @@ class LocalFit:
         self._set_learning_rate()
         if hooked is not None:
             hooked.start()
-        self.run_steps(self.facts.steps_per_round, after_step)
+        if training is None:
+            after_step()
+        else:
+            self.train_round(training, after_step)
         if hooked is not None:
             hooked.end()
         return mechanism.after_fit(self)
 
+    def train_round(self, training: Training, after_step: Callable[[], None]) -> None:
+        """The batches of one round; ``after_step`` is called after each."""
+        if training is self._plain and not len(self.features):
+            for _ in range(self.facts.steps_per_round):
+                after_step()
+            return
+        model, optimizer = training.module, training.optimizer
+        criterion, loader = training.criterion, training.loader
+        for features, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(features), labels).backward()
+            optimizer.step()
+            if loader.batch_ended:
+                after_step()
+
+    def plain_training(self) -> Training:
+        """Training without privacy of each step: for mechanisms that bound what comes of it."""
+        if self._plain is None:
+            loader = PlainBatches(self._batches, self)
+            optimizer = PlainOptimizer(
+                self.optimizer, loader, self.train.grad_clip, self._show_gradient
+            )
+            self._plain = Training(self.model, optimizer, PlainCriterion(self.loss, loader), loader)
+        return self._plain
+
+    def rows(self) -> DataLoader[Any]:
+        """The rows as a loader, for the engine to draw from."""
+        return loader_of(self.features, self.labels)
+
+    def _show_gradient(self) -> None:
+        if self._hooked is not None:
+            self._hooked.gradient_is_there()
+
     def linear_rows(self) -> Tensor:
-        """The rows as a linear model multiplies them, for sums over rows of solver second_moment."""
-        from homo_dp.privacy.training.linear_gradient import linear_layer, rows_of
+        """The rows as a linear model multiplies them, for sums over rows of solver
+        second_moment.
+        """
+        from homo_dp.privacy.linear_rows import linear_layer, rows_of
 
         layer = linear_layer(self.model)
         if layer is None:
@@ -103,7 +178,9 @@ class LocalFit:
         return rows_of(layer, self.features).cpu()
 
     def metric_parts(self, metrics: ReleasedMetrics) -> Iterator[Tensor]:
-        """What the test rows add to the sum of released metrics, with the weights that are in the model."""
+        """What the test rows add to the sum of released metrics, with the weights that are in
+        the model.
+        """
         if self.test is None:
             return
         task, features, labels = self.test
@@ -129,7 +206,9 @@ class LocalFit:
         self.load(weights)
 
     def load(self, weights: Weights) -> None:
-        """Copy weights into the model in place, so that hooks and optimiser keep pointing at the same tensors."""
+        """Copy weights into the model in place, so that hooks and optimiser keep pointing at the
+        same tensors.
+        """
         with torch.no_grad():
             for name, tensor in self.model.state_dict(keep_vars=True).items():
                 tensor.copy_(weights[name])
@@ -142,7 +221,8 @@ class LocalFit:
 
     @property
     def after_gradient(self) -> Callable[[], None] | None:
-        """Adds weight decay and the FedProx pull to finished gradients; None where there is nothing to add.
+        """Adds weight decay and the FedProx pull to finished gradients; None where there is nothing
+        to add.
 
         Under DP-SGD this runs after clipping and noise: neither term depends on rows.
         """
@@ -171,51 +251,115 @@ class LocalFit:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def _plain_steps(self, steps: int, after_step: Callable[[], None]) -> None:
-        add_terms = self.after_gradient
-        batches = self._batches()
-        for _ in range(steps):
-            self.optimizer.zero_grad()
-            self._add_gradient(next(batches).to(self.features.device))
-            if self._hooked is not None:
-                self._hooked.gradient_is_there()
-            if (
-                self.train.grad_clip is not None
-            ):  # of the batch: bounds no record's part, so it gives no privacy
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.train.grad_clip)
-            if add_terms:
-                add_terms()
-            self._step()
-            after_step()
+    def _hang_terms_on_steps(self) -> None:
+        """Let every step of the optimizer add weight decay and the FedProx pull before it moves
+        weights: under DP-SGD that is after clipping and noise.
+        """
+        if not self._adds_terms and self.after_gradient is not None:
+            self._adds_terms = True
+            self.optimizer.register_step_pre_hook(lambda *_: self._add_terms())
 
-    def _add_gradient(self, batch: Tensor) -> None:
-        """The gradient of the batch's mean loss, over at most ``physical_batch_size`` rows at a time; none, of none."""
-        for rows in (
-            torch.split(batch, self.train.physical_batch_size or len(batch)) if len(batch) else ()
-        ):
-            losses = per_sample(
-                self.loss(self.model(self.features[rows]), self.labels[rows]), len(rows)
-            )
-            (losses.sum() / len(batch)).backward()  # type: ignore[no-untyped-call]
-
-    def _step(self) -> None:
-        moved = [
-            (p, p.grad)
-            for group in self.optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        if moved:
-            step_optimizer(self.optimizer, *(list(part) for part in zip(*moved, strict=True)))
+    def _add_terms(self) -> None:
+        add = self.after_gradient  # of now: a mechanism may change the pull from round to round
+        if add is not None:
+            add()
 
     def _batches(self) -> Iterator[Tensor]:
-        """Shuffled epochs of fixed batches: for training that claims no amplification by sampling."""
+        """Shuffled epochs of fixed batches: for training that claims no amplification by
+        sampling.
+        """
         rows = len(self.features)
         size = max(1, min(rows, round(self.facts.sample_rate * rows)))
         while True:
             order = torch.randperm(rows, generator=self.generator)
             for start in range(0, rows, size) if rows else (0,):
                 yield order[start : start + size]
+
+
+class PlainBatches:
+    """The batches of a round without privacy, in blocks of ``physical_batch_size`` rows."""
+
+    def __init__(self, batches: Callable[[], Iterator[Tensor]], fit: LocalFit) -> None:
+        self._batches, self._fit = batches, fit
+        self.rows = 0  # of the whole batch
+        self.batch_opens = self.batch_ended = True
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        fit, batches = self._fit, self._batches()
+        for _ in range(fit.facts.steps_per_round):
+            batch = next(batches).to(fit.features.device)
+            self.rows = len(batch)
+            blocks = torch.split(batch, fit.train.physical_batch_size or max(1, len(batch)))
+            for number, rows in enumerate(blocks, start=1):
+                self.batch_opens, self.batch_ended = number == 1, number == len(blocks)
+                yield fit.features[rows], fit.labels[rows]
+
+
+@dataclass(frozen=True)
+class PlainCriterion:
+    """The mean loss of a batch; of a block, its part of that mean."""
+
+    loss: PerSampleLoss
+    batches: PlainBatches
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = per_sample(self.loss(outputs, labels), len(outputs))
+        return losses.sum() / max(1, self.batches.rows)
+
+
+@dataclass(frozen=True)
+class PlainOptimizer:
+    """An optimizer that adds up the gradients of the blocks of a batch and steps at its end.
+
+    Attributes:
+        optimizer: What steps.
+        batches: Says where a batch ends.
+        grad_clip: The largest norm of a batch's gradient; it bounds no record's part, so it gives
+            no privacy.
+        show_gradient: Called once the gradient of a batch is there.
+    """
+
+    optimizer: torch.optim.Optimizer
+    batches: PlainBatches
+    grad_clip: float | None
+    show_gradient: Callable[[], None]
+
+    def zero_grad(self) -> None:
+        """Drop the gradient of the batch before."""
+        if self.batches.batch_opens:
+            self.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Step, at the end of a batch."""
+        if not self.batches.batch_ended:
+            return
+        self.show_gradient()
+        moved = [
+            (parameter, parameter.grad)
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        if not moved:
+            return
+        if self.grad_clip is not None:
+            nn.utils.clip_grad_norm_([parameter for parameter, _ in moved], self.grad_clip)
+        step_optimizer(self.optimizer, *(list(part) for part in zip(*moved, strict=True)))
+
+
+def made_private(noise: NoiseSource, **options: Any) -> tuple[PrivacyEngine, Training]:
+    """An engine, and what it wrapped for a training loop; ``options`` are those of
+    ``make_private``.
+    """
+    with quick_imports():  # Opacus: 0.8 s, for parties that train and nobody else
+        from homo_dp.privacy.engine.engine import PrivacyEngine
+    engine = PrivacyEngine(noise=noise, secure_mode=noise.secure)
+    return engine, Training(*engine.make_private(**options))
+
+
+def loader_of(features: Tensor, labels: Tensor) -> DataLoader[Any]:
+    """Rows as a loader of torch; the engine draws batches of its own."""
+    return DataLoader(TensorDataset(features, labels))
 
 
 def build_optimizer(model: nn.Module, train: TrainConfig) -> torch.optim.Optimizer:

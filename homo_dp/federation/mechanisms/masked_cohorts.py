@@ -1,8 +1,10 @@
-"""The sum over a cohort of users as one masked vector: updates in units of the clip norm, then the clip bits.
+"""The sum over a cohort of users as one masked vector: updates in units of the clip norm, then the
+clip bits.
 
-Dividing by the clip norm keeps grid and modulus the same in every round while the clip norm moves. The bits are scaled
-so that one noise serves all numbers: noise of standard deviation z_delta on an update of norm 1 and on a bit of size
-z_delta / (2 sigma_b) costs what the pair costs, z = (z_delta^-2 + (2 sigma_b)^-2)^(-1/2).
+Dividing by the clip norm keeps grid and modulus the same in every round while the clip norm moves.
+The bits are scaled so that one noise serves all numbers: noise of standard deviation z_delta on an
+update of norm 1 and on a bit of size z_delta / (2 sigma_b) costs what the pair costs, z =
+(z_delta^-2 + (2 sigma_b)^-2)^(-1/2).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class MaskedCohorts:
 
     Guarantees:
         - one user, update and bit together, moves the vector by at most ``private_sum.clip_norm``;
-        - the event of a round is that of ``numbers``: the noise of any ``share.sharers`` holders is all of it.
+        - the event of a round is that of ``numbers``: the noise of any ``share.sharers`` holders is
+          all of it.
     """
 
     numbers: UserNoise
@@ -52,16 +55,22 @@ class MaskedCohorts:
         return self.private_sum.sampler(users).draw(noise)
 
     def usual_draw(self, users: int) -> int:
-        """How many users are drawn at most, but for one round in 10^9: so many are trained, whoever is drawn."""
+        """How many users are drawn at most, but for one round in 10^9: so many are trained,
+        whoever is drawn.
+        """
         rate = self.numbers.sampler.sample_rate
         return min(users, math.ceil(rate * users + 6 * math.sqrt(rate * (1 - rate) * users)))
 
     def released(self, total: CohortSum, noise: NoiseSource) -> Tensor:
-        """A holder's part of the sum with its share of the noise, as steps of the grid: for masks only."""
+        """A holder's part of the sum with its share of the noise, as steps of the grid: for
+        masks only.
+        """
         return self.private_sum.release(self._vector(total), noise)
 
     def released_by_all(self, total: CohortSum, noise: NoiseSource) -> CohortSum:
-        """The whole sum with the shares of all holders, drawn as one, where one process stands for all of them."""
+        """The whole sum with the shares of all holders, drawn as one, where one process stands
+        for all of them.
+        """
         sigma = self.private_sum.party_sigma * math.sqrt(self.share.parties)
         return self.opened(
             noised(self._vector(total), sigma, noise), total.clip_norm, self.share.parties

@@ -1,11 +1,13 @@
 """NbAFL, noising before aggregation (Wei et al. 2020, https://arxiv.org/abs/1911.00222).
 
-Parties train without noise on gradients, clip the weights they upload and noise those; the aggregator noises the mean
-once more where the paper asks for it. The paper's epsilon rests on an assumption about training, so it is reported as
-nominal, beside the one that the clip and the applied noise alone account for: docs/nbafl.md.
+Parties train without noise on gradients, clip the weights they upload and noise those; the
+aggregator noises the mean once more where the paper asks for it. The paper's epsilon rests on an
+assumption about training, so it is reported as nominal, beside the one that the clip and the
+applied noise alone account for: docs/nbafl.md.
 
-With noise on the mean alone (``noise_at_upload: false``) the aggregator is trusted, unless uploads are masked: then the
-parties share that noise, all of them in every round, and the aggregator sees the noisy mean only.
+With noise on the mean alone (``noise_at_upload: false``) the aggregator is trusted, unless uploads
+are masked: then the parties share that noise, all of them in every round, and the aggregator sees
+the noisy mean only.
 """
 
 from __future__ import annotations
@@ -49,9 +51,18 @@ from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 log = logging.getLogger(__name__)
 
-NOMINAL = "the paper's, for all uploads; assumes that one record moves the trained weights by at most 2C/m"
-NOT_NOMINAL = "the paper's theorem for K parties a round could not be sourced; the noise is its sigma_u for the uploads"
-ACCOUNTED = "for the noise applied so far, assuming nothing but the clip (sensitivity 2C); this is the guarantee"
+NOMINAL = (
+    "the paper's, for all uploads; assumes that one record moves the trained weights by at most "
+    "2C/m"
+)
+NOT_NOMINAL = (
+    "the paper's theorem for K parties a round could not be sourced; the noise is its sigma_u for "
+    "the uploads"
+)
+ACCOUNTED = (
+    "for the noise applied so far, assuming nothing but the clip (sensitivity 2C); this is the "
+    "guarantee"
+)
 
 
 def noise_constant(delta: float) -> float:
@@ -65,7 +76,8 @@ def noise_constant(delta: float) -> float:
 
 @dataclass(frozen=True)
 class Formula:
-    """The paper's noise (Theorem 1) for constant c, clip norm C, exposures L, rounds T, parties N, smallest rows m.
+    """The paper's noise (Theorem 1) for constant c, clip norm C, exposures L, rounds T, parties N,
+    smallest rows m.
 
     >>> formula = Formula(0.8, noise_constant(1e-5), clip_norm=1.5, exposures=2, rounds=3, parties=2, rows=10_000)
     >>> formula.download_sigma
@@ -87,7 +99,9 @@ class Formula:
 
     @property
     def download_sigma(self) -> float:
-        """What the aggregator adds to the mean; 0 where the noise of the uploads is enough, T <= L sqrt(N)."""
+        """What the aggregator adds to the mean; 0 where the noise of the uploads is enough, T <=
+        L sqrt(N).
+        """
         left = self.rounds**2 - self.exposures**2 * self.parties
         if left <= 0:
             return 0.0
@@ -101,16 +115,19 @@ class Formula:
 
 
 class Nbafl(Mechanism):
-    """Clipped weights with Gaussian noise at each upload, and on the mean where the formula says so.
+    """Clipped weights with Gaussian noise at each upload, and on the mean where the formula says
+    so.
 
     Guarantees:
-        - whatever the rows of a party are, its upload before noise has L2 norm at most C over all tensors together,
-          so replacing a record moves it by at most 2C, and the mean by 2C times the party's share;
-        - a party uploads at most ``exposures`` times, in rounds that everybody can compute beforehand;
-        - the published mean never has less noise, for a party's share in it, than the plan says: what missing
-          parties would have brought is added by the aggregator;
-        - under masks the noise of any N - dropouts - colluders parties is the download noise, and a party outside of
-          its rounds sends noise alone.
+        - whatever the rows of a party are, its upload before noise has L2 norm at most C over all
+          tensors together, so replacing a record moves it by at most 2C, and the mean by 2C times
+          the party's share;
+        - a party uploads at most ``exposures`` times, in rounds that everybody can compute
+          beforehand;
+        - the published mean never has less noise, for a party's share in it, than the plan says:
+          what missing parties would have brought is added by the aggregator;
+        - under masks the noise of any N - dropouts - colluders parties is the download noise, and a
+          party outside of its rounds sends noise alone.
     """
 
     name = "nbafl"
@@ -124,9 +141,8 @@ class Nbafl(Mechanism):
         self.per_round = settings.parties_per_round
         self._rounds = _rounds_of(config, facts)
         self.exposures = max(map(len, self._rounds.values()))
-        self.constant = settings.constant or noise_constant(
-            settings.delta or math.nan
-        )  # the config has one of them
+        # the config has one of them
+        self.constant = settings.constant or noise_constant(settings.delta or math.nan)
         self.formula = Formula(
             settings.epsilon,
             self.constant,
@@ -145,8 +161,9 @@ class Nbafl(Mechanism):
                 self._cohorts[number].append(party)
         if not self.upload_sigma > 0 and not self.download_sigma > 0:
             raise PrivacyError(
-                f"nbafl.noise_at_upload=false: there would be no noise at all, since {self._no_download_noise()}; "
-                "turn noise_at_upload on, or give fewer nbafl.exposures or more train.rounds"
+                "nbafl.noise_at_upload=false: there would be no noise at all, since "
+                f"{self._no_download_noise()}; turn noise_at_upload on, or give fewer "
+                "nbafl.exposures or more train.rounds"
             )
 
     @classmethod
@@ -187,19 +204,18 @@ class Nbafl(Mechanism):
     def proximal_mu(self) -> float:
         return self.config.nbafl.mu
 
-    # --- what it will cost ------------------------------------------------------------------------------------------
+    # --- what it will cost
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        delta = self.config.privacy.delta
+        delta = self.config.delta
         check_delta(delta, party.rows)
         at_party, reader = self.upload_sigma > 0, GaussianDpEvent(self.reader_multiplier)
         sigma = self.upload_sigma if at_party else self.download_sigma
         upload = f"weights clipped to norm {self.clip_norm:g}"
         how = "its part, under masks, of the parties' noisy mean of" if self._share else ""
         events: dict[Observer, DpEvent] = {"model_reader": reader}
-        if (
-            at_party or self._share
-        ):  # under masks the aggregator sees only the total, as a reader of the model does
+        # under masks the aggregator sees only the total, as a reader of the model does
+        if at_party or self._share:
             events["aggregator"] = self.upload_event if at_party else reader
         return PartyPlan(
             noise_multiplier=sigma / self.clip_norm,
@@ -210,9 +226,14 @@ class Nbafl(Mechanism):
             rounds=party.rounds,
             events=events,
             releases=(
-                f"{how} {upload}, {self.exposures} times, and noise alone in other rounds"
-                if self._share
-                else f"{upload}, {'with' if at_party else 'without'} noise, {self.exposures} times",
+                (
+                    f"{how} {upload}, {self.exposures} times, and noise alone in other rounds"
+                    if self._share
+                    else (
+                        f"{upload}, {'with' if at_party else 'without'} noise, {self.exposures} "
+                        "times"
+                    )
+                ),
             ),
             noise_to_signal=sigma * math.sqrt(self.facts.parameters) / self.clip_norm,
             notes=self._notes(),
@@ -234,7 +255,8 @@ class Nbafl(Mechanism):
 
     @functools.cached_property
     def reader_multiplier(self) -> float:
-        """Noise of a published mean over the most that a record can move it by, in the least favourable round.
+        """Noise of a published mean over the most that a record can move it by, in the least
+        favourable round.
 
         With equal weights and everybody in every round: sqrt(sigma_u**2 / N + sigma_d**2) N / (2C).
         """
@@ -268,7 +290,8 @@ class Nbafl(Mechanism):
     def _notes(self) -> tuple[str, ...]:
         if self.per_round is None:
             notes = [
-                f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see docs/nbafl.md"
+                f"NbAFL: the nominal epsilon {self.formula.epsilon:g} is {NOMINAL}; see "
+                "docs/nbafl.md"
             ]
         else:
             notes = [f"NbAFL: there is no nominal epsilon: {NOT_NOMINAL}; see docs/nbafl.md"]
@@ -281,8 +304,9 @@ class Nbafl(Mechanism):
             declared > smallest > 1 and self.per_round is None
         ):  # at an aggregator, 1 stands for a count that the party keeps to itself
             notes.append(
-                f"nbafl.min_dataset_size={declared}: the smallest party has {smallest} rows; with those the paper's "
-                f"epsilon is {self.formula.epsilon * declared / smallest:.4g}, not the nominal {self.formula.epsilon:g}"
+                f"nbafl.min_dataset_size={declared}: the smallest party has {smallest} rows; with "
+                f"those the paper's epsilon is {self.formula.epsilon * declared / smallest:.4g}, "
+                f"not the nominal {self.formula.epsilon:g}"
             )
         return tuple(notes)
 
@@ -292,11 +316,12 @@ class Nbafl(Mechanism):
             return "the download noise is switched off"
         reach = formula.exposures * math.sqrt(formula.parties)
         return (
-            f"the download noise is zero by formula (rounds T={formula.rounds} are not above L sqrt(N)={reach:.4g}, "
-            f"for L={formula.exposures} exposures and N={formula.parties} parties)"
+            f"the download noise is zero by formula (rounds T={formula.rounds} are not above L "
+            f"sqrt(N)={reach:.4g}, for L={formula.exposures} exposures and N={formula.parties} "
+            "parties)"
         )
 
-    # --- at the party -----------------------------------------------------------------------------------------------
+    # --- at the party
 
     def before_fit(self, fit: LocalFit) -> None:
         fit.proximal_mu = self.proximal_mu
@@ -336,8 +361,9 @@ class Nbafl(Mechanism):
         size = sum(tensor.numel() for tensor in module.state_dict().values())
         if self._share is not None and size != self.facts.parameters:
             raise PrivacyError(
-                f"privacy.secure_aggregation=true: {self.facts.parameters} of {size} numbers of the model are weights; "
-                "a masked mean is of weights alone: take the buffers out of the model"
+                f"privacy.secure_aggregation=true: {self.facts.parameters} of {size} numbers of "
+                "the model are weights; a masked mean is of weights alone: take the buffers out "
+                "of the model"
             )
 
     def _noised(self, tensors: Weights, sigma: float) -> Weights:
@@ -347,7 +373,7 @@ class Nbafl(Mechanism):
             for name, tensor in tensors.items()
         }
 
-    # --- at the aggregator ------------------------------------------------------------------------------------------
+    # --- at the aggregator
 
     def cohort(self, parties: Sequence[str], round_number: int) -> tuple[str, ...]:
         return tuple(parties) if self._share else tuple(self._cohorts[round_number])
@@ -355,8 +381,9 @@ class Nbafl(Mechanism):
     def on_receive(
         self, updates: Sequence[Update], current: Weights, round_number: int
     ) -> Combined:
-        """The mean with the download noise: here and not before broadcast, so that a server optimiser, which remembers
-        what it saw, sees nothing without it."""
+        """The mean with the download noise: here and not before broadcast, so that a server
+        optimiser, which remembers what it saw, sees nothing without it.
+        """
         updates = [
             replace(u, tensors={name: t.double() for name, t in u.tensors.items()}) for u in updates
         ]
@@ -376,14 +403,17 @@ class Nbafl(Mechanism):
         if self.ledger_keeper == "aggregator":
             total = sum(update.weight for update in updates)
             done = self._multiplier(sigma, {u.party: u.weight / total for u in updates})
-            # a round with more parties hides more than the least favourable one, which the plan states for all
+            # a round with more parties hides more than the least favourable one, which the plan
+            # states for all
             event = GaussianDpEvent(min(done, self.reader_multiplier))
         return Combined(mean, event, sigma, metrics={"download_sigma": sigma})
 
     def on_total(
         self, total: Tensor, replied: Sequence[str], current: Weights, round_number: int
     ) -> Combined:
-        """The mean of those of the round who replied; the noise came with it, and is scaled as it is."""
+        """The mean of those of the round who replied; the noise came with it, and is scaled as
+        it is.
+        """
         shares, found = self._shares(round_number), self.masked_sum
         present = sum(share for party, share in shares.items() if party in replied)
         if found is None or not present:
@@ -401,7 +431,9 @@ class Nbafl(Mechanism):
         return Combined({name: mean[name] for name in current}, metrics={"download_sigma": sigma})
 
     def _sigma_for(self, updates: Sequence[Update], round_number: int) -> float:
-        """The download noise of a round; more where parties are missing, since every other share is larger then."""
+        """The download noise of a round; more where parties are missing, since every other share
+        is larger then.
+        """
         planned, present = self._shares(round_number), {update.party for update in updates}
         if present == set(planned):
             return self.download_sigma
@@ -425,7 +457,8 @@ class Nbafl(Mechanism):
 
 
 def schedule(parties: Sequence[str], exposures: int, rounds: int) -> dict[str, tuple[int, ...]]:
-    """The rounds of each party: ``exposures`` each, one after the other around the circle of rounds.
+    """The rounds of each party: ``exposures`` each, one after the other around the circle of
+    rounds.
 
     >>> schedule(["a", "b", "c"], exposures=2, rounds=3)
     {'a': (1, 2), 'b': (1, 3), 'c': (2, 3)}
@@ -437,7 +470,8 @@ def schedule(parties: Sequence[str], exposures: int, rounds: int) -> dict[str, t
 
 
 def turns(parties: Sequence[str], per_round: int, rounds: int) -> dict[str, tuple[int, ...]]:
-    """The rounds of each party where ``per_round`` take part, in turn: nobody is drawn, everybody can compute it.
+    """The rounds of each party where ``per_round`` take part, in turn: nobody is drawn, everybody
+    can compute it.
 
     >>> turns(["a", "b", "c"], per_round=2, rounds=4)
     {'a': (1, 2, 4), 'b': (1, 3, 4), 'c': (2, 3)}
@@ -459,8 +493,8 @@ def _rounds_of(config: Config, facts: FederationFacts) -> dict[str, tuple[int, .
     _check(config, facts.rounds, facts)
     if per_round > len(names) or per_round * facts.rounds < len(names):
         raise ConfigError(
-            f"nbafl.parties_per_round={per_round}: must be at most the {len(names)} parties, and give each a turn in "
-            f"train.rounds={facts.rounds}; choose another"
+            f"nbafl.parties_per_round={per_round}: must be at most the {len(names)} parties, and "
+            f"give each a turn in train.rounds={facts.rounds}; choose another"
         )
     return turns(names, per_round, facts.rounds)
 
@@ -472,8 +506,8 @@ def _shared(config: Config, parties: int) -> NoiseShare | None:
         return None
     if config.nbafl.noise_at_upload or not config.nbafl.noise_at_download:
         raise ConfigError(
-            "privacy.secure_aggregation=true: under masks NbAFL's parties share the noise of the mean; write "
-            "nbafl.noise_at_upload: false and nbafl.noise_at_download: true"
+            "privacy.secure_aggregation=true: under masks NbAFL's parties share the noise of the "
+            "mean; write nbafl.noise_at_upload: false and nbafl.noise_at_download: true"
         )
     return NoiseShare(parties, privacy.tolerated_dropouts, privacy.tolerated_colluders)
 
@@ -481,12 +515,13 @@ def _shared(config: Config, parties: int) -> NoiseShare | None:
 def _check(config: Config, exposures: int, facts: FederationFacts) -> None:
     if config.train.proximal_mu:
         raise ConfigError(
-            f"train.proximal_mu={config.train.proximal_mu:g}: NbAFL's proximal term is nbafl.mu={config.nbafl.mu:g}; "
-            "leave train.proximal_mu out"
+            f"train.proximal_mu={config.train.proximal_mu:g}: NbAFL's proximal term is "
+            f"nbafl.mu={config.nbafl.mu:g}; leave train.proximal_mu out"
         )
     least = math.ceil(facts.rounds / len(facts.parties))
     if not least <= exposures <= facts.rounds:
         raise ConfigError(
-            f"nbafl.exposures={exposures}: must be from {least} (every round needs one of the {len(facts.parties)} "
-            f"parties) to train.rounds={facts.rounds}; choose one of these, or leave it out for every round"
+            f"nbafl.exposures={exposures}: must be from {least} (every round needs one of the "
+            f"{len(facts.parties)} parties) to train.rounds={facts.rounds}; choose one of these, "
+            "or leave it out for every round"
         )

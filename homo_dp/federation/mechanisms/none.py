@@ -1,6 +1,8 @@
-"""No privacy: plain federated averaging, for comparison; every output of such a run says NOT PRIVATE.
+"""No privacy: plain federated averaging, for comparison; every output of such a run says NOT
+PRIVATE.
 
-With ``train.solver: second_moment`` (linear models) parties send gradients instead of weights (``exact_moment.py``).
+With ``train.solver: second_moment`` (linear models) parties send gradients instead of weights
+(``exact_moment.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from homo_dp.federation.mechanisms.base import (
     Weights,
 )
 from homo_dp.federation.mechanisms.exact_moment import ExactMoment
-from homo_dp.federation.mechanisms.local_fit import LocalFit
+from homo_dp.federation.mechanisms.local_fit import LocalFit, Training
 from homo_dp.federation.mechanisms.round_sums import RoundSum, RoundSums
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.noise.source import NoiseSource
@@ -46,7 +48,7 @@ class PlainAveraging(Mechanism):
             sigma=0.0,
             clip_norm=0.0,
             relation=self.relation,
-            delta=self.config.privacy.delta,
+            delta=self.config.delta,
             rounds=party.rounds,
             events={},
             releases=(f"{what}, every round, without noise",),
@@ -59,9 +61,9 @@ class PlainAveraging(Mechanism):
 
     # --- at the party ---
 
-    def before_fit(self, fit: LocalFit) -> None:
-        if self._moment is not None:
-            fit.run_steps = lambda steps, after_step: after_step()  # the aggregator takes the step
+    def training(self, fit: LocalFit) -> Training | None:
+        # with a second moment the aggregator takes the steps
+        return super().training(fit) if self._moment is None else None
 
     def after_fit(self, fit: LocalFit) -> Release:
         return self._plain(fit.weights() if self._moment is None else self._moment.gradient(fit))

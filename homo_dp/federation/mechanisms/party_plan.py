@@ -1,7 +1,10 @@
-"""What a party's part in a run will release and cost, from public facts and before a row is touched."""
+"""What a party's part in a run will release and cost, from public facts and before a row is
+touched.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,7 +16,9 @@ from homo_dp.privacy.ledger.rows import NOISE_ALONE
 
 Observer = Literal["aggregator", "model_reader"]
 Levels = Mapping[int, float]
-"""Encoded columns that are 0 or 1, with the share of rows that each has if all levels of its column are as frequent."""
+"""Encoded columns that are 0 or 1, with the share of rows that each has if all levels of its
+column are as frequent.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,8 @@ class PartyFacts:
 class FederationFacts:
     """The public facts of a run that mechanisms calibrate against.
 
-    ``rounds`` are those that train. ``before`` is what parties released under the same target before the first round
-    (statistics), None where that is nothing.
+    ``rounds`` are those that train. ``before`` is what parties released under the same target
+    before the first round (statistics), None where that is nothing.
     """
 
     parties: Mapping[str, PartyFacts]
@@ -51,12 +56,14 @@ class FederationFacts:
 class PartyPlan:
     """What a party will release in each round and what every observer learns from it.
 
-    ``rounds`` are those that train; where ``schedule`` names some of them, the party's rows take part in no others.
-    It refuses those, or answers them with noise alone under masks where ``noise_between``, which costs nothing.
-    ``events`` maps an observer to the event of one such round; an observer who is missing gets no guarantee. Where
-    ``trusts_aggregator``, the target is kept against the readers of the model, and theirs is the figure to quote.
-    ``sums`` are rounds of the run that ask another sum, and ``before`` what was released before the first round:
-    both are put in by ``Mechanism.planned``.
+    ``rounds`` are those that train; where ``schedule`` names some of them, the party's rows take
+    part in no others. It refuses those, or answers them with noise alone under masks where
+    ``noise_between``, which costs nothing. ``events`` maps an observer to the event of one such
+    round; an observer who is missing gets no guarantee. Where ``trusts_aggregator``, the target is
+    kept against the readers of the model, and theirs is the figure to quote. ``sums`` are rounds of
+    the run that ask another sum, and ``before`` what was released before the first round, after
+    which the run was chosen; ``order`` is that of the Renyi filter by which both add up. They are
+    put in by ``Mechanism.planned``.
     """
 
     noise_multiplier: float
@@ -75,6 +82,7 @@ class PartyPlan:
     noise_between: bool = False
     sums: RoundSums = field(default_factory=dict)
     before: DpEvent | None = None
+    order: float = math.nan  # at which nothing adds up to a finite epsilon
 
     @property
     def all_rounds(self) -> int:
@@ -126,7 +134,8 @@ class PartyPlan:
         return compose(*found) if found else None
 
     def round_of(self, releases: int) -> int:
-        """The round of the run in which a party that missed none of its own makes its n-th release; 0 before the first.
+        """The round of the run in which a party that missed none of its own makes its n-th release;
+        0 before the first.
 
         >>> plan = PartyPlan(1.0, 1.0, 1.0, "replace_one", 1e-5, 4, {}, (), 1.0, schedule=(3, 4))
         >>> plan.round_of(1), plan.releases_by(plan.round_of(2)), plan.releases_by(2)

@@ -1,8 +1,9 @@
 """Rounds that ask another sum than training's: a second moment, metrics, statistics.
 
-Every round asks one private sum. Most ask for the training update; a mechanism may name rounds of the run that ask
-another one, with its own dimension, bound and noise. Parties, aggregator, masks, ledger and statement then go by the
-sum of the round, and noise of the training is solved so that all of them together stay within the target.
+Every round asks one private sum. Most ask for the training update; a mechanism may name rounds of
+the run that ask another one, with its own dimension, bound and noise. Parties, aggregator, masks,
+ledger and statement then go by the sum of the round, and noise of the training is solved so that
+all of them together stay within the target.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from homo_dp.config.schema import Config
-from homo_dp.privacy.accounting.accountants import calibrate, epsilon
+from homo_dp.privacy.accounting.accountants import calibrate, epsilon, filtered_epsilon
 from homo_dp.privacy.accounting.dp_event import DpEvent, GaussianDpEvent
 from homo_dp.privacy.accounting.events import compose, from_json, to_json
 from homo_dp.privacy.errors import PrivacyError
@@ -39,10 +40,14 @@ SUM: Final = "sum"  # the name of the one tensor that answers such a round
 
 @dataclass(frozen=True)
 class ExactSum:
-    """A sum without noise, for runs that are marked NOT PRIVATE; it has no event, so no private run can ask it."""
+    """A sum without noise, for runs that are marked NOT PRIVATE; it has no event, so no private
+    run can ask it.
+    """
 
     dimension: int
-    longest: float  # a norm that no party's answer reaches: a longer one is refused, since it could end the run of all
+    # a norm that no party's answer reaches: a longer one is refused, since it could end the run of
+    # all
+    longest: float
     share: None = None
     sample_rate: float = 1.0
     party_sigma: float = 0.0
@@ -50,7 +55,8 @@ class ExactSum:
 
 @dataclass(frozen=True)
 class RoundSum:
-    """The sum that a round asks instead of the training update: every row has a part in it, each party adds noise.
+    """The sum that a round asks instead of the training update: every row has a part in it, each
+    party adds noise.
 
     Guarantees:
         - its name is one of ``SUMS``, under which it stands in the ledger;
@@ -117,7 +123,8 @@ def releases_of(rounds: int, every: int | None) -> int:
 
 
 def interleaved(own: RoundSums, rounds: int, asked: RoundSum, every: int | None) -> RoundSums:
-    """The rounds of a run that ask another sum, once metrics are released between its rounds of training.
+    """The rounds of a run that ask another sum, once metrics are released between its rounds of
+    training.
 
     >>> first = RoundSum("second_moment", PrivateSum(1, 1.0, 1.0, 10), "")
     >>> metrics = RoundSum("metrics", PrivateSum(1, 1.0, 1.0, 10), "")
@@ -140,11 +147,26 @@ def interleaved(own: RoundSums, rounds: int, asked: RoundSum, every: int | None)
 
 @functools.lru_cache(maxsize=4096)
 def calibrated_noise(
-    sample_rate: float, steps: int, target_epsilon: float, delta: float, beside: str | None = None
+    sample_rate: float,
+    steps: int,
+    target_epsilon: float,
+    delta: float,
+    beside: str | None = None,
+    order: float | None = None,
 ) -> float:
-    """The noise multiplier of sampled steps that, with what is released ``beside`` them, meet a target.
+    """The noise multiplier of sampled steps that, with what is released ``beside`` them, meet a
+    target.
 
-    ``beside`` is the text of an event. The result knows no other facts of a party, so equal parties share it.
+    The result knows no other facts of a party, so equal parties share it.
+
+    Args:
+        sample_rate: of each step.
+        steps: of the run.
+        target_epsilon: what all of it may cost.
+        delta: its delta.
+        beside: the text of the event of what else is released.
+        order: that of the Renyi filter where a part of that came before the run was chosen; None
+            where all is fixed beforehand.
 
     >>> alone, less = calibrated_noise(0.1, 10, 1.0, 1e-5), calibrated_noise(0.1, 10, 1.0, 1e-5, text_of(
     ...     GaussianDpEvent(8.0)))
@@ -152,23 +174,27 @@ def calibrated_noise(
     True
     """
     sampler = PoissonSampler(1, sample_rate)
-    if (
-        sample_rate * steps <= delta
-    ):  # then no noise at all would do, and looking for the least takes minutes
+    # then no noise at all would do, and looking for the least takes minutes
+    if sample_rate * steps <= delta:
         raise PrivacyError(
-            f"sample rate {sample_rate:g} in {steps} steps: a row is drawn with a probability below delta={delta:g}, "
-            "which alone would let it be published; draw more rows or lower delta"
+            f"sample rate {sample_rate:g} in {steps} steps: a row is drawn with a probability "
+            f"below delta={delta:g}, which alone would let it be published; draw more rows or "
+            "lower delta"
         )
     if beside is None:
         return calibrate(lambda z: sampler.event(z, steps), target_epsilon, delta)
     others = from_json(beside)
-    spent = epsilon(others, delta).quoted
+    spent = (
+        epsilon(others, delta).quoted if order is None else filtered_epsilon(others, order, delta)
+    )
     if spent >= target_epsilon:
         raise PrivacyError(
-            f"privacy.target_epsilon={target_epsilon:g}: what the run releases beside training costs {spent:.4g} "
-            "already; raise the target or lower its share"
+            f"privacy.target_epsilon={target_epsilon:g}: what the run releases beside training "
+            f"costs {spent:.4g} already; raise the target or lower its share"
         )
-    return calibrate(lambda z: compose(sampler.event(z, steps), others), target_epsilon, delta)
+    return calibrate(
+        lambda z: compose(sampler.event(z, steps), others), target_epsilon, delta, order
+    )
 
 
 def text_of(event: DpEvent | None) -> str | None:
@@ -180,8 +206,9 @@ def text_of(event: DpEvent | None) -> str | None:
 def noise_of_share(share: float, target_epsilon: float, delta: float) -> float:
     """The noise multiplier of one sum that takes a share of the budget, by mu^2.
 
-    A Gaussian sum with noise multiplier z is mu-GDP with mu = 1/z, and mu^2 of releases adds up: a sum with share s of
-    the mu^2 of the whole target gets z / sqrt(s), with z the noise of one Gaussian release that takes all of it.
+    A Gaussian sum with noise multiplier z is mu-GDP with mu = 1/z, and mu^2 of releases adds up: a
+    sum with share s of the mu^2 of the whole target gets z / sqrt(s), with z the noise of one
+    Gaussian release that takes all of it.
 
     >>> round(noise_of_share(0.25, 1.0, 1e-5) / noise_of_share(1.0, 1.0, 1e-5), 6)
     2.0
@@ -192,9 +219,11 @@ def noise_of_share(share: float, target_epsilon: float, delta: float) -> float:
 
 
 def share_noise(config: Config, rounds: int, share: float) -> float:
-    """The noise multiplier of one sum of a training that takes a share of what all of its sums cost, by mu^2.
+    """The noise multiplier of one sum of a training that takes a share of what all of its sums
+    cost, by mu^2.
 
-    Where the noise of the rounds is given and no target, they are 1 - moment_share - column_share of it.
+    Where the noise of the rounds is given and no target, they are 1 - moment_share - column_share
+    of it.
     """
     privacy, train = config.privacy, config.train
     if privacy.noise_multiplier is not None:
@@ -204,7 +233,7 @@ def share_noise(config: Config, rounds: int, share: float) -> float:
         raise ValueError(
             "privacy.target_epsilon and privacy.noise_multiplier are both missing: give one"
         )
-    return noise_of_share(share, privacy.target_epsilon, privacy.delta)
+    return noise_of_share(share, privacy.target_epsilon, config.delta)
 
 
 @functools.lru_cache(maxsize=256)

@@ -1,10 +1,11 @@
-"""The round of DP-FedSGD that asks the second moment of the rows, at the party and at the aggregator.
+"""The round of DP-FedSGD that asks the second moment of the rows, at the party and at the
+aggregator.
 
-Data walk: rows, clipped to ``train.row_norm`` -> sum of x x^T with noise -> aggregator: coordinates in which rows are
-alike (``whitening.py``) -> sent to parties with the weights of every later round -> gradients in these coordinates;
-in the last rounds, in those of scores (``calibration.py``).
-For linear regression the target is one more column: the least-squares weights of the noisy moment (AdaSSP) are where
-the gradient rounds start.
+Data walk: rows, clipped to ``train.row_norm`` -> sum of x x^T with noise -> aggregator: coordinates
+in which rows are alike (``whitening.py``) -> sent to parties with the weights of every later round
+-> gradients in these coordinates; in the last rounds, in those of scores (``calibration.py``). For
+linear regression the target is one more column: the least-squares weights of the noisy moment
+(AdaSSP) are where the gradient rounds start.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from homo_dp.federation.mechanisms.round_sums import SUM, RoundSum, RoundSums, s
 from homo_dp.federation.mechanisms.whitening import Whitening, least_squares
 from homo_dp.federation.protocol.messages import Signature
 from homo_dp.privacy.gradients.row_sums import BELOW
+from homo_dp.privacy.linear_rows import transformed_rows
 from homo_dp.privacy.moments import moment_sum, second_moment, triangle_size
 from homo_dp.privacy.noise.source import NoiseSource
 from homo_dp.privacy.private_sum import NoiseShare, PrivateSum
@@ -55,18 +57,21 @@ class MomentRound:
         self._scaled: Tensor | None = None  # rows times it are what the moment is asked of
         if self._width > MOST_WIDTH:
             raise ConfigError(
-                f"train.solver=second_moment: rows have {self._width} numbers, at most {MOST_WIDTH}; use gradient"
+                f"train.solver=second_moment: rows have {self._width} numbers, at most "
+                f"{MOST_WIDTH}; use gradient"
             )
         scores = facts.outputs == 1 and config.model.bias and not self._with_target
         if config.train.calibration_rounds and not scores:
             raise ConfigError(
-                f"train.calibration_rounds={config.train.calibration_rounds}: is for two classes and a model with a "
-                "bias, which have a score and its odds; leave it out"
+                f"train.calibration_rounds={config.train.calibration_rounds}: is for two classes "
+                "and a model with a bias, which have a score and its odds; leave it out"
             )
 
     @property
     def row_norm(self) -> float:
-        """What rows are clipped to, the target included where it is one more column (its bounds are [-1, 1])."""
+        """What rows are clipped to, the target included where it is one more column (its bounds
+        are [-1, 1]).
+        """
         asked = self._config.train.row_norm
         if asked is None:
             raise ConfigError(
@@ -100,11 +105,9 @@ class MomentRound:
         """This party's part of one of the sums."""
         if self.columns is not None and asked.name == COLUMNS:
             return self.columns.answer(fit, asked, fit.start.get(TRANSFORM), noise)
-        from homo_dp.privacy.training.turned_rows import turned_rows
-
         rows = fit.linear_rows()
         if self.columns is not None:
-            rows = turned_rows(rows, fit.start[TRANSFORM])
+            rows = transformed_rows(rows, fit.start[TRANSFORM])
         if self._with_target:
             rows = torch.cat(
                 [rows, fit.labels.cpu().to(rows.dtype).reshape(-1, 1).clamp(-1.0, 1.0)], dim=1
@@ -118,7 +121,9 @@ class MomentRound:
 
     @property
     def signature(self) -> Signature:
-        """Names, shapes and dtypes of what comes with the weights after the first of the sums was asked."""
+        """Names, shapes and dtypes of what comes with the weights after the first of the sums
+        was asked.
+        """
         return {TRANSFORM: ((self._width, self._width), torch.float32)}
 
     # --- at the aggregator ---
@@ -137,9 +142,8 @@ class MomentRound:
                 current if self._config.train.init_from else started(current, found.odds)
             )
         rows = sum(self._facts.parties[name].rows for name in parts if name in self._facts.parties)
-        rows = rows or sum(
-            party.rows for party in self._facts.parties.values()
-        )  # under masks: of all
+        # under masks: of all
+        rows = rows or sum(party.rows for party in self._facts.parties.values())
         private_sum, width = self.asked.private_sum, self._width
         total = torch.stack(list(parts.values())).sum(0) / rows
         noise = private_sum.total_sigma * math.sqrt(len(parts)) / rows
@@ -152,16 +156,24 @@ class MomentRound:
         return Combined(as_weights(weights.reshape(1, -1), current))
 
     def tensors(self, round_number: int) -> Weights:
-        """What parties need with the weights of a round: the columns that it asks of, or coordinates of gradients."""
+        """What parties need with the weights of a round: the columns that it asks of, or
+        coordinates of gradients.
+        """
         asks = round_number <= len(self.sums)
         return {TRANSFORM: (self._lying if asks else self.found.transform).float()}
 
     def calibration(self, weights: Weights, clip: float) -> Calibration | None:
-        """Coordinates of the scores at these weights; None where no column or no moment was found."""
+        """Coordinates of the scores at these weights; None where no column or no moment was
+        found.
+        """
         if self._scaled is None or self.whitening is None:
             return None
         return Calibration.of(
-            as_table(weights)[0], self._scaled, self.whitening.transform, self.whitening.scale, clip
+            as_table(weights)[0],
+            self._scaled,
+            self.whitening.transform,
+            self.whitening.scale,
+            clip,
         )
 
     @property
@@ -200,9 +212,8 @@ def started(current: Weights, odds: Tensor) -> Weights:
 
 def as_table(tensors: Weights) -> Tensor:
     """Weight and bias of a linear model as one table with a row an output and the bias behind."""
-    parts = sorted(
-        tensors.values(), key=lambda tensor: -tensor.dim()
-    )  # the weight has two dimensions
+    # the weight has two dimensions
+    parts = sorted(tensors.values(), key=lambda tensor: -tensor.dim())
     return torch.cat([part.double().reshape(parts[0].shape[0], -1) for part in parts], dim=1)
 
 

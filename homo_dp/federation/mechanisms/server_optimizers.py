@@ -1,6 +1,7 @@
 """Server optimisers: how the aggregator moves the global weights, given the mean of a round.
 
-They see only released values, so they are post-processing and cost no privacy (Reddi et al. 2021, Algorithm 2).
+They see only released values, so they are post-processing and cost no privacy (Reddi et al. 2021,
+Algorithm 2).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from homo_dp.federation.mechanisms.base import Weights
 
 
 class ServerOptimizer:
-    """FedAvg, FedAvgM or FedAdam on the pseudo-gradient ``mean - current``; FedAvg at rate 1 takes the mean itself."""
+    """FedAvg, FedAvgM or FedAdam on the pseudo-gradient ``mean - current``; FedAvg at rate 1
+    takes the mean itself.
+    """
 
     def __init__(self, config: ServerOptimizerConfig) -> None:
         self.config = config

@@ -1,6 +1,8 @@
-"""What plan, ledger and report say of a sum whose noise the parties share under masks, in one form for every mechanism.
+"""What plan, ledger and report say of a sum whose noise the parties share under masks, in one form
+for every mechanism.
 
-Who shares it, how much each adds, and against how many colluders and dropouts it holds (docs/secure_aggregation.md).
+Who shares it, how much each adds, and against how many colluders and dropouts it holds
+(docs/secure_aggregation.md).
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ def shared_note(share: NoiseShare) -> str:
 parties, and with up to 0 missing'
     """
     return (
-        f"{share.parties} parties share the noise of each total: epsilon holds against the aggregator together "
-        f"with up to {share.colluders} of the parties, and with up to {share.dropouts} missing"
+        f"{share.parties} parties share the noise of each total: epsilon holds against the "
+        f"aggregator together with up to {share.colluders} of the parties, and with up to "
+        f"{share.dropouts} missing"
     )
 
 
 def shared_figures(found: PrivateSum, unit: float = 1.0) -> dict[str, float | str | None]:
     """What the indicators add: who shares the noise, and how much of it there is.
 
-    ``unit`` is what one unit of the sum stands for, such as the clip norm that updates were divided by.
+    ``unit`` is what one unit of the sum stands for, such as the clip norm that updates were divided
+    by.
     """
     share = found.share
     return {

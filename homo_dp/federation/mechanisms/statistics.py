@@ -1,7 +1,8 @@
-"""Statistics as a run of its own: every round asks one question of the parties' tables, and nothing is trained.
+"""Statistics as a run of its own: every round asks one question of the parties' tables, and nothing
+is trained.
 
-The questions share ``privacy.target_epsilon`` by the rule of ``questions.SHARES``. What a round learnt may be needed by
-the next: it is then the "weights" that the aggregator sends with it.
+The questions share ``privacy.target_epsilon`` by the rule of ``questions.SHARES``. What a round
+learnt may be needed by the next: it is then the "weights" that the aggregator sends with it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ LEARNING = {"bounds": 6.0, LEVEL_NAMES: 2.0}  # shares of questions beside those
 
 
 class Learnt(nn.Module):
-    """What stands for the model of a run that only asks: the numbers that a later question goes by."""
+    """What stands for the model of a run that only asks: the numbers that a later question goes
+    by.
+    """
 
     def __init__(self, shape: Sequence[int]) -> None:
         super().__init__()
@@ -70,10 +73,13 @@ class Statistics(Mechanism):
     """One private sum a round.
 
     Guarantees:
-        - every row is in every sum, clipped to a norm of 1, and each sum has Gaussian noise of its share of the budget;
+        - every row is in every sum, clipped to a norm of 1, and each sum has Gaussian noise of its
+          share of the budget;
         - all questions together cost ``privacy.target_epsilon``;
-        - with secure aggregation parties share the noise of a sum, and the aggregator sees its total alone;
-        - names of levels are not a sum: each party adds its own noise, and they are not asked under masks.
+        - with secure aggregation parties share the noise of a sum, and the aggregator sees its
+          total alone;
+        - names of levels are not a sum: each party adds its own noise, and they are not asked under
+          masks.
     """
 
     name = "statistics"
@@ -90,14 +96,16 @@ class Statistics(Mechanism):
             )
             if LEVEL_NAMES in config.statistics.ask:
                 raise ConfigError(
-                    f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be masked; ask it without "
-                    "privacy.secure_aggregation"
+                    f"statistics.ask={LEVEL_NAMES}: a list of names is no sum that could be "
+                    "masked; ask it without privacy.secure_aggregation"
                 )
         self.answers: dict[int, dict[str, Tensor]] = {}
 
     @functools.cached_property
     def questions(self) -> tuple[Question, ...]:
-        """What is asked, one question a round; by the declared columns, so that both sides have the same."""
+        """What is asked, one question a round; by the declared columns, so that both sides have
+        the same.
+        """
         return questions_of(self.config.statistics, public_encoding(self.config))
 
     @classmethod
@@ -134,7 +142,7 @@ class Statistics(Mechanism):
         privacy = self.config.privacy
         if privacy.target_epsilon is None:
             return privacy.noise_multiplier or 1.0
-        return noise_of_share(share, privacy.target_epsilon, privacy.delta)
+        return noise_of_share(share, privacy.target_epsilon, self.config.delta)
 
     @functools.cached_property
     def _asked(self) -> dict[str, tuple[int, float]]:
@@ -164,8 +172,7 @@ class Statistics(Mechanism):
     @functools.cached_property
     def level_names(self) -> LevelNames:
         """The question for levels that nobody listed."""
-        privacy = self.config.privacy
-        smallest = min(privacy.delta, privacy.lifetime_delta or privacy.delta)
+        smallest = min(self.config.delta, self.config.lifetime_delta)
         noise = self._noise(LEARNING[LEVEL_NAMES] / self._whole)
         return level_names(public_encoding(self.config), noise, smallest)
 
@@ -191,7 +198,9 @@ class Statistics(Mechanism):
         return outer_of([column.name for _, column in wanted], [at for at, _ in wanted], bounds)
 
     def _learning(self, name: str, numbers: Tensor | None) -> Question:
-        """A phase of learning bounds, by the numbers that the phase before it gave; None: its shape alone."""
+        """A phase of learning bounds, by the numbers that the phase before it gave; None: its
+        shape alone.
+        """
         outer, width = self.outer, len(self.outer.columns)
         numbers = (
             torch.zeros(width + 2, 2, dtype=torch.float64)
@@ -209,7 +218,9 @@ class Statistics(Mechanism):
         return Spreads(outer, low, high, self._rows)
 
     def _learnt(self, name: str, total: Tensor, sigma: float, numbers: Tensor) -> Tensor:
-        """The numbers that the next phase goes by, after one phase; at the end the working bounds."""
+        """The numbers that the next phase goes by, after one phase; at the end the working
+        bounds.
+        """
         question, found = self._learning(name, numbers), numbers.detach().clone()
         if isinstance(question, Octaves):
             window = question.window(total, sigma)
@@ -229,15 +240,14 @@ class Statistics(Mechanism):
         )
 
     def plan(self, party: PartyFacts) -> PartyPlan:
-        privacy = self.config.privacy
-        check_delta(privacy.delta, party.rows)
+        check_delta(self.config.delta, party.rows)
         first = next(iter(self.other_sums(party).values()))
         return PartyPlan(
             noise_multiplier=first.private_sum.noise_multiplier,
             sigma=first.private_sum.party_sigma,
             clip_norm=1.0,
             relation=first.private_sum.relation,
-            delta=privacy.delta,
+            delta=self.config.delta,
             rounds=0,
             events={"aggregator": first.event, "model_reader": first.event},
             releases=(),
@@ -298,7 +308,9 @@ class Statistics(Mechanism):
         return Combined({"numbers": self._learnt(asked.name, total, sigma, current["numbers"])})
 
     def total_of(self, round_number: int) -> tuple[Tensor, float, dict[str, Tensor]]:
-        """The total of a question, the noise of its numbers, and the parts of parties where those were seen."""
+        """The total of a question, the noise of its numbers, and the parts of parties where
+        those were seen.
+        """
         found = self.answers[round_number]
         asked = self.sums[round_number].private_sum
         if self._share is not None:
@@ -322,6 +334,6 @@ class Statistics(Mechanism):
 def _names_text(asked: LevelNames) -> str:
     release = asked.release
     return (
-        f"names of values that more than about {release.threshold:.0f} rows of a party have, by a noisy threshold, "
-        f"which adds {release.delta:.1e} to delta"
+        f"names of values that more than about {release.threshold:.0f} rows of a party have, by a "
+        f"noisy threshold, which adds {release.delta:.1e} to delta"
     )

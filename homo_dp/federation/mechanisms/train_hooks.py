@@ -1,8 +1,10 @@
-"""Functions of one's own around local training and evaluation, under FederatedScope's names and triggers.
+"""Functions of one's own around local training and evaluation, under FederatedScope's names and
+triggers.
 
-Where a mechanism bounds the *result* of local training (`none`, `nbafl`, `dp_fedavg`), a hook may change the model:
-what it does is clipped and noised like everything else. Where each step is private already (`dp_sgd`, `dp_fedsgd`) or a
-mechanism is somebody's own, a hook gets copies: a change made with rows in sight would leave the party without noise.
+Where a mechanism bounds the *result* of local training (`none`, `nbafl`, `dp_fedavg`), a hook may
+change the model: what it does is clipped and noised like everything else. Where each step is
+private already (`dp_sgd`, `dp_fedsgd`) or a mechanism is somebody's own, a hook gets copies: a
+change made with rows in sight would leave the party without noise.
 
 Hooks belong to a run made in Python, in this process; no plan and no config can name one.
 """
@@ -101,8 +103,8 @@ class Hooks:
         """The global weights of a round after every noise injector.
 
         Guarantees:
-            - an injector sees what was clipped and noised, and nothing else: what it adds is extra, and can only
-              post-process;
+            - an injector sees what was clipped and noised, and nothing else: what it adds is extra,
+              and can only post-process;
             - names, shapes and types stay; a number that is not finite is refused.
         """
         found = {name: tensor.clone() for name, tensor in weights.items()}
@@ -130,7 +132,9 @@ _active: ContextVar[Hooks | None] = ContextVar("hooks", default=None)
 
 
 def active_hooks() -> Hooks | None:
-    """The hooks of the run that is being built or run in this context, None where there are none."""
+    """The hooks of the run that is being built or run in this context, None where there are
+    none.
+    """
     return _active.get()
 
 
@@ -158,7 +162,9 @@ class HookedSteps:
             self._open()
 
     def gradient_is_there(self) -> None:
-        """Between the gradient of a batch and its step; private training shows no gradient, and never calls it."""
+        """Between the gradient of a batch and its step; private training shows no gradient, and
+        never calls it.
+        """
         self._shown = True
         self.hooks.call("on_batch_forward", self.context)
         self.hooks.call("on_batch_backward", self.context)

@@ -1,9 +1,11 @@
-"""All numbers of user-level noise, solved once before the first round: who is sampled, how much noise, which events.
+"""All numbers of user-level noise, solved once before the first round: who is sampled, how much
+noise, which events.
 
-z is the noise on the sum of a round over the clip norm, of update and clip bit together. Two observers:
-the model reader sees the noisy sum of a cohort that he does not know; the aggregator sees, where parties add the noise,
-every update with that party's share of it, and knows the cohort, so nothing is amplified towards it. Under masks it
-sees no update and knows no cohort, only the sum: then it is one more reader of the model.
+z is the noise on the sum of a round over the clip norm, of update and clip bit together. Two
+observers: the model reader sees the noisy sum of a cohort that he does not know; the aggregator
+sees, where parties add the noise, every update with that party's share of it, and knows the cohort,
+so nothing is amplified towards it. Under masks it sees no update and knows no cohort, only the sum:
+then it is one more reader of the model.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ class UserNoise:
     """Sampler, noise and events of every round of a run.
 
     Guarantees:
-        - ``events`` are those of the noise that ``sum_sigma`` (or ``share_sigma`` of at least ``shares`` parties) and
-          ``bit_noise`` name: the pair of update and bit costs exactly ``noise_multiplier``;
-        - without trust in the aggregator, the target epsilon holds against the aggregator, all rounds of a party.
+        - ``events`` are those of the noise that ``sum_sigma`` (or ``share_sigma`` of at least
+          ``shares`` parties) and ``bit_noise`` name: the pair of update and bit costs exactly
+          ``noise_multiplier``;
+        - without trust in the aggregator, the target epsilon holds against the aggregator, all
+          rounds of a party.
     """
 
     sampler: Sampler
     noise_multiplier: float  # z
     bit_noise: float | None  # sigma_b on the sum of the bits; None: there are no bits
-    shares: (
-        int | None
-    )  # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
-    masked: NoiseShare | None = (
-        None  # who shares the noise under masks; None: updates are seen one by one
-    )
+    # m - t, the parties whose noise together is the noise of the sum; None: noise at the aggregator
+    shares: int | None
+    # who shares the noise under masks; None: updates are seen one by one
+    masked: NoiseShare | None = None
 
     @property
     def cohort_size(self) -> float:
@@ -90,7 +92,9 @@ class UserNoise:
 
     @property
     def share_event(self) -> DpEvent:
-        """One round of one party as the aggregator sees it, which knows that the party took part."""
+        """One round of one party as the aggregator sees it, which knows that the party took
+        part.
+        """
         local = self.noise_multiplier / math.sqrt(self._shares)
         return GaussianDpEvent(local / self.sampler.sensitivity(1.0))
 
@@ -111,14 +115,18 @@ class UserNoise:
 
 
 def user_noise(privacy: UserKeys, rounds: int, holders: int) -> UserNoise:
-    """The numbers that a config asks for, with users at so many holders; refuses what cannot hold."""
+    """The numbers that a config asks for, with users at so many holders; refuses what cannot
+    hold.
+    """
     if privacy.population is None:
         raise ConfigError(
-            "privacy.population: is not declared; give the number of users that cohorts are drawn from"
+            "privacy.population: is not declared; give the number of users that cohorts are drawn "
+            "from"
         )
-    check_delta(privacy.delta, privacy.population)
+    check_delta(privacy.users_delta, privacy.population)
     try:
-        privacy.check_users()  # not checked before if the population was counted or the mechanism is the user's own
+        # not checked before if the population was counted or the mechanism is the user's own
+        privacy.check_users()
     except Conflict as error:
         raise ConfigError(str(error)) from None
     population = privacy.population
@@ -158,20 +166,22 @@ def _shares(privacy: UserKeys, sampler: Sampler) -> int | None:
 
 
 def _noise_multiplier(privacy: UserKeys, sampler: Sampler, rounds: int) -> float:
-    """z as given, or solved for the target against the strongest observer that the config does not trust."""
+    """z as given, or solved for the target against the strongest observer that the config does
+    not trust.
+    """
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     if privacy.target_epsilon is None:
         raise ConfigError(
             "privacy.target_epsilon, privacy.noise_multiplier: both are missing; give one of them"
         )
-    if (
-        privacy.trust_aggregator or privacy.secure_aggregation
-    ):  # who sees sums alone is a reader of the model
-        return _solved(sampler, rounds, privacy.target_epsilon, privacy.delta)
-    # What the aggregator sees of a party: its own share of the noise, in every round in the worst case.
+    # who sees sums alone is a reader of the model
+    if privacy.trust_aggregator or privacy.secure_aggregation:
+        return _solved(sampler, rounds, privacy.target_epsilon, privacy.users_delta)
+    # What the aggregator sees of a party: its own share of the noise, in every round in the worst
+    # case.
     alone = EveryoneSampler(sampler.population, sampler.relation)
-    local = _solved(alone, rounds, privacy.target_epsilon, privacy.delta)
+    local = _solved(alone, rounds, privacy.target_epsilon, privacy.users_delta)
     return local * math.sqrt(_shares(privacy, sampler) or 1)
 
 
@@ -197,13 +207,13 @@ def _too_small(
     found = smallest_cohort(multiplier_of, start, most)
     cohort = sampler.expected_size
     said = (
-        f"privacy.adaptive: noise_multiplier={multiplier:.4g} must be below 2 * bit_noise = {cohort / 10:.4g} for a "
-        f"cohort of {cohort:g}"
+        f"privacy.adaptive: noise_multiplier={multiplier:.4g} must be below 2 * bit_noise = "
+        f"{cohort / 10:.4g} for a cohort of {cohort:g}"
     )
     if found is None:
         return (
-            f"{said}; no cohort of privacy.population={population} is large enough: raise target_epsilon, or give "
-            f"privacy.adaptive.bit_noise above {multiplier / 2:.4g}"
+            f"{said}; no cohort of privacy.population={population} is large enough: raise "
+            f"target_epsilon, or give privacy.adaptive.bit_noise above {multiplier / 2:.4g}"
         )
     key = "privacy.population" if everyone else "privacy.cohort_size"
     return f"{said}; the smallest {key} that works is {found}"

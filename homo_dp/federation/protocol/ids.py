@@ -1,4 +1,6 @@
-"""Ids of runs and processes; they become parts of paths and subjects, so they are checked here and nowhere else."""
+"""Ids of runs and processes; they become parts of paths and subjects, so they are checked here
+and nowhere else.
+"""
 
 import re
 from typing import Final
@@ -27,6 +29,7 @@ def check_id(name: str, value: object) -> str:
     ):
         shown = repr(value)[:80]
         raise MessageError(
-            f"{name}={shown} cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or digit first, no '..'"
+            f"{name}={shown} cannot be an id: use 1 to 64 letters, digits, _ . -, a letter or "
+            "digit first, no '..'"
         )
     return value

@@ -1,7 +1,9 @@
-"""What aggregator and parties say to each other: a JSON header and a safetensors body, checked before use.
+"""What aggregator and parties say to each other: a JSON header and a safetensors body, checked
+before use.
 
-Nothing else can travel: every kind of message lists here the numbers and words that it may carry (`KINDS`), and a
-mechanism that needs one more says so with `extended`, where a reader of the mechanism sees it.
+Nothing else can travel: every kind of message lists here the numbers and words that it may carry
+(`KINDS`), and a mechanism that needs one more says so with `extended`, where a reader of the
+mechanism sees it.
 """
 
 import hashlib
@@ -104,9 +106,8 @@ class Kind:
     from_party: bool
     tensors: bool
     info: Mapping[str, Field]
-    repeatable: bool = (
-        False  # may come again with other content, so a queue must not drop it as a duplicate
-    )
+    # may come again with other content, so a queue must not drop it as a duplicate
+    repeatable: bool = False
 
 
 Kinds = Mapping[str, Kind]
@@ -120,20 +121,22 @@ KINDS: Final[Kinds] = MappingProxyType(
         "status": Kind(
             False, False, {"rounds": COUNT, "state": CODE, "reason": CODE}, repeatable=True
         ),
-        # secure sums (sessions/secure_rounds.py): keys once a run, then for each sum who is in it, signed
-        "sum_start": Kind(False, False, {}, repeatable=True),
-        "sum_peers": Kind(False, True, {}, repeatable=True),
-        "sum_secrets": Kind(False, True, {}, repeatable=True),
-        "sum_shares": Kind(False, True, {}, repeatable=True),
+        # secure sums (sessions/secure_rounds.py): keys once a run, then for each sum who is in it,
+        # signed
+        "sum_start": Kind(False, False, {"parties": PARTIES, "asked": COUNT}, repeatable=True),
+        "sum_peers": Kind(False, True, {"asked": COUNT}, repeatable=True),
+        "sum_secrets": Kind(False, True, {"asked": COUNT}, repeatable=True),
+        "sum_shares": Kind(False, True, {"asked": COUNT}, repeatable=True),
         "survivors": Kind(False, True, {"survivors": PARTIES}),
         "signatures": Kind(False, True, {"signers": PARTIES}),
-        "sum_keys": Kind(True, True, {}),
-        "sum_sealed": Kind(True, True, {}),
-        "sum_ready": Kind(True, True, {}),
-        "sum_kept": Kind(True, False, {}),
+        "sum_keys": Kind(True, True, {"asked": COUNT}, repeatable=True),
+        "sum_sealed": Kind(True, True, {"asked": COUNT}, repeatable=True),
+        "sum_ready": Kind(True, True, {"asked": COUNT}, repeatable=True),
+        "sum_kept": Kind(True, False, {"asked": COUNT}, repeatable=True),
         "signature": Kind(True, True, {}),
         "opening": Kind(True, True, {}),
-        # party -> aggregator; `rows` is a value declared public in the party's config, the rest depends on no row
+        # party -> aggregator; `rows` is a value declared public in the party's config, the rest
+        # depends on no row
         "join": Kind(True, False, {"rows": COUNT_OR_NULL, "ledger_head": HEAD}, repeatable=True),
         "update": Kind(True, True, {"ledger_head": HEAD, "releases": RELEASES}),
         "refused": Kind(True, False, {"reason": CODE, "ledger_head": HEAD}),
@@ -142,7 +145,8 @@ KINDS: Final[Kinds] = MappingProxyType(
 
 
 def extended(kinds: Kinds, extra: Mapping[str, Mapping[str, Field]]) -> Kinds:
-    """A table in which the kinds of `extra` may carry more; nothing that is there already can be loosened.
+    """A table in which the kinds of `extra` may carry more; nothing that is there already can be
+    loosened.
 
     >>> "bit_noise" in extended(KINDS, {"weights": {"bit_noise": NUMBER}})["weights"].info
     True
@@ -216,12 +220,12 @@ def check(message: Message, kinds: Kinds = KINDS) -> None:
         if kind.from_party
         else (message.recipient, message.sender)
     )
-    if (
-        aggregator != AGGREGATOR or other.lower() == AGGREGATOR
-    ):  # some shared folders do not tell A from a
+    # some shared folders do not tell A from a
+    if aggregator != AGGREGATOR or other.lower() == AGGREGATOR:
         way = "a party to the aggregator" if kind.from_party else "the aggregator to a party"
         raise MessageError(
-            f"kind={message.kind!r} goes from {way}, not from {message.sender!r} to {message.recipient!r}"
+            f"kind={message.kind!r} goes from {way}, not from {message.sender!r} to "
+            f"{message.recipient!r}"
         )
     if message.tensors and not kind.tensors:
         raise MessageError(
@@ -231,7 +235,8 @@ def check(message: Message, kinds: Kinds = KINDS) -> None:
         allowed = kind.info.get(key)
         if allowed is None:
             raise MessageError(
-                f"kind={message.kind!r} may not carry info {str(key)[:40]!r}: allowed {', '.join(kind.info)}"
+                f"kind={message.kind!r} may not carry info {str(key)[:40]!r}: allowed "
+                f"{', '.join(kind.info)}"
             )
         if not allowed.accepts(content):
             raise MessageError(
@@ -240,7 +245,9 @@ def check(message: Message, kinds: Kinds = KINDS) -> None:
 
 
 def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -> Packed:
-    """The message as pieces to write one after another; the same message always gives the same bytes."""
+    """The message as pieces to write one after another; the same message always gives the same
+    bytes.
+    """
     limits = limits or Limits()
     check(message, kinds)
     body = write_body(message.tensors)
@@ -271,9 +278,9 @@ def pack(message: Message, kinds: Kinds = KINDS, limits: Limits | None = None) -
         or len(message.tensors) > limits.tensors
     ):
         raise MessageError(
-            f"message of {size} bytes (header {len(text)}, {len(message.tensors)} tensors) is too large: allowed "
-            f"{limits.bytes} (header {limits.header_bytes}, {limits.tensors} tensors): raise "
-            "transport.max_message_bytes"
+            f"message of {size} bytes (header {len(text)}, {len(message.tensors)} tensors) is too "
+            f"large: allowed {limits.bytes} (header {limits.header_bytes}, {limits.tensors} "
+            "tensors): raise transport.max_message_bytes"
         )
     prefix = _MAGIC + bytes([_FRAMING]) + len(text).to_bytes(4, "little") + text
     return Packed([memoryview(prefix), *body], size, hashlib.sha256(prefix).hexdigest())
@@ -287,7 +294,8 @@ def encode(message: Message, kinds: Kinds = KINDS) -> bytes:
 def decode(
     data: bytes | bytearray | memoryview, limits: Limits | None = None, kinds: Kinds = KINDS
 ) -> Message:
-    """The message in `data`, all of it checked but for what only the model knows (`check_tensors`); or MessageError.
+    """The message in `data`, all of it checked but for what only the model knows (`check_tensors`);
+    or MessageError.
 
     Tensors share the memory of a writable `data`; they are copies of a read-only one.
     """
@@ -295,7 +303,8 @@ def decode(
     view = memoryview(data).cast("B")
     if len(view) > limits.bytes:
         raise MessageError(
-            f"message of {len(view)} bytes, allowed {limits.bytes}: raise transport.max_message_bytes"
+            f"message of {len(view)} bytes, allowed {limits.bytes}: raise "
+            "transport.max_message_bytes"
         )
     if len(view) < 8 or bytes(view[:3]) != _MAGIC:
         raise MessageError("this is not a homo_dp message")
@@ -332,7 +341,8 @@ def decode(
 
 def _other_schema(found: object) -> MessageError:
     return MessageError(
-        f"message schema={str(found)[:20]}, this homo_dp reads {SCHEMA}: install the same homo_dp version on all sides"
+        f"message schema={str(found)[:20]}, this homo_dp reads {SCHEMA}: install the same homo_dp "
+        "version on all sides"
     )
 
 
@@ -362,7 +372,8 @@ def check_tensors(
     max_norm: float | None = None,
     limit: str = "max_update_norm",
 ) -> None:
-    """Refuse tensors that are not the expected ones, not finite, or longer than `max_norm` (L2), which `limit` names.
+    """Refuse tensors that are not the expected ones, not finite, or longer than `max_norm` (L2),
+    which `limit` names.
 
     >>> check_tensors({"w": torch.tensor([float("nan")])}, {"w": ((1,), torch.float32)})
     Traceback (most recent call last):
@@ -381,7 +392,8 @@ def check_tensors(
         tensor = tensors[name]
         if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
             raise MessageError(
-                f"tensor {name}: shape={tuple(tensor.shape)} dtype={tensor.dtype}, expected {tuple(shape)} {dtype}"
+                f"tensor {name}: shape={tuple(tensor.shape)} dtype={tensor.dtype}, expected "
+                f"{tuple(shape)} {dtype}"
             )
         if (
             dtype.is_floating_point
@@ -389,7 +401,8 @@ def check_tensors(
             and not all(end.isfinite() for end in tensor.aminmax())
         ):
             raise MessageError(
-                f"tensor {name}: holds NaN or infinity; if training diverged, lower train.learning_rate"
+                f"tensor {name}: holds NaN or infinity; if training diverged, lower "
+                "train.learning_rate"
             )
     if max_norm is not None:
         # Pieces, so that float64 does not cost a copy of the model.

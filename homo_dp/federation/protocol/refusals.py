@@ -19,16 +19,24 @@ class Refusals:
     Guarantees:
         - a sender causes at most ten lines and one more for each power of ten, whatever it sends;
         - names and reasons reach the log as one printable line;
-        - senders that are on no list share one counter, so that made-up names take no memory.
+        - senders that are on no list, and messages whose signature was not checked, share one
+          counter, so that made-up names take no memory and no party is named for what others sent.
     """
 
     def __init__(self, known: Container[str]) -> None:
         self._known = known
         self.counts: Counter[str] = Counter()
 
-    def note(self, sender: str, what: object, why: object, count: int = 1) -> None:
-        """Count refused messages of `sender`, of which `what` is the first, and log it unless there were many."""
-        key = sender if sender in self._known else STRANGERS
+    def note(self, sender: str | None, what: object, why: object, count: int = 1) -> None:
+        """Count refused messages, and log the first of them unless there were many.
+
+        Args:
+            sender: who signed them; None where no signature was checked.
+            what: the first of them.
+            why: the reason.
+            count: how many there are.
+        """
+        key = sender if sender is not None and sender in self._known else STRANGERS
         before = self.counts[key]
         self.counts[key] = now = before + count
         if before < _EACH:

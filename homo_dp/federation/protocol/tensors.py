@@ -1,7 +1,8 @@
 """Tensors as a safetensors body, without copies: views out when writing, views in when reading.
 
-The `safetensors` package reads and writes the same bytes, but only through whole copies in memory; a 100 MB model
-would exist four times over. The layout is small enough to check strictly here, and tests hold it to the package.
+The `safetensors` package reads and writes the same bytes, but only through whole copies in memory;
+a 100 MB model would exist four times over. The layout is small enough to check strictly here, and
+tests hold it to the package.
 """
 
 import json
@@ -36,7 +37,9 @@ _MAX_EXTENT: Final = (
 
 
 def write_body(tensors: Mapping[str, Tensor]) -> list[memoryview]:
-    """The safetensors file of `tensors` as consecutive pieces; large ones are views of the tensors' own memory."""
+    """The safetensors file of `tensors` as consecutive pieces; large ones are views of the
+    tensors' own memory.
+    """
     header: dict[str, dict[str, object]] = {}
     pieces: list[memoryview] = []
     offset = 0
@@ -72,7 +75,9 @@ def write_body(tensors: Mapping[str, Tensor]) -> list[memoryview]:
 
 
 def read_body(body: memoryview, max_tensors: int) -> dict[str, Tensor]:
-    """Tensors of a safetensors body; they share its memory if it is writable, else they are copies."""
+    """Tensors of a safetensors body; they share its memory if it is writable, else they are
+    copies.
+    """
     if len(body) < 8:
         raise MessageError("body is cut short: ask the sender to send it again")
     length = int.from_bytes(body[:8], "little")
@@ -106,12 +111,13 @@ def read_body(body: memoryview, max_tensors: int) -> dict[str, Tensor]:
 
 
 def parse_json(data: memoryview) -> dict[str, Any]:
-    """A JSON object without repeated keys, NaN or infinities, and text that is valid UTF-8; else MessageError."""
+    """A JSON object without repeated keys, NaN or infinities, and text that is valid UTF-8; else
+    MessageError.
+    """
     try:
         parsed = strict_json(bytes(data).decode("utf-8"))
-        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode(
-            "utf-8"
-        )  # lone surrogates and 1e999 fail here
+        # lone surrogates and 1e999 fail here
+        json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise MessageError(
             f"header is not plain JSON ({str(error)[:80]}): the message is damaged"

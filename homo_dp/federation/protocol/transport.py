@@ -7,16 +7,19 @@ from homo_dp.federation.protocol.messages import Message
 
 Result = TypeVar("Result")
 Waiting = Generator[float, Message | None, Result]
-"""A conversation without a transport: yields the seconds it waits, and is sent the next message, None if none came."""
+"""A conversation without a transport: yields the seconds it waits, and is sent the next message,
+None if none came.
+"""
 
 
 @runtime_checkable
 class Transport(Protocol):
     """One process's end of a transport.
 
-    Delivery is at least once and in any order: a message comes again until `done` is called for it, and may come
-    again after. What cannot be opened or checked is logged and dropped by the transport, never returned.
-    Failures to deliver raise TransportError; calling again later is safe.
+    Delivery is at least once and in any order: a message comes again until `done` is called for it,
+    and may come again after. What cannot be opened or checked is logged and dropped by the
+    transport, never returned. Failures to deliver raise TransportError; calling again later is
+    safe.
     """
 
     def send(self, message: Message) -> None:
@@ -33,12 +36,15 @@ class Transport(Protocol):
 
 
 ASKED_AGAIN: Final = frozenset({"survivors", "signature", "signatures", "opening"})
-"""Kinds that need not wait for a disk: questions about a masked sum, which a restarted aggregator asks once more, and
-answers that a party gives again from what it kept. Lost with a machine, they cost the round, as a late party does."""
+"""Kinds that need not wait for a disk: questions about a masked sum, which a restarted aggregator
+asks once more, and answers that a party gives again from what it kept. Lost with a machine, they
+cost the round, as a late party does.
+"""
 
 
 def superseded_by(kind: str) -> tuple[str, ...]:
-    """The kinds of earlier messages to the same recipient that are of no use once a message of this kind is sent.
+    """The kinds of earlier messages to the same recipient that are of no use once a message of this
+    kind is sent.
 
     >>> superseded_by("weights")
     ('weights',)
@@ -48,7 +54,9 @@ def superseded_by(kind: str) -> tuple[str, ...]:
 
 
 def drive(conversation: Waiting[Result], transport: Transport) -> Result:
-    """Run a session's generator with the messages of a transport until it ends; return its result."""
+    """Run a session's generator with the messages of a transport until it ends; return its
+    result.
+    """
     try:
         seconds = next(conversation)
         while True:

@@ -1,9 +1,15 @@
-"""The aggregator's side of one secure sum: collect masked vectors, name the survivors, take the masks off the total."""
+"""The aggregator's side of one secure sum: collect masked vectors, name the survivors, take the
+masks off the total.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, combinations, islice
+from typing import Final
 
 import numpy as np
 
@@ -14,18 +20,26 @@ from homo_dp.federation.secure_sums.party import MaskedVector, Opening, commitme
 from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.round_keys import listed_seeds
 
+_MOST_CHOICES: Final = 5000  # of shares that are left out: three altered ones among 30 are found
+
 
 class SumDiscarded(Exception):
-    """Too few parties are left to take the masks off. What the parties sent is charged and stays masked."""
+    """Too few parties are left to take the masks off. What the parties sent is charged and stays
+    masked.
+    """
 
 
 @dataclass
 class SecureSum:
-    """One sum at the aggregator: ``receive`` vectors, ``close``, collect signatures and openings, then ``total``.
+    """One sum at the aggregator: ``receive`` vectors, ``close``, collect signatures and openings,
+    then ``total``.
 
     Guarantees:
-        - a party's vector counts once; after ``close`` no vector is added, and the survivors never change;
-        - ``total`` is exactly the sum of the survivors' integers, or raises.
+        - a party's vector counts once; after ``close`` no vector is added, and the survivors never
+          change;
+        - ``total`` is exactly the sum of the survivors' integers, or raises;
+        - a holder that alters the shares that it opens costs nobody the sum, as long as enough
+          others have opened theirs.
     """
 
     roster: Roster
@@ -36,9 +50,8 @@ class SecureSum:
     survivors: tuple[str, ...] = ()
     signatures: dict[str, bytes] = field(default_factory=dict)
     openings: dict[str, Opening] = field(default_factory=dict)
-    lists: Mapping[str, bytes] = field(
-        default_factory=dict
-    )  # of parties that may be missing: their pair seeds, locked
+    # of parties that may be missing: their pair seeds, locked
+    lists: Mapping[str, bytes] = field(default_factory=dict)
 
     def receive(self, sender: str, vector: MaskedVector) -> None:
         """Take one party's masked vector in."""
@@ -50,8 +63,8 @@ class SecureSum:
             )
         if vector.values.shape != (self.length,) or vector.values.dtype != self.word:
             raise MessageError(
-                f"sender={sender}: {vector.values.shape} numbers of {vector.values.dtype}; the plan says "
-                f"({self.length},) of {self.word}"
+                f"sender={sender}: {vector.values.shape} numbers of {vector.values.dtype}; the "
+                f"plan says ({self.length},) of {self.word}"
             )
         self.vectors.setdefault(sender, vector)
 
@@ -64,8 +77,9 @@ class SecureSum:
         """Name the survivors; for each of them the shares that other survivors addressed to it."""
         if len(self.vectors) < self.roster.fewest_survivors:
             raise SumDiscarded(
-                f"sum={self.sum_id}: {len(self.vectors)} vectors came and privacy.tolerated_dropouts="
-                f"{self.roster.dropouts} needs {self.roster.fewest_survivors}"
+                f"sum={self.sum_id}: {len(self.vectors)} vectors came and "
+                f"privacy.tolerated_dropouts={self.roster.dropouts} needs "
+                f"{self.roster.fewest_survivors}"
             )
         self.survivors = tuple(sorted(self.vectors))
         return {
@@ -112,17 +126,13 @@ class SecureSum:
         total: Vector = np.zeros(self.length, dtype=self.word)
         for name in self.survivors:
             total += self.vectors[name].values
-            own = self._opened_secret("own", name)
-            self._check(name, name, own)
+            own = self._opened_secret("own", name, partial(self._is_committed, name, name))
             add_mask(total, own, subtract=True)
         for name in self._missed:
             neighbours = self.roster.neighbours(name)
-            key = self._opened_secret("keys", name)
-            for peer, seed in zip(
-                neighbours, listed_seeds(key, self.lists[name], len(neighbours)), strict=True
-            ):
+            key = self._opened_secret("keys", name, partial(self._is_of_list, name))
+            for peer, seed in zip(neighbours, self._listed(name, key), strict=True):
                 if peer in self.vectors:
-                    self._check(peer, name, seed)
                     # a pair mask was added by the earlier name and taken off by the later one
                     add_mask(total, seed, subtract=name > peer)
         return total
@@ -145,18 +155,45 @@ class SecureSum:
                 found[number] = opened[name]
         return found
 
-    def _opened_secret(self, what: str, name: str) -> bytes:
+    def _opened_secret(self, what: str, name: str, fits: Callable[[bytes], bool]) -> bytes:
+        """The secret behind shares of which some may have been altered by their holders.
+
+        What a party masked with is known by its commitments, so shares are left out, one and then
+        more, until the others fit.
+        """
         found, threshold = self._shares(what, name), self.roster.share_threshold
         if len(found) < threshold:
             raise SumDiscarded(
-                f"sum={self.sum_id}: {len(found)} parties opened their shares of the seeds of {name}, "
-                f"{threshold} are needed"
+                f"sum={self.sum_id}: {len(found)} parties opened their shares of the seeds of "
+                f"{name}, {threshold} are needed"
             )
-        return shares.combine(dict(list(found.items())[:threshold]))
+        choices = chain.from_iterable(
+            combinations(found, count) for count in range(len(found) - threshold + 1)
+        )
+        for left_out in islice(choices, _MOST_CHOICES):
+            kept = [number for number in found if number not in left_out][:threshold]
+            with suppress(MessageError):
+                secret = shares.combine({number: found[number] for number in kept})
+                if fits(secret):
+                    return secret
+        raise SumDiscarded(
+            f"sum={self.sum_id}: the opened seed of {name} is not the one it masked with: it or a "
+            "holder altered the shares"
+        )
 
-    def _check(self, name: str, peer: str, seed: bytes) -> None:
-        if self.vectors[name].commitments.get(peer) != commitment(seed):
-            raise SumDiscarded(
-                f"sum={self.sum_id}: the opened seed of {name} is not the one it masked with: it or a holder "
-                "altered the shares"
-            )
+    def _is_committed(self, name: str, peer: str, seed: bytes) -> bool:
+        """Whether a party masked its vector with this seed."""
+        return self.vectors[name].commitments.get(peer) == commitment(seed)
+
+    def _listed(self, name: str, key: bytes) -> list[bytes]:
+        """The seeds that a missing party shares with its neighbours, by the key of its list."""
+        return listed_seeds(key, self.lists[name], len(self.roster.neighbours(name)))
+
+    def _is_of_list(self, name: str, key: bytes) -> bool:
+        """Whether a key opens the list of a missing party: its neighbours masked with what is in
+        it.
+        """
+        seeds = zip(self.roster.neighbours(name), self._listed(name, key), strict=True)
+        return all(
+            self._is_committed(peer, name, seed) for peer, seed in seeds if peer in self.vectors
+        )

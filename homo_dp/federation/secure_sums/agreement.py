@@ -1,8 +1,9 @@
-"""Keys of one run: each party signs fresh public keys, and every two neighbours get a secret that only they know.
+"""Keys of one run: each party signs fresh public keys, and every two neighbours get a secret that
+only they know.
 
-X25519 and, where both sides' ``cryptography`` has it, ML-KEM-768: the secret holds while either does. An aggregator
-only passes these messages on; it cannot put in a key of its own, because each party checks its peers' signatures by the
-identity keys of its own config.
+X25519 and, where both sides' ``cryptography`` has it, ML-KEM-768: the secret holds while either
+does. An aggregator only passes these messages on; it cannot put in a key of its own, because each
+party checks its peers' signatures by the identity keys of its own config.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ try:
 
     MLKEM768PrivateKey.generate()
     HAS_MLKEM = True
-except (ImportError, UnsupportedAlgorithm):  # an older `cryptography`, or its OpenSSL has no ML-KEM
+except (
+    ImportError,
+    UnsupportedAlgorithm,
+):  # an older `cryptography`, or its OpenSSL has no ML-KEM
     HAS_MLKEM = False
 
 Sign = Callable[[bytes], bytes]
@@ -40,11 +44,12 @@ _MLKEM_SEALED_BYTES = 1088
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The private keys of one party for one run; ``raw`` is what must be on disk before the public half is sent."""
+    """The private keys of one party for one run; ``raw`` is what must be on disk before the
+    public half is sent.
+    """
 
-    raw: bytes = field(
-        repr=False
-    )  # 32 bytes for one's own seeds, 32 bytes X25519, 64 bytes ML-KEM-768 or none
+    # 32 bytes for one's own seeds, 32 bytes X25519, 64 bytes ML-KEM-768 or none
+    raw: bytes = field(repr=False)
 
     @classmethod
     def new(cls) -> RunKeys:
@@ -76,12 +81,16 @@ class RunKeys:
 
 
 def signed(sign: Sign, roster: Roster, sender: str, kind: str, content: bytes) -> bytes:
-    """Content behind its sender's signature, bound to the run, the roster, the sender and the kind of message."""
+    """Content behind its sender's signature, bound to the run, the roster, the sender and the
+    kind of message.
+    """
     return sign(_statement(roster, sender, kind, content)) + content
 
 
 def opened(roster: Roster, sender: str, kind: str, message: bytes) -> bytes:
-    """The content of a signed message of a peer; raises MessageError if it is not the peer's own."""
+    """The content of a signed message of a peer; raises MessageError if it is not the peer's
+    own.
+    """
     signature, content = message[:SIGNATURE_BYTES], message[SIGNATURE_BYTES:]
     check_signature(roster, sender, kind, content, signature)
     return content
@@ -102,7 +111,8 @@ def check_signature(
         )
     except (InvalidSignature, ValueError):
         raise MessageError(
-            f"sender={sender} kind={kind}: is not signed by the key that federation.parties lists for it in this run"
+            f"sender={sender} kind={kind}: is not signed by the key that federation.parties lists "
+            "for it in this run"
         ) from None
 
 
@@ -112,8 +122,34 @@ def check_public(public: bytes, sender: str) -> None:
         raise MessageError(f"sender={sender}: its keys of the run have {len(public)} bytes")
 
 
+def check_keys(roster: Roster, sender: str, message: bytes) -> None:
+    """Raise MessageError unless these are signed keys of a party of this roster that others can use.
+
+    The aggregator asks the sender again then; without it, all others would refuse to go on.
+    """
+    public = opened(roster, sender, "keys", message)
+    check_public(public, sender)
+    try:
+        X25519PrivateKey.generate().exchange(
+            X25519PublicKey.from_public_bytes(public[:_X25519_BYTES])
+        )
+    except ValueError:
+        raise MessageError(f"sender={sender}: its X25519 key of the run cannot be used") from None
+    if HAS_MLKEM and len(public) > _X25519_BYTES:
+        encapsulate(public, public, sender)
+
+
+def check_sealed(roster: Roster, sender: str, peer: str, message: bytes) -> None:
+    """Raise MessageError unless this is a secret that a party signed for a peer in this roster."""
+    content = opened(roster, sender, f"secret for {peer}", message)
+    if len(content) not in (0, _MLKEM_SEALED_BYTES):
+        raise MessageError(f"sender={sender}: its secret for {peer} has {len(content)} bytes")
+
+
 def encapsulate(mine: bytes, theirs: bytes, peer: str) -> tuple[bytes, bytes]:
-    """A fresh ML-KEM secret for a peer, and the bytes that only that peer opens; both empty if a side has none."""
+    """A fresh ML-KEM secret for a peer, and the bytes that only that peer opens; both empty if a
+    side has none.
+    """
     if _X25519_BYTES in (len(mine), len(theirs)):
         return b"", b""
     try:
@@ -137,7 +173,9 @@ def decapsulate(keys: RunKeys, theirs: bytes, sealed: bytes, sender: str) -> byt
 def pair_secret(
     roster: Roster, keys: RunKeys, public: Mapping[str, bytes], pair: tuple[str, str], mlkem: bytes
 ) -> bytes:
-    """The secret of two neighbours: both halves, bound to the run, the roster, both names and both public keys."""
+    """The secret of two neighbours: both halves, bound to the run, the roster, both names and
+    both public keys.
+    """
     peer = pair[1]
     try:
         x25519 = keys.agreement.exchange(

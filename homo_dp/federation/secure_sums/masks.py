@@ -1,8 +1,8 @@
 """Masks: keystreams of AES in counter mode, added to whole vectors of integers modulo 2^64 or 2^32.
 
-AES-GCM encrypts by the same counter mode, from the third block on where nonce and counter start at zero. OpenSSL has
-wide vector instructions for GCM alone, so that its bytes come more than twice as fast; the first two blocks, which it
-keeps for its tag, are made by counter mode itself.
+AES-GCM encrypts by the same counter mode, from the third block on where nonce and counter start at
+zero. OpenSSL has wide vector instructions for GCM alone, so that its bytes come more than twice as
+fast; the first two blocks, which it keeps for its tag, are made by counter mode itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from homo_dp.privacy.noise.keystream import SLACK_BYTES
 
-Vector = NDArray[
-    Any
-]  # of uint64 or uint32: arithmetic wraps modulo 2^64 or 2^32, which is what makes masks cancel
+# of uint64 or uint32: arithmetic wraps modulo 2^64 or 2^32, which is what makes masks cancel
+Vector = NDArray[Any]
 _PIECE = 1 << 18  # bytes at a time: a keystream that stays in the cache
 _ZEROS = memoryview(bytes(_PIECE))
 _FIRST = 32  # bytes before those of GCM
@@ -34,7 +33,8 @@ def add_mask(values: Vector, seed: bytes, *, subtract: bool = False) -> None:
     """
     if len(seed) != 32 or values.dtype not in (np.uint64, np.uint32):
         raise ValueError(
-            f"seed of {len(seed)} bytes, values of {values.dtype}: use 32 bytes and uint64 or uint32"
+            f"seed of {len(seed)} bytes, values of {values.dtype}: use 32 bytes and uint64 or "
+            "uint32"
         )
     # The counter starts at zero: a seed belongs to one pair (or party), one sum and this one use.
     first = Cipher(AES256(seed), CTR(bytes(16))).encryptor()

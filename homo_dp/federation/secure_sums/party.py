@@ -1,4 +1,6 @@
-"""A party's side of the secure sums of a run: keys once, then for each sum a masked vector, a signature, an opening."""
+"""A party's side of the secure sums of a run: keys once, then for each sum a masked vector, a
+signature, an opening.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from homo_dp.federation.secure_sums.roster import Roster
 from homo_dp.federation.secure_sums.round_keys import RoundKeyShares, seed_list
 
 COMMITMENT_BYTES = 16
-_ALL_SUMS = (
-    "all"  # the name that is used instead of one sum's where shares of all sums are sealed together
-)
+# the name that is used instead of one sum's where shares of all sums are sealed together
+_ALL_SUMS = "all"
+# what is kept beside the parts: who meets, and that a vector was masked for them
+_MEMBERS, _MASKED = "members", "masked"
 
 
 class Keep(Protocol):
@@ -48,14 +51,31 @@ class InMemory:
 
 
 @dataclass(frozen=True)
+class KeptWithin:
+    """A part of a ``Keep``: its names are under a name of their own."""
+
+    keep: Keep
+    name: str
+
+    def get(self, name: str) -> bytes | None:
+        """What was put under this name."""
+        return self.keep.get(f"{self.name} {name}")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Keep it."""
+        self.keep.put(f"{self.name} {name}", content)
+
+
+@dataclass(frozen=True)
 class MaskedVector:
-    """What a party sends for one sum: its masked integers, and for each neighbour a sealed share of its own seed."""
+    """What a party sends for one sum: its masked integers, and for each neighbour a sealed share
+    of its own seed.
+    """
 
     values: Vector
     sealed_shares: Mapping[str, bytes]
-    commitments: Mapping[
-        str, bytes
-    ]  # of its own seed (under its own name) and of the seeds that it shares with peers
+    # of its own seed (under its own name) and of the seeds that it shares with peers
+    commitments: Mapping[str, bytes]
     signature: bytes = b""  # under the set of all parties, where that is the only one there can be
 
 
@@ -63,7 +83,8 @@ class MaskedVector:
 class Opening:
     """What a party opens once a quorum has signed one set of survivors.
 
-    ``own`` has a share of each survivor's own seed, ``keys`` one of the round key of each party that is missing.
+    ``own`` has a share of each survivor's own seed, ``keys`` one of the round key of each party
+    that is missing.
     """
 
     own: Mapping[str, bytes]
@@ -76,10 +97,10 @@ class SecureSumParty:
     Guarantees:
         - a vector leaves only under the party's own mask and a mask with every neighbour;
         - keys are accepted only if signed by the identities of the party's own config;
-        - for each sum at most one set of survivors is ever signed, on disk before the signature exists, never smaller
-          than ``roster.fewest_survivors``;
-        - shares are opened only for a set that a quorum has signed, and never both of a peer's own seed and of the key
-          behind the seeds that it shares with others;
+        - for each sum at most one set of survivors is ever signed, on disk before the signature
+          exists, never smaller than ``roster.fewest_survivors``;
+        - shares are opened only for a set that a quorum has signed, and never both of a peer's own
+          seed and of the key behind the seeds that it shares with others;
         - asked again, also after a crash, it answers with the same bytes.
     """
 
@@ -88,7 +109,13 @@ class SecureSumParty:
             raise MessageError(
                 f"party={name}: is not among federation.parties; list its own public key there, too"
             )
-        self.roster, self.name, self._sign, self._keep = roster, name, sign, keep
+        kept = keep.get(_MEMBERS)
+        self.whole, self._root = roster, keep  # of all parties; ``roster`` is of those who met
+        roster = roster if kept is None else roster.of(json.loads(kept))
+        self.roster, self.name, self._sign = roster, name, sign
+        if roster is not self.whole:
+            keep = KeptWithin(keep, roster.digest.hex()[:16])
+        self._keep = keep
         self._neighbours = roster.neighbours(name)
         self._secrets: dict[str, bytes] = {}
         self._held_keys: dict[str, dict[str, bytes]] = {}  # of neighbours, by sum
@@ -98,6 +125,22 @@ class SecureSumParty:
             keep.put("keys", kept)
         self._keys = RunKeys(kept)
         self._restore_secrets()
+
+    def among(self, names: Sequence[str]) -> SecureSumParty:
+        """This party where these meet and the others are missing, with keys of its own for them.
+
+        Guarantees:
+            - once a vector was masked, the parties that have met never change.
+        """
+        roster = self.whole.of(names)
+        if self.name not in roster.identities:
+            raise MessageError(f"party={self.name}: is not among the parties that are to meet")
+        if roster.digest == self.roster.digest:
+            return self
+        if self._root.get(_MASKED) is not None:
+            raise MessageError("parties: they cannot change once a sum was masked")
+        self._root.put(_MEMBERS, json.dumps(list(roster.names)).encode())
+        return SecureSumParty(self.whole, self.name, self._sign, self._root)
 
     def keys(self) -> bytes:
         """The party's public keys of this run, signed."""
@@ -111,7 +154,8 @@ class SecureSumParty:
         missing = [name for name in self.roster.names if name not in keys]
         if missing or len(keys) != len(self.roster.names):
             raise MessageError(
-                f"keys of {', '.join(missing) or 'more parties than known'}: the roster needs each once"
+                f"keys of {', '.join(missing) or 'more parties than known'}: the roster needs each "
+                "once"
             )
         public = {
             name: agreement.opened(self.roster, name, "keys", message)
@@ -141,7 +185,8 @@ class SecureSumParty:
         facts = _unpack(kept)
         if facts["public"] != public:
             raise MessageError(
-                "keys of the run changed after they were taken: somebody swaps keys; start a new run"
+                "keys of the run changed after they were taken: somebody swaps keys; start a "
+                "new run"
             )
         return {
             peer: agreement.signed(
@@ -151,7 +196,9 @@ class SecureSumParty:
         }
 
     def meet(self, sealed: Mapping[str, bytes]) -> None:
-        """Take the secrets that neighbours with earlier names chose; after this the party can mask."""
+        """Take the secrets that neighbours with earlier names chose; after this the party can
+        mask.
+        """
         kept = self._keep.get("peers")
         if kept is None:
             raise MessageError("secrets of peers came before their keys")
@@ -172,13 +219,16 @@ class SecureSumParty:
             )
         if self._secrets and self._secrets != secrets:
             raise MessageError(
-                "secrets of the run changed after they were taken: somebody swaps them; start a new run"
+                "secrets of the run changed after they were taken: somebody swaps them; start a "
+                "new run"
             )
         self._keep.put("secrets", _pack({"secrets": secrets}))
         self._secrets = secrets
 
     def share_round_keys(self, sums: Sequence[str]) -> RoundKeyShares:
-        """Shares of this party's key of each sum for each neighbour, and the lists that those keys open."""
+        """Shares of this party's key of each sum for each neighbour, and the lists that those
+        keys open.
+        """
         rows: dict[str, list[bytes]] = {peer: [] for peer in self._neighbours}
         holders, lists = self.roster.holders(self.name), []
         for sum_id in sums:
@@ -199,7 +249,9 @@ class SecureSumParty:
         return RoundKeyShares(sealed, lists)
 
     def keep_round_keys(self, sums: Sequence[str], sealed: Mapping[str, bytes]) -> None:
-        """Keep the shares of neighbours' keys, on disk before the first sum; others later are refused."""
+        """Keep the shares of neighbours' keys, on disk before the first sum; others later are
+        refused.
+        """
         missing = [peer for peer in self._neighbours if peer not in sealed]
         if missing:
             raise MessageError(
@@ -226,9 +278,13 @@ class SecureSumParty:
         return self.met and (not self.roster.dropouts or bool(self._held_keys))
 
     def mask(self, sum_id: str, values: Vector) -> MaskedVector:
-        """This party's integers under its own mask and one with every neighbour; once a sum, as seeds are its own."""
+        """This party's integers under its own mask and one with every neighbour; once a sum, as
+        seeds are its own.
+        """
         if not self.ready:
             raise MessageError(f"sum={sum_id}: this party has not met its peers yet")
+        if self._root.get(_MASKED) is None:
+            self._root.put(_MASKED, b"yes")
         masked = values.copy()
         seeds = {
             peer: agreement.derived(self._secrets[peer], "mask", sum_id)
@@ -246,7 +302,9 @@ class SecureSumParty:
         )
 
     def _signed_ahead(self, sum_id: str) -> bytes:
-        """Where nobody may be missing there is one set to sign, so its signature goes with the vector."""
+        """Where nobody may be missing there is one set to sign, so its signature goes with the
+        vector.
+        """
         return (
             b""
             if self.roster.dropouts
@@ -285,7 +343,9 @@ class SecureSumParty:
         return tuple(json.loads(_unpack(kept)["set"]["set"])["survivors"])
 
     def open(self, sum_id: str, signatures: Mapping[str, bytes]) -> Opening:
-        """This party's shares of the survivors' seeds, once a quorum has signed the set that it signed itself."""
+        """This party's shares of the survivors' seeds, once a quorum has signed the set that it
+        signed itself.
+        """
         kept = self._keep.get(f"agreed {sum_id}")
         if kept is None:
             raise MessageError(f"sum={sum_id}: no set of survivors was agreed to")
@@ -298,7 +358,9 @@ class SecureSumParty:
     def open_all(
         self, sum_id: str, signatures: Mapping[str, bytes], sealed_shares: Mapping[str, bytes]
     ) -> Opening:
-        """The same where nobody may be missing: of the set of all parties, which is the only one ever signed."""
+        """The same where nobody may be missing: of the set of all parties, which is the only one
+        ever signed.
+        """
         if self.roster.dropouts:
             raise MessageError(
                 f"sum={sum_id}: parties may be missing, so the survivors have to be named first"
@@ -314,7 +376,8 @@ class SecureSumParty:
                 signers.add(peer)
         if len(signers) < self.roster.quorum:
             raise MessageError(
-                f"sum={sum_id}: {len(signers)} parties signed this set of survivors, {self.roster.quorum} must have"
+                f"sum={sum_id}: {len(signers)} parties signed this set of survivors, "
+                f"{self.roster.quorum} must have"
             )
 
     def _opening(
@@ -328,9 +391,8 @@ class SecureSumParty:
                 share = self._unsealed(sum_id, peer, sealed[peer])
             else:
                 continue
-            if (
-                len(share) == shares.SHARE_BYTES
-            ):  # else the peer harms only the sum that it takes part in
+            # else the peer harms only the sum that it takes part in
+            if len(share) == shares.SHARE_BYTES:
                 own[peer] = share
         missing = [peer for peer in self._neighbours if peer not in set(survivors)]
         keys = {
@@ -364,9 +426,8 @@ class SecureSumParty:
         sums = json.loads(facts["sums"]["sums"])
         for peer, sealed in facts["sealed"].items():
             row = self._unsealed(_ALL_SUMS, peer, sealed)
-            if len(row) == size * len(
-                sums
-            ):  # else the peer harms only the sums that it is missing from
+            # else the peer harms only the sums that it is missing from
+            if len(row) == size * len(sums):
                 parts = [row[start : start + size] for start in range(0, len(row), size)]
                 self._held_keys[peer] = dict(zip(sums, parts, strict=True))
 
@@ -377,7 +438,9 @@ class SecureSumParty:
             return b""
 
     def _cipher(self, peer: str, sender: str, sum_id: str) -> AESGCM:
-        """The key of one direction of one pair for one sum: it encrypts one message, so the nonce may be zero."""
+        """The key of one direction of one pair for one sum: it encrypts one message, so the
+        nonce may be zero.
+        """
         return AESGCM(agreement.derived(self._secrets[peer], f"shares from {sender}", sum_id))
 
     def statement(self, sum_id: str, survivors: Sequence[str]) -> bytes:
@@ -393,8 +456,9 @@ class SecureSumParty:
             )
         if len(names) < self.roster.fewest_survivors:
             raise MessageError(
-                f"sum={sum_id}: {len(names)} survivors; privacy.tolerated_dropouts={self.roster.dropouts} allows no "
-                f"fewer than {self.roster.fewest_survivors}"
+                f"sum={sum_id}: {len(names)} survivors; "
+                f"privacy.tolerated_dropouts={self.roster.dropouts} allows no fewer than "
+                f"{self.roster.fewest_survivors}"
             )
         return set_statement(sum_id, names)
 
@@ -418,7 +482,9 @@ def set_statement(sum_id: str, survivors: Sequence[str]) -> bytes:
 
 
 def commitment(seed: bytes) -> bytes:
-    """What shows that an opened seed is the one that was used; it tells nothing about a seed of 32 random bytes."""
+    """What shows that an opened seed is the one that was used; it tells nothing about a seed of
+    32 random bytes.
+    """
     return hashlib.sha256(b"homo_dp seed\0" + seed).digest()[:COMMITMENT_BYTES]
 
 

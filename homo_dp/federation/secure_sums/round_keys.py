@@ -1,10 +1,11 @@
-"""One key a party and a sum, from which its pair seeds of that sum follow: what is opened of a party that is missing.
+"""One key a party and a sum, from which its pair seeds of that sum follow: what is opened of a
+party that is missing.
 
-Where parties may be missing, each shares its keys of all sums with its neighbours before the first one, so that a party
-can be taken out of a sum although it is away, and a masked vector carries shares of one seed only. The aggregator holds
-a list for every party and sum, its pair seeds under that key: once a quorum has signed a set without the party, its
-neighbours open their shares of the key, and the list can be read. Keys of other sums, and the own seed that masks a
-late vector, stay.
+Where parties may be missing, each shares its keys of all sums with its neighbours before the first
+one, so that a party can be taken out of a sum although it is away, and a masked vector carries
+shares of one seed only. The aggregator holds a list for every party and sum, its pair seeds under
+that key: once a quorum has signed a set without the party, its neighbours open their shares of the
+key, and the list can be read. Keys of other sums, and the own seed that masks a late vector, stay.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from homo_dp.federation.secure_sums.shares import SECRET_BYTES
 
 @dataclass(frozen=True)
 class RoundKeyShares:
-    """What a party hands out once a run: for each neighbour its sealed shares, and a list for each sum."""
+    """What a party hands out once a run: for each neighbour its sealed shares, and a list for
+    each sum.
+    """
 
     sealed: Mapping[str, bytes]
     lists: Sequence[bytes]

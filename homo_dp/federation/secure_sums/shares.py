@@ -1,7 +1,8 @@
 """Shamir's secret sharing of 32-byte seeds, over the integers modulo a prime.
 
-pycryptodome has Shamir's scheme too, bit by bit in Python: 0.13 s for one secret among 100 holders against 2 ms here,
-and a party shares a secret or two a round (docs/adr/0006-shamir-over-a-prime-field.md).
+pycryptodome has Shamir's scheme too, bit by bit in Python: 0.13 s for one secret among 100 holders
+against 2 ms here, and a party shares a secret or two a round
+(docs/adr/0006-shamir-over-a-prime-field.md).
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from homo_dp.core.errors import MessageError
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
 _PRIME: Final = (1 << 256) + 297  # the smallest prime above every 32-byte secret
-_SPARE: Final = (
-    48  # bytes per coefficient: 128 bits more than the prime, so that the reduction is uniform
-)
+# bytes per coefficient: 128 bits more than the prime, so that the reduction is uniform
+_SPARE: Final = 48
 
 
 def split(secret: bytes, threshold: int, holders: int, key: bytes) -> list[bytes]:
-    """Shares of a secret for holders 1, 2, ...: any ``threshold`` of them give it back, fewer tell nothing.
+    """Shares of a secret for holders 1, 2, ...: any ``threshold`` of them give it back, fewer tell
+    nothing.
 
-    The polynomial comes from ``key``, which must be secret and used for this secret only, so that a party that starts
-    again sends the same shares.
+    The polynomial comes from ``key``, which must be secret and used for this secret only, so that a
+    party that starts again sends the same shares.
 
     >>> shares = split(b"s" * 32, 2, 3, b"k" * 32)
     >>> combine({1: shares[0], 3: shares[2]}) == b"s" * 32
@@ -34,7 +35,8 @@ def split(secret: bytes, threshold: int, holders: int, key: bytes) -> list[bytes
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= holders:
         raise ValueError(
-            f"threshold={threshold} holders={holders}: share 32 bytes with 1 <= threshold <= holders"
+            f"threshold={threshold} holders={holders}: share 32 bytes with 1 <= threshold <= "
+            "holders"
         )
     stream = _expand(key, _SPARE * (threshold - 1))
     coefficients = [

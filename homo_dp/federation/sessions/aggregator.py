@@ -1,4 +1,6 @@
-"""The aggregator: checks updates, combines them, and moves the global weights; it knows no transport."""
+"""The aggregator: checks updates, combines them, and moves the global weights; it knows no
+transport.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,8 @@ class RoundReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     asked: str = UPDATE  # the name of the sum that the round asked
     curves: Mapping[str, Any] = field(default_factory=dict)  # of released metrics
-    by_party: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # the same, of each party alone
+    # the same, of each party alone
+    by_party: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def released(self) -> dict[str, Any]:
@@ -71,11 +72,11 @@ class Aggregator:
     Guarantees:
         - an update is used only if names, shapes, dtypes and finiteness match the model;
         - one update per party and round: a replay is ignored;
-        - where there are ``limits``, no party can move the weights to where the others refuse them; weights that are
-          not finite are never sent, as all refuse them;
+        - where there are ``limits``, no party can move the weights to where the others refuse them;
+          weights that are not finite are never sent, as all refuse them;
         - noise that the aggregator adds is charged to its ledger before the weights can be sent;
-        - where the noise is the aggregator's, weights without event or noise are never published, unless the run is
-          marked NOT PRIVATE.
+        - where the noise is the aggregator's, weights without event or noise are never published,
+          unless the run is marked NOT PRIVATE.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class Aggregator:
         self.server_optimizer = server_optimizer
         self.average = average
         self.ledger = ledger
-        self.best: Weights | None = (
-            None  # of the round that is published, where that is not the last
-        )
+        # of the round that is published, where that is not the last
+        self.best: Weights | None = None
         self.applied_sigma: float | None = None
-        # Where a process keeps (weights, event, sigma) before they are charged, so that a crash loses none of them.
+        # Where a process keeps (weights, event, sigma) before they are charged, so that a crash
+        # loses none of them.
         self.before_charge: Callable[[Weights, object, float], None] | None = None
         self.round = 0
         self.cohort: tuple[str, ...] = ()
@@ -107,13 +108,18 @@ class Aggregator:
         self._started = 0.0
 
     def start_round(self) -> None:
-        """Open the next round; a round that would pass the aggregator's own budget is refused here."""
+        """Open the next round; a round that would pass the aggregator's own budget is refused
+        here.
+        """
         self.check_budget(1)
         self.round += 1
         parties = tuple(self.settings.party_weights)
         self.cohort = (
             parties if self.asked else self.mechanism.participants(parties, self.training_round)
         )
+        if self._masked:  # who was missing when they met has no masks
+            met = self._sums.roster.identities
+            self.cohort = tuple(party for party in self.cohort if party in met)
         self._updates = {}
         self._started = time.perf_counter()
 
@@ -155,14 +161,19 @@ class Aggregator:
 
     @property
     def averaged(self) -> Weights:
-        """The model after this round: the weights, or their average over rounds where that is configured."""
+        """The model after this round: the weights, or their average over rounds where that is
+        configured.
+        """
         return self.average.value(self.weights)
 
     def receive(self, message: Message) -> None:
-        """Take one update in; raises MessageError on anything that is not a proper update of this round."""
+        """Take one update in; raises MessageError on anything that is not a proper update of
+        this round.
+        """
         if message.run != self.settings.run or message.kind != "update":
             raise MessageError(
-                f"kind={message.kind} run={message.run} from {message.sender}: not an update of this run"
+                f"kind={message.kind} run={message.run} from {message.sender}: not an update of "
+                "this run"
             )
         if message.sender not in self.cohort:
             raise MessageError(
@@ -192,7 +203,9 @@ class Aggregator:
         self._updates[message.sender] = Update(message.sender, dict(message.tensors), weight, info)
 
     def _check_size(self, message: Message) -> None:
-        """Refuse an update that is out of the range of weights, or of the sum of any table where sums are sent."""
+        """Refuse an update that is out of the range of weights, or of the sum of any table where
+        sums are sent.
+        """
         limits, most = self.settings.limits, self.mechanism.longest_update(self.weights)
         if most is None and limits is not None:
             most = limits.max_weight
@@ -236,13 +249,15 @@ class Aggregator:
     def _sums(self) -> AggregatorSums:
         if self.sums is None:
             raise PrivacyError(
-                "privacy.secure_aggregation=true: this aggregator was built without masked sums; give it some, or set "
-                "privacy.secure_aggregation: false"
+                "privacy.secure_aggregation=true: this aggregator was built without masked sums; "
+                "give it some, or set privacy.secure_aggregation: false"
             )
         return self.sums
 
     def _combined_total(self) -> Combined:
-        """The step on the unmasked total; a sum that could not be opened is discarded, and charged."""
+        """The step on the unmasked total; a sum that could not be opened is discarded, and
+        charged.
+        """
         total, self._sums.total = self._sums.total, None
         if total is None:
             return Combined(self.weights, metrics={"discarded": 1.0}, discarded=True)
@@ -261,16 +276,17 @@ class Aggregator:
     def apply(
         self, combined: Combined, replied: tuple[str, ...] = (), missing: tuple[str, ...] = ()
     ) -> RoundReport:
-        """Charge the outcome of this round where the aggregator pays, and move the weights unless it is discarded."""
+        """Charge the outcome of this round where the aggregator pays, and move the weights
+        unless it is discarded.
+        """
         self._check_noise(combined)
         moved, before = self.weights, self.server_optimizer.state()
         moves = not (
             combined.discarded or (self.asked is not None and combined.weights is self.weights)
         )
         if moves and self.asked is not None:
-            moved = (
-                combined.weights
-            )  # starting weights are not a step, so momentum does not see them
+            # starting weights are not a step, so momentum does not see them
+            moved = combined.weights
         elif moves:
             # Whole weights are no step either.
             moved = (
@@ -311,15 +327,18 @@ class Aggregator:
         )
 
     def _within_limits(self, weights: Weights) -> Weights:
-        """Weights that no party refuses: a larger one is cut, since updates of one party must not stop all others."""
+        """Weights that no party refuses: a larger one is cut, since updates of one party must
+        not stop all others.
+        """
         if self.settings.limits is None:
             return weights
         key, most = self.settings.limits.model_weight
         if all(largest_number(tensor) <= most for tensor in weights.values()):
             return weights
         log.warning(
-            "round %d: a weight passed party.caps.%s=%g and is cut to it, since parties refuse larger ones; training "
-            "diverges, or a party sends wrong updates: lower train.learning_rate, or set federation.max_update_norm",
+            "round %d: a weight passed party.caps.%s=%g and is cut to it, since parties refuse "
+            "larger ones; training diverges, or a party sends wrong updates: lower "
+            "train.learning_rate, or set federation.max_update_norm",
             self.round,
             key,
             most,
@@ -330,7 +349,9 @@ class Aggregator:
         }
 
     def publish(self, weights: Weights, *, whole: bool = False) -> None:
-        """Make charged weights the global ones; ``whole`` ones are the model, without those before them."""
+        """Make charged weights the global ones; ``whole`` ones are the model, without those
+        before them.
+        """
         self.weights = weights
         if whole:
             self.average.forget()
@@ -338,7 +359,9 @@ class Aggregator:
             self.average.add(weights)
 
     def charge(self, event: object, sigma: float) -> None:
-        """Put the noise of this round on the aggregator's ledger; the same again changes nothing."""
+        """Put the noise of this round on the aggregator's ledger; the same again changes
+        nothing.
+        """
         if self.ledger is None:
             raise PrivacyError(
                 "ledger=None: noise at the aggregator is charged to its ledger; set privacy.ledger"
@@ -351,7 +374,9 @@ class Aggregator:
         return self._charges(round_number)
 
     def check_budget(self, rounds: int) -> None:
-        """Refuse the next rounds if they would pass the aggregator's own budget, before any data is touched."""
+        """Refuse the next rounds if they would pass the aggregator's own budget, before any data
+        is touched.
+        """
         if self.ledger is None or self.mechanism.ledger_keeper != "aggregator":
             return
         planned = [self.planned_charges(self.round + number) for number in range(1, rounds + 1)]
@@ -395,20 +420,25 @@ class Aggregator:
                 f"mechanism={self.mechanism.name}: its plan names no event for readers of the model"
             )
         account = Account(
-            self.settings.run, self.settings.dataset, self.settings.name if party is None else party
+            self.settings.run,
+            self.settings.dataset,
+            self.settings.name if party is None else party,
         )
         event = plan.events["model_reader"] if event is None else event
         sigma = plan.sigma if sigma is None else sigma
         return account.charge(self.mechanism, plan, "model_reader", round_number, event, sigma)
 
     def _check_noise(self, combined: Combined) -> None:
-        """Refuse weights that the aggregator should have noised and did not, whatever the mechanism."""
+        """Refuse weights that the aggregator should have noised and did not, whatever the
+        mechanism.
+        """
         own = self.mechanism.private and self.mechanism.ledger_keeper == "aggregator"
         if not own or self.settings.not_private or combined.discarded:
             return
         if combined.event is None:
             raise PrivacyError(
-                f"mechanism={self.mechanism.name}: its round names no event; name one, or set privacy.not_private"
+                f"mechanism={self.mechanism.name}: its round names no event; name one, or set "
+                "privacy.not_private"
             )
         if not combined.sigma > 0:
             raise PrivacyError(f"sigma={combined.sigma}: a private round needs noise above zero")

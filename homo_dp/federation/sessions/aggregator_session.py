@@ -1,10 +1,12 @@
 """The aggregator's side of a run: let parties in, send the plan, run rounds, survive.
 
-``AggregatorSession.rounds`` is the one loop over rounds. It is a generator that yields how long it waits and is sent
-the next message, so a process drives it with its transport and a simulation with the messages of its own parties.
+``AggregatorSession.rounds`` is the one loop over rounds. It is a generator that yields how long it
+waits and is sent the next message, so a process drives it with its transport and a simulation with
+the messages of its own parties.
 
-On disk (where the run has a folder) after each round and before anything of it is sent: weights, optimiser, mechanism,
-the rows of all rounds. What came from parties is acknowledged only then, so a killed aggregator finds it again.
+On disk (where the run has a folder) after each round and before anything of it is sent: weights,
+optimiser, mechanism, the rows of all rounds. What came from parties is acknowledged only then, so a
+killed aggregator finds it again.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from homo_dp.federation.sessions.crash_state import (
 from homo_dp.federation.sessions.members import Members, SessionRules
 from homo_dp.federation.sessions.party import SKIPPED
 from homo_dp.federation.sessions.plan import PlanJson
-from homo_dp.federation.sessions.secure_rounds import AggregatorSums
+from homo_dp.federation.sessions.secure_rounds import MEETING_ASKS, AggregatorSums
 from homo_dp.privacy.accounting.events import from_json, to_json
 
 log = logging.getLogger(__name__)
@@ -91,7 +93,9 @@ class Saved:
 
 
 class RunState:
-    """The files from which an aggregator goes on: the plan, its state after the last round, and the rows so far."""
+    """The files from which an aggregator goes on: the plan, its state after the last round, and
+    the rows so far.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "state.safetensors"
@@ -118,7 +122,9 @@ class RunState:
         self._rows.append(row)
 
     def save(self, aggregator: Aggregator, weights: Weights | None = None, **facts: Any) -> None:
-        """Keep everything after a round (or, with ``weights`` that wait for their charge, just before its end)."""
+        """Keep everything after a round (or, with ``weights`` that wait for their charge, just
+        before its end).
+        """
         facts = {"round": aggregator.round, "applied_sigma": aggregator.applied_sigma, **facts}
         write_state(
             self._path, aggregator_tensors(aggregator, weights), facts, point="aggregator_state"
@@ -126,7 +132,9 @@ class RunState:
 
 
 class RunMemory:
-    """The state of an aggregator that lives as long as its run: nothing to keep beside the aggregator itself."""
+    """The state of an aggregator that lives as long as its run: nothing to keep beside the
+    aggregator itself.
+    """
 
     def begin(self, aggregator: Aggregator, plan: PlanJson) -> None:
         """A new run begins."""
@@ -142,7 +150,8 @@ class AggregatorSession:
     """Runs an aggregator's rounds and keeps its state.
 
     Guarantees:
-        - the weights of a round are on disk, and charged where the aggregator noised them, before anybody gets them;
+        - the weights of a round are on disk, and charged where the aggregator noised them, before
+          anybody gets them;
         - a party that was refused, is late or never came is named in the row of the round;
         - a bad message costs its sender the round, and no other party anything.
     """
@@ -186,7 +195,9 @@ class AggregatorSession:
         aggregator.before_charge = self._keep_before_charge
 
     def begin(self) -> None:
-        """A new run: keep the plan and send it to everybody on the list, so that who comes late finds it."""
+        """A new run: keep the plan and send it to everybody on the list, so that who comes late
+        finds it.
+        """
         self._absent = set(self.members.parties) - set(self.members.rows)
         crash_point("aggregator.before_plan")
         self.state.begin(self.aggregator, self.plan)
@@ -201,9 +212,8 @@ class AggregatorSession:
         self._absent = set(self.rows[-1].get("missing", ())) if self.rows else set()
         waiting = facts.charge
         if waiting is not None:  # killed between keeping the weights and the end of the round
-            self.rows = [
-                row for row in self.rows if row["round"] < self.aggregator.round
-            ]  # it is written once more
+            # it is written once more
+            self.rows = [row for row in self.rows if row["round"] < self.aggregator.round]
             self.aggregator.charge(from_json(waiting.event), waiting.sigma)
             weights, metrics = (
                 self.aggregator.weights,
@@ -221,14 +231,25 @@ class AggregatorSession:
         drive(self.rounds(), self.members.transport)
 
     def rounds(self) -> Waiting[None]:
-        """The rounds that are left, then the final weights to everybody."""
+        """The rounds that are left, then the final weights to everybody; if they cannot go on, all
+        parties are told so.
+        """
+        try:
+            yield from self._rounds()
+        except Exception:
+            self.members.give_up(self.aggregator.round)
+            raise
+
+    def _rounds(self) -> Waiting[None]:
         aggregator, sums = self.aggregator, self.aggregator.sums
         for party in self.members.parties:
             self._send_plan(party)
         if sums is not None and aggregator.round < aggregator.settings.rounds:
-            yield from sums.meeting(self._ask)
+            yield from sums.meeting(self._ask_to_meet)
+            self._check_met(len(sums.roster.names))
         self._began = time.perf_counter()
         while aggregator.round < aggregator.settings.rounds and not self._stops_early():
+            yield from self._until_enough_are_there()
             self._check_agreement()
             aggregator.start_round()
             about(round=aggregator.round)
@@ -243,27 +264,46 @@ class AggregatorSession:
         self._settle()
         crash_point("aggregator.before_finished")
         for party in set(self.members.parties).difference(*(row["replied"] for row in self.rows)):
-            self._send_plan(
-                party
-            )  # the party may have lost the plan, and cannot use the final weights without it
+            # the party may have lost the plan, and cannot use the final weights without it
+            self._send_plan(party)
         for message in aggregator.finished():
             self.members.deliver(message)
             crash_point("aggregator.mid_finished")
         crash_point("aggregator.after_finished")
 
     def _phase(self, questions: Iterable[Message], complete: Callable[[], bool]) -> Waiting[None]:
-        """Ask parties, then take what they say until it is complete or ``round_timeout`` is over."""
+        """Ask parties, then take what they say until it is complete or ``round_timeout`` is
+        over.
+        """
         self._tell(questions)
         self._settle()
         yield from self._listen(complete)
 
     def _ask(self, questions: Sequence[Message], heard: Mapping[str, Message]) -> Waiting[None]:
-        """A phase of secure sums: ask parties, and wait for all that have not refused. It lets go of nothing that came
-        before, since a killed aggregator begins its round again."""
-        self._tell(questions)
+        """A phase of secure sums: ask parties, and wait for all that have not refused. It lets go
+        of nothing that came before, since a killed aggregator begins its round again.
+        """
         names = [question.recipient for question in questions]
+        self._tell(questions)
         yield from self._listen(
             lambda: all(name in heard or name in self._refused for name in names)
+        )
+
+    def _ask_to_meet(
+        self, questions: Sequence[Message], heard: Mapping[str, Message]
+    ) -> Waiting[None]:
+        """The same at the meeting before the first round, where parties are asked again: a share of
+        ``round_timeout`` for each time.
+        """
+        sums = self.aggregator.sums
+        names = [question.recipient for question in questions]
+        bent = set[str]() if sums is None else sums.bent
+        for name in names:
+            self._refused.pop(name, None)
+        self._tell(questions)
+        yield from self._listen(
+            lambda: all(name in heard or name in self._refused or name in bent for name in names),
+            self.rules.round_timeout / MEETING_ASKS,
         )
 
     def _tell(self, questions: Iterable[Message]) -> None:
@@ -273,9 +313,11 @@ class AggregatorSession:
             crash_point("aggregator.mid_broadcast")
         crash_point("aggregator.after_broadcast")
 
-    def _listen(self, complete: Callable[[], bool]) -> Waiting[None]:
-        """Take what parties say, of whatever kind, until something is complete or ``round_timeout`` is over."""
-        deadline = time.monotonic() + self.rules.round_timeout
+    def _listen(self, complete: Callable[[], bool], seconds: float | None = None) -> Waiting[None]:
+        """Take what parties say, of whatever kind, until something is complete or ``seconds``
+        (``round_timeout`` unless given) are over.
+        """
+        deadline = time.monotonic() + (self.rules.round_timeout if seconds is None else seconds)
         while not complete():
             left = deadline - time.monotonic()
             message = (yield left) if left > 0 else None
@@ -287,14 +329,57 @@ class AggregatorSession:
             else:
                 self.members.transport.done(message)
 
+    def _until_enough_are_there(self) -> Waiting[None]:
+        """Ask no round that could not count: parties would pay for it. Who was missing in the last
+        round, and has sent nothing since, joins again once it is there.
+        """
+        if self.aggregator.mechanism.combines_empty_rounds:
+            return  # its rounds count whoever is missing
+        told = False
+        while len(self._there()) < self.rules.min_parties:
+            self._check_agreement()
+            missing = sorted(set(self.members.parties) - set(self._there()))
+            text = (
+                f"round={self.aggregator.round + 1}: {len(self._there())} of at least "
+                f"{self.rules.min_parties} parties are there, missing {', '.join(missing)}"
+            )
+            if not told:
+                log.warning("%s; it is not asked yet", text)
+            told = True
+            yield from self._listen(lambda: len(self._there()) >= self.rules.min_parties)
+            if self.rules.stop_on_missing and len(self._there()) < self.rules.min_parties:
+                raise TransportError(f"{text}{_START_THEM}")
+
+    def _there(self) -> list[str]:
+        """The parties from which something has come since the last round that they missed."""
+        sums = self.aggregator.sums
+        names = self.members.parties if sums is None else sums.roster.names
+        gone = self._absent | set(self.members.refusals)
+        return [name for name in names if name not in gone]
+
+    def _check_met(self, parties: int) -> None:
+        """Refuse to wait for parties without whom the others have met: they cannot come back."""
+        if parties < self.rules.min_parties:
+            raise TransportError(
+                f"federation.min_parties={self.rules.min_parties}: only {parties} parties have "
+                "met, and masked sums go on with those; lower it, then start the aggregator again: "
+                "the run continues"
+            )
+
     def _check_agreement(self) -> None:
-        """Do not let parties spend budget on rounds that cannot count, because too many others refused."""
+        """Do not let parties spend budget on rounds that cannot count, because too many others
+        refused.
+        """
         refusals = self.members.refusals
         if len(self.members.parties) - len(refusals) < self.rules.min_parties:
             said = ", ".join(f"{party} ({reason})" for party, reason in refusals.items())
+            cure = (
+                "; settle it with them or lower it, then start the aggregator again: the run "
+                "continues"
+            )
             raise TransportError(
-                f"federation.min_parties={self.rules.min_parties}: cannot be reached, refused by {said}; settle it "
-                "with them or lower it, then start the aggregator again: the run continues"
+                f"federation.min_parties={self.rules.min_parties}: cannot be reached, refused by "
+                f"{said}{self._why or cure}"
             )
 
     def _complete(self) -> bool:
@@ -307,14 +392,18 @@ class AggregatorSession:
         if missing and all(self._refused.get(party) == SKIPPED for party in missing):
             return True  # they charged the round and refused it, so no update will follow
         if not replies and missing <= set(self.members.refusals):
-            self._check_agreement()  # nobody is left who could answer; one refusal alone may be an old one come again
+            # nobody is left who could answer; one refusal alone may be an old one come again
+            self._check_agreement()
         if awaited and not replies:
-            return False  # all parties may be late at once: do not end a round that costs budget before they had time
+            # all parties may be late at once: do not end a round that costs budget before they had
+            # time
+            return False
         return self._enough(replies) and not awaited - self._absent
 
     def _enough(self, replies: int) -> bool:
-        """Whether a round counts. A sum with a fixed denominator deals with missing replies itself: to skip its round
-        would publish, without noise, that somebody was missing."""
+        """Whether a round counts. A sum with a fixed denominator deals with missing replies itself:
+        to skip its round would publish, without noise, that somebody was missing.
+        """
         if self.aggregator.mechanism.combines_empty_rounds and not self.rules.stop_on_missing:
             return True
         return replies >= min(self.rules.min_parties, len(self.aggregator.cohort))
@@ -342,8 +431,10 @@ class AggregatorSession:
         try:
             self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
             aggregator.receive(message)
-        except Exception as error:  # whatever reading an update raises, its sender misses the round and the process goes on
-            self._refused[party] = "bad_update"
+        except Exception as error:
+            # whatever reading an update raises, its sender misses the round and the process goes on;
+            # until it sends a good one it does not count among those without whom no round is asked
+            self._refused[party] = self.members.refusals[party] = "bad_update"
             if isinstance(error, MessageError):
                 raise
             raise MessageError(
@@ -361,7 +452,8 @@ class AggregatorSession:
     def _welcome(self, message: Message) -> bool:
         party = message.sender
         if not self.members.join(message):
-            return False  # it may be an old message that came late: then the party answers with a new one
+            # it may be an old message that came late: then the party answers with a new one
+            return False
         self._refused.pop(party, None)
         self._send_plan(party)
         self.members.send(
@@ -378,7 +470,8 @@ class AggregatorSession:
 
     def _note_refusal(self, message: Message) -> bool:
         party, reason = message.sender, str(message.info.get("reason", "unknown"))
-        # A refusal of before that is delivered once more shows a head that is behind, and goes no further.
+        # A refusal of before that is delivered once more shows a head that is behind, and goes no
+        # further.
         self.members.heads.take(party, message.info.get("ledger_head"), underway=True)
         if message.round in (0, self.aggregator.round):
             if self._refused.get(party) != reason:
@@ -397,7 +490,8 @@ class AggregatorSession:
         if self._enough(len(replied)):
             self._close_round(aggregator.finish_round())
             return
-        self._check_agreement()  # before the round is over: what others paid for it comes again after a settlement
+        # before the round is over: what others paid for it comes again after a settlement
+        self._check_agreement()
         of = f"{len(replied)} of at least {self.rules.min_parties} parties replied"
         text = f"round={aggregator.round}: {of}, missing {', '.join(missing)}"
         if self.rules.stop_on_missing:
@@ -423,8 +517,8 @@ class AggregatorSession:
             "missing": list(report.missing),
             "refused": dict(self._refused),
             "counted": counted and not report.metrics.get("discarded"),
-            "seconds": time.perf_counter()
-            - self._began,  # everything: sending, waiting, combining, keeping
+            # everything: sending, waiting, combining, keeping
+            "seconds": time.perf_counter() - self._began,
             **({} if report.asked == UPDATE else {"asked": report.asked}),
             **report.metrics,
             **report.released,
@@ -438,7 +532,9 @@ class AggregatorSession:
         self._began = time.perf_counter()
 
     def _keep_best(self) -> None:
-        """Keep the model that the last row is about if it is the best so far; on disk with the state of its round."""
+        """Keep the model that the last row is about if it is the best so far; on disk with the
+        state of its round.
+        """
         judge, row = self.best_round, self.rows[-1]
         if judge is None or not judge.keeps or judge.best(self.rows) is not row:
             return
@@ -453,7 +549,9 @@ class AggregatorSession:
         return True
 
     def _settle(self) -> None:
-        """Keep the newest heads, then let go of the updates that showed them; while parties work, so nobody waits."""
+        """Keep the newest heads, then let go of the updates that showed them; while parties
+        work, so nobody waits.
+        """
         self.members.heads.save()
         for message in self._held:
             self.members.transport.done(message)

@@ -1,6 +1,7 @@
 """The privacy statement as far as an aggregator can make it: an upper bound from the plan.
 
-What a party really spent is in its own indicators and ledger; it may have asked for less than the plan allows.
+What a party really spent is in its own indicators and ledger; it may have asked for less than the
+plan allows.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from homo_dp.federation.mechanisms.base import Mechanism, PartyPlan
 from homo_dp.federation.sessions.aggregator import Aggregator
 from homo_dp.federation.sessions.plan import PlanJson
 from homo_dp.federation.sessions.statement import ONE_PARTY_NOTE, privacy_statement
+from homo_dp.privacy.accounting.strength import strength
 
 KEPT = "kept by the parties"
 BASIS = "an upper bound from the plan; each party's own indicators and ledger hold what it spent"
@@ -20,7 +22,9 @@ BASIS = "an upper bound from the plan; each party's own indicators and ledger ho
 def promised_plans(
     config: Config, aggregator: Aggregator, plan: PlanJson
 ) -> dict[str, PartyPlan] | None:
-    """What each party planned, as far as the aggregator can know; None where it depends on rows that none declared."""
+    """What each party planned, as far as the aggregator can know; None where it depends on rows
+    that none declared.
+    """
     mechanism = aggregator.mechanism
     if not (config.private and mechanism.private) or _hidden(mechanism, plan):
         return None
@@ -61,8 +65,10 @@ def _hidden(mechanism: Mechanism, plan: PlanJson) -> bool:
 def _without_rows(
     config: Config, aggregator: Aggregator, plan: PlanJson, private: bool
 ) -> dict[str, Any]:
-    """Parties that keep their row counts to themselves promise the target and solve their own noise for it."""
-    target, delta = config.privacy.target_epsilon, config.privacy.delta
+    """Parties that keep their row counts to themselves promise the target and solve their own
+    noise for it.
+    """
+    target, delta = config.privacy.target_epsilon, config.delta
     if not private:
         sentence = "NOT PRIVATE: this run gives no differential-privacy guarantee."
     elif target is None:
@@ -71,8 +77,9 @@ def _without_rows(
         )
     else:
         sentence = (
-            f"Each party promised that one {aggregator.mechanism.unit} changes what the aggregator and everybody who "
-            f"sees the model can see by at most epsilon {target:.4g} at delta {delta:g}."
+            f"Each party promised that one {aggregator.mechanism.unit} changes what the aggregator "
+            f"and everybody who sees the model can see by at most epsilon {target:.4g} at delta "
+            f"{delta:g}."
         )
     bound = target if private else None
     relation = aggregator.mechanism.relation
@@ -87,6 +94,8 @@ def _without_rows(
         **({"neighbouring_relation": relation} if relation is not None else {}),
         "epsilon": bound,
         "delta": delta,
+        # without a target only the parties know their epsilon
+        "strength": None if private and bound is None else strength(bound, private=private),
         "secure_mode": config.privacy.secure_mode,
         "observers": {"aggregator": {"epsilon": bound}, "model_reader": {"epsilon": bound}},
         "quoted_observer": "aggregator",  # who keeps its row count adds its own noise

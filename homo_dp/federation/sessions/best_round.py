@@ -1,4 +1,6 @@
-"""Which round was best, and when to stop: by figures that anybody may see, released with noise or of public rows."""
+"""Which round was best, and when to stop: by figures that anybody may see, released with noise
+or of public rows.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,8 @@ from homo_dp.data.declared import label_of
 from homo_dp.federation.mechanisms.round_sums import METRICS
 
 LOWER_IS_BETTER = ("loss", "mse", "mae")
-FIRST = (
-    "acc",
-    "r2",
-    "loss",
-)  # what is looked at where no figure is named: the first of them that rounds have
+# what is looked at where no figure is named: the first of them that rounds have
+FIRST = ("acc", "r2", "loss")
 OF_TASK = {
     "binary": ("acc", "auc", "ks", "precision", "recall", "loss"),
     "multiclass": ("acc", "loss"),
@@ -31,8 +30,8 @@ class BestRound:
     """Looks at one figure of the rounds so far.
 
     Guarantees:
-        - no figure of private rows without noise is looked at, so the choice of a round, and the round in which a run
-          stops, cost nothing beyond what was released.
+        - no figure of private rows without noise is looked at, so the choice of a round, and the
+          round in which a run stops, cost nothing beyond what was released.
 
     >>> rows = [{"round": 2, "released_acc": 0.7}, {"round": 4, "released_acc": 0.9}, {"round": 6, "released_acc": 0.8}]
     >>> judge = BestRound("released_", patience=1)
@@ -92,8 +91,8 @@ def best_round_of(config: Config) -> BestRound | None:
         if metric not in known:
             released = "released with noise" if noised else "of public rows"
             raise ConfigError(
-                f"train.early_stopping.metric={metric}: figures {released} of a {kind} task are {', '.join(known)}; "
-                "take one of them"
+                f"train.early_stopping.metric={metric}: figures {released} of a {kind} task are "
+                f"{', '.join(known)}; take one of them"
             )
     prefix = "released_" if noised else "test_"
     if rule is None:
@@ -107,5 +106,7 @@ def _task(config: Config) -> str:
 
 
 def is_of_released(row: Row) -> bool:
-    """Whether the figures of a row are of the model as it would be published then, averaging included."""
+    """Whether the figures of a row are of the model as it would be published then, averaging
+    included.
+    """
     return row.get("asked") == METRICS

@@ -96,7 +96,9 @@ def federation_facts(
 
 
 def common_facts(config: Config, facts: FederationFacts) -> FederationFacts:
-    """The facts as the mechanism reads them: one that takes one step a round has one rate for all parties."""
+    """The facts as the mechanism reads them: one that takes one step a round has one rate for
+    all parties.
+    """
     return mechanism_class(config.privacy.mechanism).common_facts(
         replace(facts, before=released_before(config))
     )
@@ -111,7 +113,9 @@ def released_before(config: Config) -> DpEvent | None:
 
 
 def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> None:
-    """One line where some parties have no more rows than a batch: their steps gain nothing from sampling."""
+    """One line where some parties have no more rows than a batch: their steps gain nothing from
+    sampling.
+    """
     if mechanism_class(config.privacy.mechanism) is Statistics:
         return
     full = [
@@ -131,7 +135,9 @@ def warn_of_full_batches(config: Config, parties: Mapping[str, PartyFacts]) -> N
 
 
 def noise_source(config: Config) -> NoiseSource:
-    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE, or secure mode off."""
+    """The secure source, unless the config asks by name for seeded noise, which is NOT PRIVATE,
+    or secure mode off.
+    """
     seed = config.privacy.seeded_noise_for_tests
     if seed is not None:
         return SeededNoise(seed)
@@ -143,8 +149,8 @@ def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) 
     found = mechanism_class(config.privacy.mechanism)
     if not found.private and not config.privacy.not_private and found not in MECHANISMS.values():
         raise ConfigError(
-            f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write privacy.not_private: true "
-            "to run it all the same, marked NOT PRIVATE"
+            f"privacy.mechanism={config.privacy.mechanism}: calls itself not private; write "
+            "privacy.not_private: true to run it all the same, marked NOT PRIVATE"
         )
     if (
         found.private
@@ -153,14 +159,8 @@ def build_mechanism(config: Config, facts: FederationFacts, noise: NoiseSource) 
         and not config.privacy.not_private
     ):
         raise ConfigError(
-            f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; write privacy.unit: "
-            "record, or set unit of the class if it hides a user"
-        )
-    if found.private and config.private and config.data.bounds_source == "draft":
-        raise ConfigError(
-            "data.bounds_source=draft: these bounds and levels were read from the rows, which no epsilon covers; "
-            "replace them by public knowledge and say data.bounds_source=codebook or public (private: they were found "
-            "under a budget), or try out with privacy.mechanism=none"
+            f"privacy.unit=user: privacy.mechanism={config.privacy.mechanism} hides a record; "
+            "write privacy.unit: record, or set unit of the class if it hides a user"
         )
     return found(config, facts, noise)
 
@@ -172,17 +172,16 @@ def mechanism_class(name: str) -> type[Mechanism]:
     module_name, _, class_name = name.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the module is the user's own code, and may fail in any way
+    except (Exception, SystemExit) as error:
+        # the module is the user's own code, and may fail in any way
         why = f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"privacy.mechanism={name}: cannot be loaded ({why}); give package.module:Class"
         ) from error
     if not (isinstance(found, type) and issubclass(found, Mechanism)):
         raise ConfigError(
-            f"privacy.mechanism={name}: is not a subclass of homo_dp.federation.mechanisms.base.Mechanism"
+            f"privacy.mechanism={name}: is not a subclass of "
+            "homo_dp.federation.mechanisms.base.Mechanism"
         )
     if inspect.isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
@@ -212,7 +211,9 @@ def trained_model(
 def build_fit(
     config: Config, model: BuiltModel, table: Table, facts: PartyFacts, test: Table | None = None
 ) -> LocalFit:
-    """One party's local training; its shuffles come from the seed and its name, its noise never does."""
+    """One party's local training; its shuffles come from the seed and its name, its noise never
+    does.
+    """
     if table.labels is None:
         raise DataError(f"party {facts.name}: has no labels; set data.label to the label column")
     generator = torch.Generator().manual_seed(
@@ -230,14 +231,14 @@ def build_fit(
 def run_budget(config: Config) -> Budget:
     """What the ledger enforces: the target of this run and the lifetime of the data set."""
     privacy = config.privacy
-    lifetime_delta = (
-        None if privacy.lifetime_epsilon is None else (privacy.lifetime_delta or privacy.delta)
-    )
+    lifetime_delta = None if privacy.lifetime_epsilon is None else config.lifetime_delta
     return Budget(privacy.target_epsilon, privacy.lifetime_epsilon, lifetime_delta)
 
 
 def number_limits(caps: CapsConfig, config: Config) -> PartyLimits:
-    """What an aggregator may send at most; less to networks, where rounding could carry one row to another."""
+    """What an aggregator may send at most; less to networks, where rounding could carry one row
+    to another.
+    """
     linear = config.model.factory is None and config.model.name in LINEAR_MODELS
     network = isinstance(config.privacy, RecordKeys) and not linear
     return PartyLimits(caps.max_weight, caps.max_rate, caps.max_network_weight if network else None)
@@ -263,9 +264,9 @@ def build_aggregator(
         dataset=config.data.dataset,
         budget=run_budget(config),
         # A sum over many users is longer than an update may be.
-        max_update_norm=None
-        if mechanism.one_party_holds_all
-        else config.federation.max_update_norm,
+        max_update_norm=(
+            None if mechanism.one_party_holds_all else config.federation.max_update_norm
+        ),
         not_private=config.privacy.not_private,
         limits=limits,
     )

@@ -1,4 +1,5 @@
-"""What a process needs to go on after a crash: safetensors files with their facts as JSON, each the old or the new one.
+"""What a process needs to go on after a crash: safetensors files with their facts as JSON, each the
+old or the new one.
 
 A run's folder belongs to one process at a time and can be read by its owner only.
 """
@@ -43,7 +44,9 @@ Row = dict[str, Any]
 
 
 class RunFolder:
-    """The folder in which one process keeps the state of one run; held by a lock that dies with the process."""
+    """The folder in which one process keeps the state of one run; held by a lock that dies with
+    the process.
+    """
 
     def __init__(self, state_dir: str | Path, run: str) -> None:
         self.path = Path(state_dir) / run
@@ -74,7 +77,8 @@ def write_state(
 ) -> None:
     """Replace ``path`` in one step by tensors and facts; ``point`` names the crash points.
 
-    With ``sync`` it is on disk when this returns; without, a killed process has kept it but a power cut may lose it.
+    With ``sync`` it is on disk when this returns; without, a killed process has kept it but a power
+    cut may lose it.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -103,7 +107,8 @@ def read_state(path: Path) -> tuple[Weights, Facts] | None:
     try:
         with safe_open(str(path), framework="pt") as file:
             text = (file.metadata() or {}).get("facts")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            # not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (
         OSError,
         ValueError,
@@ -139,7 +144,9 @@ def below(prefix: str, tensors: Mapping[str, Any]) -> Weights:
 
 
 def aggregator_tensors(aggregator: Aggregator, weights: Weights | None = None) -> Weights:
-    """All tensors of an aggregator between two rounds; ``weights`` stand in for weights that wait for their charge."""
+    """All tensors of an aggregator between two rounds; ``weights`` stand in for weights that
+    wait for their charge.
+    """
     return {
         **below("weights", weights or aggregator.weights),
         **below("server_optimizer", aggregator.server_optimizer.state()),
@@ -159,7 +166,8 @@ def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: i
     ]
     if known[0] != wanted or known[1] not in ({}, wanted):
         raise InputError(
-            "state: its weights are not those of this model; restore it, or start a new federation.run"
+            "state: its weights are not those of this model; restore it, or start a new "
+            "federation.run"
         )
     try:
         aggregator.server_optimizer.restore(part(tensors, "server_optimizer"))
@@ -167,7 +175,8 @@ def restore_aggregator(aggregator: Aggregator, tensors: Weights, round_number: i
         aggregator.mechanism.restore(part(tensors, "mechanism"))
     except (KeyError, IndexError, TypeError, RuntimeError) as error:
         raise InputError(
-            f"state: does not fit this run ({type(error).__name__}: {error}); restore it, or start a new federation.run"
+            f"state: does not fit this run ({type(error).__name__}: {error}); restore it, or start "
+            "a new federation.run"
         ) from error
     aggregator.weights = weights
     aggregator.best = best or None
@@ -184,8 +193,10 @@ class FitStates:
     Losing it costs some accuracy and no privacy, so the last one need not survive a power cut.
 
     Guarantees:
-        - ``load(before)`` is the state after the last round before ``before`` that was kept and not discarded;
-        - rounds that were fitted but never charged are discarded at a start, so nothing of them can leave later.
+        - ``load(before)`` is the state after the last round before ``before`` that was kept and not
+          discarded;
+        - rounds that were fitted but never charged are discarded at a start, so nothing of them can
+          leave later.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -218,7 +229,9 @@ class FitStates:
         )
 
     def load(self, before: int, fit: LocalFit, mechanism: Mechanism) -> int:
-        """Put fit and mechanism where they were before a round; the round they are then after, 0 before the first."""
+        """Put fit and mechanism where they were before a round; the round they are then after, 0
+        before the first.
+        """
         known = [number for number in self.rounds() if number < before]
         if not known:
             return 0
@@ -257,7 +270,8 @@ class _RoundRow(Schema):
 
 
 class RowLog:
-    """What is reported of each round, one JSON line each: a file that only grows, so that long runs stay cheap.
+    """What is reported of each round, one JSON line each: a file that only grows, so that long runs
+    stay cheap.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -292,7 +306,9 @@ class RowLog:
 
 
 class PartyFiles:
-    """All that a party keeps of a run, in its folder: plan, outbox, optimiser states, rows, refusals, final weights."""
+    """All that a party keeps of a run, in its folder: plan, outbox, optimiser states, rows,
+    refusals, final weights.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -336,7 +352,8 @@ class PartyFiles:
 
 
 class SumFiles:
-    """What masked sums must not forget (keys, secrets, signed sets), one file a name in a folder of their own.
+    """What masked sums must not forget (keys, secrets, signed sets), one file a name in a folder of
+    their own.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -369,7 +386,9 @@ class SumFiles:
 
 
 class PartyMemory:
-    """The same for a party that lives as long as its run: it is never started again, so little has to be kept."""
+    """The same for a party that lives as long as its run: it is never started again, so little
+    has to be kept.
+    """
 
     keep_fit = None
 
@@ -400,15 +419,16 @@ class PartyMemory:
 
 
 def forget_before(state: PartyFiles | PartyMemory, run: str, number: int) -> None:
-    """Forget a party's messages and optimiser states of rounds that the aggregator has left behind."""
+    """Forget a party's messages and optimiser states of rounds that the aggregator has left
+    behind.
+    """
     for key in state.outbox.pending():
         of_run, of_round, _ = key.split("/")
         if of_run == run and int(of_round) < number:
             state.outbox.remove(key)
     for kept in state.fits.rounds():
-        if (
-            kept < number - 1
-        ):  # the state before the round that is open is where a fit that failed goes back to
+        # the state before the round that is open is where a fit that failed goes back to
+        if kept < number - 1:
             state.fits.discard(kept)
 
 
@@ -445,6 +465,6 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"state={error.filename or path}: {error.strerror or error}; make room or give the permission, then start "
-            "the same command again: the run continues"
+            f"state={error.filename or path}: {error.strerror or error}; make room or give the "
+            "permission, then start the same command again: the run continues"
         ) from error

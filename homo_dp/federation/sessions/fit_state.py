@@ -1,4 +1,6 @@
-"""Everything a fit changes and a later fit reads: optimiser, step count, shuffles and the mechanism's own state."""
+"""Everything a fit changes and a later fit reads: optimiser, step count, shuffles and the
+mechanism's own state.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,17 @@ from torch import Tensor
 
 from homo_dp.federation.mechanisms.base import Mechanism
 from homo_dp.federation.mechanisms.local_fit import LocalFit
-from homo_dp.privacy.training.optimizer_state import pack_optimizer, unpack_optimizer
+from homo_dp.privacy.engine.optimizer_state import pack_optimizer, unpack_optimizer
 
 
 @dataclass(frozen=True)
 class FitState:
-    """A copy of what lives from round to round at a party; the weights are not in it, they come with each message.
+    """A copy of what lives from round to round at a party; the weights are not in it, they come
+    with each message.
 
     Guarantees:
-        - ``put`` on a new fit and a new mechanism gives those of the moment of ``of``, and nothing that came after it;
+        - ``put`` on a new fit and a new mechanism gives those of the moment of ``of``, and nothing
+          that came after it;
         - what a mechanism keeps outside of ``state()`` is not carried over, on a disk or in memory.
     """
 

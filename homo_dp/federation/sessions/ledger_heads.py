@@ -1,7 +1,7 @@
 """The newest ledger head that each party has shown, over all runs of an aggregator.
 
-A ledger only grows. A party that shows a shorter one than before has lost or rolled back releases, by accident or not,
-and is refused until it brings them back.
+A ledger only grows. A party that shows a shorter one than before has lost or rolled back releases,
+by accident or not, and is refused until it brings them back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class LedgerHeads:
     def take(self, party: str, shown: Json, *, underway: bool = False) -> None:
         """Remember a head; MessageError if this party has shown a later or another one before.
 
-        A message that was ``underway`` may show an older head than the party has shown in other runs since.
+        A message that was ``underway`` may show an older head than the party has shown in other
+        runs since.
         """
         foreign = Foreign(f"ledger_head of {party}", "it must hold count and hash", MessageError)
         head = foreign.check(_ShownHead, shown).model_dump() if isinstance(shown, dict) else None
@@ -65,8 +66,9 @@ class LedgerHeads:
         if known is not None and (head is None or head["count"] < known["count"]):
             rows = head["count"] if head else "no"
             raise MessageError(
-                f"ledger of {party} has {rows} rows, it showed {known['count']} before: restore it, nothing is taken "
-                "meanwhile"
+                f"ledger of {party} has {rows} rows, it showed {known['count']} before: restore "
+                "it, nothing is taken meanwhile; after a trial that starts afresh, remove "
+                "heads.json of federation.state_dir"
             )
         if head is None:
             return
@@ -77,7 +79,8 @@ class LedgerHeads:
                 and head["hash"] != before["hash"]
             ):
                 raise MessageError(
-                    f"ledger of {party} has another row {head['count']} than it showed before: restore it"
+                    f"ledger of {party} has another row {head['count']} than it showed before: "
+                    "restore it"
                 )
         if head["count"]:
             self._heard[party] = head

@@ -1,7 +1,10 @@
-"""The parties of a run as the aggregator meets them: who has joined, with which rows and ledger head, who refused."""
+"""The parties of a run as the aggregator meets them: who has joined, with which rows and ledger
+head, who refused.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -10,17 +13,22 @@ from typing import Any
 
 from homo_dp.core.crash_points import crash_point
 from homo_dp.core.errors import MessageError, TransportError, Undeliverable
+from homo_dp.core.event_log import JOINED, note_event
 from homo_dp.federation.protocol.messages import AGGREGATOR, Message
 from homo_dp.federation.protocol.transport import Transport, Waiting, drive
 from homo_dp.federation.sessions.ledger_heads import LedgerHeads
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
+STOPPED = "stopped"  # the state of a run that the aggregator gave up, until it is started again
 ROWS = "rows"  # why a party is refused that declares too many or too few
-MOST_ROWS = (
-    10**9
-)  # of a party; its declared count goes into the plan of all others, and their sums must hold so many
-_JOINS = 20.0  # joins of one party that are answered at once; normally a party sends one, and another every 20 s of silence
+# of a party; its declared count goes into the plan of all others, and their sums must hold so many
+MOST_ROWS = 10**9
+_JOINS = (
+    # joins of one party that are answered at once; normally a party sends one, and another every 20
+    # s of silence
+    20.0
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,9 @@ class SessionRules:
 
 
 class Members:
-    """The parties that have joined, with their declared rows and ledger heads, and those that have refused."""
+    """The parties that have joined, with their declared rows and ledger heads, and those that
+    have refused.
+    """
 
     def __init__(
         self,
@@ -52,20 +62,21 @@ class Members:
         self.say = say
         self.rows: dict[str, int | None] = {}
         self._unreached: dict[str, str] = {}
-        self._joins: dict[
-            str, tuple[float, float]
-        ] = {}  # party -> joins that it may send at once, and since when
+        self._given_up = False
+        # party -> joins that it may send at once, and since when
+        self._joins: dict[str, tuple[float, float]] = {}
         self.refusals: dict[str, str] = {}
-        self._held: list[
-            Message
-        ] = []  # joins, which must come again if we are killed before the plan is kept
+        # joins, which must come again if we are killed before the plan is kept
+        self._held: list[Message] = []
 
     def open(self, rules: SessionRules) -> None:
         """``opening`` over this process's own transport."""
         drive(self.opening(rules), self.transport)
 
     def opening(self, rules: SessionRules) -> Waiting[None]:
-        """Wait until all parties joined, or ``round_timeout`` is over and at least ``min_parties`` did."""
+        """Wait until all parties joined, or ``round_timeout`` is over and at least
+        ``min_parties`` did.
+        """
         self.say(f"run {self.run}: waiting for {', '.join(self.parties)}")
         for party in self.parties:  # a party that serves many runs notices this one by it
             self.tell(party, 0, "waiting")
@@ -94,8 +105,8 @@ class Members:
         self._held = []
 
     def join(self, message: Message) -> bool:
-        """Let a party in, unless it joins without end, declares rows that no plan can have, or its ledger is behind
-        what it showed before.
+        """Let a party in, unless it joins without end, declares rows that no plan can have, or its
+        ledger is behind what it showed before.
 
         Guarantees:
             - a count that one party declares makes the plan of no other party invalid.
@@ -117,8 +128,10 @@ class Members:
             return False
         self.heads.save()
         if party not in self.rows:
+            note_event(JOINED, party)
             self.say(
-                f"party {party} joined ({'rows not declared' if rows is None else f'{rows} rows declared'})"
+                f"party {party} joined "
+                f"({'rows not declared' if rows is None else f'{rows} rows declared'})"
             )
         self.rows[party] = rows if isinstance(rows, int) else None
         self.refusals.pop(party, None)
@@ -130,12 +143,25 @@ class Members:
         info = {"state": state} | ({"reason": reason} if reason else {})
         self.send(party, round_number, "status", dict(info))
 
+    def give_up(self, round_number: int) -> None:
+        """Tell every party that can be reached, once, that this process ends before the run does;
+        without it they would wait out ``party.patience``.
+        """
+        if self._given_up:
+            return
+        self._given_up = True
+        for party in self.parties:
+            with contextlib.suppress(TransportError):
+                self.tell(party, round_number, STOPPED)
+
     def send(self, party: str, round_number: int, kind: str, info: dict[str, Any]) -> None:
         """Send a message without tensors."""
         self.deliver(Message(self.run, round_number, AGGREGATOR, party, kind, {}, info))
 
     def deliver(self, message: Message) -> None:
-        """Send; a party that cannot be reached is said once and missing in the round, and the others go on."""
+        """Send; a party that cannot be reached is said once and missing in the round, and the
+        others go on.
+        """
         party = message.recipient
         try:
             self.transport.send(message)
@@ -146,7 +172,9 @@ class Members:
                 log.warning("party %s cannot be reached: %s", party, failure)
 
     def _joins_too_often(self, party: str) -> bool:
-        """Each join costs the aggregator a few synced files: a party may send some at once, then one a second."""
+        """Each join costs the aggregator a few synced files: a party may send some at once, then
+        one a second.
+        """
         now = time.monotonic()
         left, since = self._joins.get(party, (_JOINS, now))
         left = min(_JOINS, left + now - since)
@@ -155,7 +183,13 @@ class Members:
 
     def _still_waiting(self, rules: SessionRules) -> None:
         missing = [party for party in self.parties if party not in self.rows]
-        text = f"{len(self.rows)} of at least {rules.min_parties} parties joined, missing {', '.join(missing)}"
+        text = (
+            f"{len(self.rows)} of at least {rules.min_parties} parties joined, missing "
+            f"{', '.join(missing)}"
+        )
         if rules.stop_on_missing:
             raise TransportError(f"{text}; start them, then start the aggregator again")
-        self.say(f"run {self.run}: {text}; still waiting")
+        self.say(
+            f"run {self.run}: {text}; still waiting. If one of them runs and is refused here, "
+            "compare fingerprints with it by another way (homo-dp keys show)"
+        )

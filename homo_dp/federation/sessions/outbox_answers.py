@@ -1,4 +1,6 @@
-"""A party's answer as its outbox keeps it, with the question that it answers: a round has one answered question."""
+"""A party's answer as its outbox keeps it, with the question that it answers: a round has one
+answered question.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ def unpacked(question: Message, kept: Kept, kinds: Kinds) -> Message:
     """The kept answer; MessageError if it is one to another question of the same round.
 
     Guarantees:
-        - an aggregator that asks again in a round, with other weights, gets no second answer for the one charge.
+        - an aggregator that asks again in a round, with other weights, gets no second answer for
+          the one charge.
     """
     if isinstance(kept, tuple):
         if not _same(kept[0], question):

@@ -1,4 +1,6 @@
-"""What a party decides for itself, and what it checks: plan, trust, rates, question, and what it would release."""
+"""What a party decides for itself, and what it checks: plan, trust, rates, question, and what it
+would release.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,18 @@ from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.ledger import Budget
 
 SKIPPED = "skipped"  # the answer to a round that was charged and gave no update
-_STABLE = 2.0  # SGD multiplies weights by 1 - rate * decay: above this they grow in every step, whatever the rows are
+# SGD multiplies weights by 1 - rate * decay: above this they grow in every step, whatever the rows
+# are
+_STABLE = 2.0
 
 
 @dataclass(frozen=True)
 class PartyLimits:
     """How large a number of the aggregator may be; a larger one is refused before a row is touched.
 
-    Near the end of what a float32 holds, which rows overflow, and so what a party says, would depend on its rows. Long
-    before that, a network in float32 rounds a row by where it lies in its batch; ``max_network_weight`` bounds it.
+    Near the end of what a float32 holds, which rows overflow, and so what a party says, would
+    depend on its rows. Long before that, a network in float32 rounds a row by where it lies in its
+    batch; ``max_network_weight`` bounds it.
     """
 
     max_weight: float = 1e6
@@ -62,7 +67,9 @@ class PartySettings:
 
 
 class Mistrusted(PrivacyError):
-    """The plan has the aggregator add the noise, and this party's own config does not trust it with that."""
+    """The plan has the aggregator add the noise, and this party's own config does not trust it
+    with that.
+    """
 
 
 def check_party(
@@ -72,23 +79,25 @@ def check_party(
     trusted = settings.trust_aggregator or settings.not_private or not mechanism.private
     if mechanism.ledger_keeper == "aggregator" and not trusted:
         raise Mistrusted(
-            "privacy.trust_aggregator=false: the noise is added at the aggregator, which protects only against "
-            "readers of the model; set privacy.trust_aggregator: true in this party's own config, or add noise at "
-            "parties"
+            "privacy.trust_aggregator=false: the noise is added at the aggregator, which protects "
+            "only against readers of the model; set privacy.trust_aggregator: true in this "
+            "party's own config, or add noise at parties"
         )
     if not mechanism.private or settings.not_private:
         return
     _check_rates(settings.limits, mechanism, plan, fit)
     if mechanism.ledger_keeper == "party" and "aggregator" not in plan.events:
         raise PrivacyError(
-            f"mechanism={mechanism.name}: its plan names no event; name one, or set privacy.not_private"
+            f"mechanism={mechanism.name}: its plan names no event; name one, or set "
+            "privacy.not_private"
         )
     for event in (*plan.events.values(), *(asked.event for asked in plan.sums.values())):
         check_releases(event)
     if plan.trusts_aggregator and not settings.trust_aggregator:
         raise Mistrusted(
-            f"privacy.trust_aggregator=false: the plan of {mechanism.name} trusts the aggregator, which only "
-            "this party's own config can; set it to true, or keep the target against the aggregator, too"
+            f"privacy.trust_aggregator=false: the plan of {mechanism.name} trusts the aggregator, "
+            "which only this party's own config can; set it to true, or keep the target against "
+            "the aggregator, too"
         )
     if mechanism.unit == "record":  # the mechanism itself checks delta against the number of users
         check_delta(plan.delta, fit.facts.rows)
@@ -98,9 +107,8 @@ def _check_rates(limits: PartyLimits, mechanism: Mechanism, plan: PartyPlan, fit
     """Refuse a plan whose steps alone, whatever the rows are, could take weights out of range."""
     train = fit.train
     steps = plan.rounds * fit.facts.steps_per_round
-    first = train.schedule.rate(
-        train.learning_rate, 0, steps, train.weight_decay
-    )  # no schedule raises it later
+    # no schedule raises it later
+    first = train.schedule.rate(train.learning_rate, 0, steps, train.weight_decay)
     pulls = {"weight decay": train.weight_decay, "the proximal pull": mechanism.proximal_mu}
     for name, value in {"the first learning rate": first, **pulls}.items():
         if not value <= limits.max_rate:
@@ -114,8 +122,8 @@ def _check_rates(limits: PartyLimits, mechanism: Mechanism, plan: PartyPlan, fit
             )
     if train.optimizer == "sgd" and not first * sum(pulls.values()) <= _STABLE:
         raise PrivacyError(
-            f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would make weights "
-            "grow in every step whatever the rows are; refused"
+            f"learning rate {first:g} times ({' + '.join(pulls)}): is above {_STABLE:g}, and would "
+            "make weights grow in every step whatever the rows are; refused"
         )
 
 
@@ -125,7 +133,10 @@ def check_question(
     """Refuse weights of an aggregator before a row is touched; the numbers that came with them."""
     private = mechanism.private and not settings.not_private
     check_round(message.round, settings.name, plan)
-    expected = {**signature(fit.model.state_dict()), **mechanism.broadcast_signature(message.round)}
+    expected = {
+        **signature(fit.model.state_dict()),
+        **mechanism.broadcast_signature(message.round),
+    }
     check_tensors(message.tensors, expected)
     broadcast = {
         name: float(value)
@@ -137,7 +148,8 @@ def check_question(
     mechanism.check_broadcast(broadcast)
     if private and mechanism.ledger_keeper == "aggregator" and not settings.trust_aggregator:
         raise PrivacyError(
-            f"privacy.trust_aggregator=false: party {settings.name} sends no update without its own noise"
+            f"privacy.trust_aggregator=false: party {settings.name} sends no update without its "
+            "own noise"
         )
     return broadcast
 
@@ -152,7 +164,8 @@ def check_round(number: int, name: str, plan: PartyPlan) -> None:
         )
     if plan.schedule is not None and number not in plan.schedule and not plan.noise_between:
         raise BudgetExceeded(
-            f"round={number}: party {name} takes part only in rounds {', '.join(map(str, plan.schedule))}; refused"
+            f"round={number}: party {name} takes part only in rounds "
+            f"{', '.join(map(str, plan.schedule))}; refused"
         )
 
 
@@ -174,7 +187,8 @@ def check_release(release: Release, mechanism: Mechanism, plan: PartyPlan, numbe
     """The event of a release that a private party may charge and send; else PrivacyError."""
     if release.event is None:
         raise PrivacyError(
-            f"mechanism={mechanism.name}: its release names no event; name one, or set privacy.not_private"
+            f"mechanism={mechanism.name}: its release names no event; name one, or set "
+            "privacy.not_private"
         )
     if not release.sigma > 0:
         raise PrivacyError(f"sigma={release.sigma}: a private release needs noise above zero")

@@ -1,4 +1,6 @@
-"""What a party tells the aggregator beside its answers: that it is there, what it refuses, where its ledger ends."""
+"""What a party tells the aggregator beside its answers: that it is there, what it refuses, where
+its ledger ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class PartyMessages:
     """Sends the messages of one party of a run.
 
     Guarantees:
-        - every message carries the head of the party's ledger, so that a ledger that was rolled back is noticed;
+        - every message carries the head of the party's ledger, so that a ledger that was rolled
+          back is noticed;
         - at most ``max_refusals`` messages of a run are refused in words, restarts included.
     """
 
@@ -31,16 +34,21 @@ class PartyMessages:
     max_refusals: int
 
     def join(self, next_round: int, rows: int | None) -> None:
-        """Tell the aggregator that this party is there, with its declared row count and the round it expects."""
+        """Tell the aggregator that this party is there, with its declared row count and the
+        round it expects.
+        """
         self._send("join", next_round, {"rows": rows})
         crash_point("party.joined")
 
     def refuse(self, number: int, word: str) -> None:
-        """Refuse a message in one word, or raise for the operator once ``max_refusals`` were sent."""
+        """Refuse a message in one word, or raise for the operator once ``max_refusals`` were
+        sent.
+        """
         if self.state.count_refusal() > self.max_refusals:
             raise PrivacyError(
-                f"party.caps.max_refusals={self.max_refusals}: that many messages of run {self.run} were "
-                f"refused, the last as '{word}'; ask the aggregator's operator, and raise it to go on"
+                f"party.caps.max_refusals={self.max_refusals}: that many messages of run "
+                f"{self.run} were refused, the last as '{word}'; ask the aggregator's operator, "
+                "and raise it to go on"
             )
         self._send("refused", number, {"reason": word})
 
@@ -71,7 +79,8 @@ def refusal_word(refusal: Exception) -> str:
     """The word that the aggregator is told about a refusal; the sentence stays at the party.
 
     Guarantees:
-        - it does not depend on a row: an error that the party's rows cause in its own config is called a bad plan.
+        - it does not depend on a row: an error that the party's rows cause in its own config is
+          called a bad plan.
 
     >>> refusal_word(BudgetExceeded("round=3: too expensive")), refusal_word(ValueError("row 7"))
     ('budget', 'plan')

@@ -1,10 +1,11 @@
 """A party's side of a run: join, agree to the plan or refuse it, answer rounds, keep the result.
 
-``Party`` answers a round: check, fit, keep, charge. ``PartySession`` talks: a transport or a simulation hands
-each message to ``take``.
+``Party`` answers a round: check, fit, keep, charge. ``PartySession`` talks: a transport or a
+simulation hands each message to ``take``.
 
-On disk (where the run has a folder), in this order: the plan that was agreed to; for each round the optimiser, the
-update in the outbox, the charge in the ledger, and only then the update on its way; at the end the final weights.
+On disk (where the run has a folder), in this order: the plan that was agreed to; for each round the
+optimiser, the update in the outbox, the charge in the ledger, and only then the update on its way;
+at the end the final weights.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from homo_dp.federation.protocol.messages import Json, Message, check, check_ten
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.federation.sessions.crash_state import PartyFiles, PartyMemory, forget_before
 from homo_dp.federation.sessions.fit_state import FitState
-from homo_dp.federation.sessions.members import MOST_ROWS, ROWS
+from homo_dp.federation.sessions.members import MOST_ROWS, ROWS, STOPPED
 from homo_dp.federation.sessions.outbox_answers import packed, unpacked
 from homo_dp.federation.sessions.party import (
     SKIPPED,
@@ -50,9 +51,11 @@ from homo_dp.privacy.ledger.rows import SIGNED
 log = logging.getLogger(__name__)
 _EVERY = 1 << 60  # a round after all rounds
 JOIN_AGAIN = 20.0  # seconds of silence after which a party joins again
+WONDER_AGAIN = 60.0  # seconds between warnings that nobody answers
 JOIN_IN_DOUBT = 2.0  # the same, while the aggregator says that this party's ledger has lost rows
 LEARNING = "learning"  # the state of a run before which something is learnt in a run of its own
 STEPS = ("levels", "counts", "bounds")
+AFTER_STOP = 600.0  # seconds that a party waits for an aggregator that has stopped
 DOUBT = 10.0  # seconds after which such a refusal cannot be the answer to an old message any more
 
 
@@ -66,7 +69,9 @@ def learns_for(run: str) -> str | None:
 
 
 class LearningFirst(Exception):
-    """The aggregator says that something is learnt before this run; its message waits, not acknowledged, until then."""
+    """The aggregator says that something is learnt before this run; its message waits, not
+    acknowledged, until then.
+    """
 
     def __init__(self, step: str) -> None:
         super().__init__(step)
@@ -78,16 +83,19 @@ class Party:
 
     Guarantees:
         - a message with tensors is charged to the ledger before it is returned;
-        - a round that would pass the budget is refused before a row is touched, and so is all that an aggregator can
-          make fail: the wrong round, weights and numbers that are not finite or too large, another message for a round
-          that was answered;
-        - a fit that fails after that is charged as planned and answered with a constant word that depends on no row;
-        - no fit goes on from one that was not charged, or failed: fit and mechanism are made anew, from the state
-          before it, and without ``renew`` the party answers nothing more;
-        - a release never costs more than its plan, and a message carries nothing but what its kind allows;
-        - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the party itself
-          trusts the aggregator with the noise;
-        - where parties share noise, an update is masked before it is kept, and never exists outside without masks.
+        - a round that would pass the budget is refused before a row is touched, and so is all that
+          an aggregator can make fail: the wrong round, weights and numbers that are not finite or
+          too large, another message for a round that was answered;
+        - a fit that fails after that is charged as planned and answered with a constant word that
+          depends on no row;
+        - no fit goes on from one that was not charged, or failed: fit and mechanism are made anew,
+          from the state before it, and without ``renew`` the party answers nothing more;
+        - a release never costs more than its plan, and a message carries nothing but what its kind
+          allows;
+        - a release without event or noise never leaves, unless the run is marked NOT PRIVATE or the
+          party itself trusts the aggregator with the noise;
+        - where parties share noise, an update is masked before it is kept, and never exists outside
+          without masks.
     """
 
     def __init__(
@@ -111,15 +119,12 @@ class Party:
         self.final_weights: Weights | None = None
         self.applied_sigma: float | None = None
         self.rounds_done = 0
-        self.failure: Exception | None = (
-            None  # of the last fit, for the operator; its round is charged, and answered
-        )
-        self.keep: Callable[[int, FitState], None] | None = (
-            None  # where a process keeps its state, before the charge
-        )
-        self._go_back_to: FitState | None = (
-            None  # while a fit is not charged, and after one that failed
-        )
+        # of the last fit, for the operator; its round is charged, and answered
+        self.failure: Exception | None = None
+        # where a process keeps its state, before the charge
+        self.keep: Callable[[int, FitState], None] | None = None
+        # while a fit is not charged, and after one that failed
+        self._go_back_to: FitState | None = None
         check_party(settings, mechanism, self.plan, fit)
         mechanism.check_model(fit.model)
         self._check_masks()
@@ -127,8 +132,8 @@ class Party:
     def handle(self, message: Message) -> Message | None:
         """Answer one message; the same message twice gets the same answer without a second charge.
 
-        A fit that fails raises what it failed with, as ``failure``, once its round is charged: asked again, the party
-        returns the message that says so.
+        A fit that fails raises what it failed with, as ``failure``, once its round is charged:
+        asked again, the party returns the message that says so.
         """
         if message.run != self.settings.run:
             raise MessageError(
@@ -156,9 +161,8 @@ class Party:
                         self.fit.begin(dict(message.tensors))
                         made = self.mechanism.answer(self.fit, asked)
                     answer, release.charge = self._answer(message, made)
-                except (
-                    Exception
-                ) as error:  # of any kind, because the kind of an error may depend on rows
+                except Exception as error:
+                    # of any kind, because the kind of an error may depend on rows
                     self.failure = error
                     answer = self.skipped(message)
                 if self.charges_itself or self.failure is None:
@@ -177,17 +181,22 @@ class Party:
         return answer
 
     def _check_question(self, message: Message) -> dict[str, float]:
-        """All that can be refused before a row is touched; the numbers that came with the weights."""
+        """All that can be refused before a row is touched; the numbers that came with the
+        weights.
+        """
         self.failure = None
         broadcast = check_question(message, self.settings, self.mechanism, self.plan, self.fit)
         if self.sums is not None and not self.sums.ready:
             raise MessageError(
-                f"round={message.round}: this party has not met its peers, and cannot mask yet; refused"
+                f"round={message.round}: this party has not met its peers, and cannot mask yet; "
+                "refused"
             )
         return broadcast
 
     def _releasing(self, message: Message) -> AbstractContextManager[Releasing]:
-        """``releasing`` if this party is charged for the round; a context that does nothing if it is not."""
+        """``releasing`` if this party is charged for the round; a context that does nothing if
+        it is not.
+        """
         if not self.charges_itself:
             return nullcontext(Releasing())
         if self.ledger is None:
@@ -203,7 +212,8 @@ class Party:
         """The message of a release, and what it costs."""
         if not isinstance(release, Release):
             raise PrivacyError(
-                f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; return a Release"
+                f"mechanism={self.mechanism.name}: after_fit returned {type(release).__name__}; "
+                "return a Release"
             )
         name, info = self.settings.name, dict(release.info)
         tensors = (
@@ -227,12 +237,14 @@ class Party:
         )
 
     def _begin(self) -> None:
-        """Make sure that no fit goes on from one that was not charged or failed, and remember where this one began."""
+        """Make sure that no fit goes on from one that was not charged or failed, and remember
+        where this one began.
+        """
         if self._go_back_to is not None:
             if self.renew is None:
                 raise PrivacyError(
-                    f"party={self.settings.name}: a fit failed or was not charged, and nothing may go on from it; "
-                    "make a new Party"
+                    f"party={self.settings.name}: a fit failed or was not charged, and nothing may "
+                    "go on from it; make a new Party"
                 )
             self.fit, self.mechanism = self.renew()
             self._go_back_to.put(self.fit, self.mechanism)
@@ -255,8 +267,9 @@ class Party:
     def _check_masks(self) -> None:
         if (self.mechanism.masked_sum is None) != (self.sums is None):
             raise PrivacyError(
-                "privacy.secure_aggregation=true: a part of shared noise leaves a party only under masks, and this "
-                "party was built without; give it masks, or set privacy.secure_aggregation: false"
+                "privacy.secure_aggregation=true: a part of shared noise leaves a party only under "
+                "masks, and this party was built without; give it masks, or set "
+                "privacy.secure_aggregation: false"
             )
 
     def planned_charge(self, round_number: int) -> Charge:
@@ -268,7 +281,9 @@ class Party:
         return self.settings.account.all_planned(self.mechanism, self.plan, "aggregator")
 
     def skipped(self, message: Message) -> Message:
-        """The answer to a round whose fit failed: always the same, so that it tells nothing of what went wrong."""
+        """The answer to a round whose fit failed: always the same, so that it tells nothing of
+        what went wrong.
+        """
         info = {"reason": SKIPPED}
         return Message(
             message.run, message.round, self.settings.name, message.sender, "refused", info=info
@@ -276,7 +291,9 @@ class Party:
 
     @property
     def charges_itself(self) -> bool:
-        """Whether this party's ledger pays for the round (not where the run is unprotected or the aggregator pays)."""
+        """Whether this party's ledger pays for the round (not where the run is unprotected or
+        the aggregator pays).
+        """
         return self._private and self.mechanism.ledger_keeper == "party"
 
     @property
@@ -286,7 +303,9 @@ class Party:
 
 @dataclass
 class PartyDuty:
-    """What a session is about: who, in which run, with which ledger, and how a plan becomes a Party."""
+    """What a session is about: who, in which run, with which ledger, and how a plan becomes a
+    Party.
+    """
 
     name: str
     run: str
@@ -297,9 +316,9 @@ class PartyDuty:
     say: Callable[[str], None]
     patience: float = 3600.0
     max_refusals: int = 1000
-    has_learnt: Callable[[str], bool] = lambda step: (
-        True
-    )  # whether a step before this run is over at this party
+    keys: str = ""  # which fingerprints to compare where nobody answers
+    # whether a step before this run is over at this party
+    has_learnt: Callable[[str], bool] = lambda step: True
     rows: list[dict[str, Any]] = field(default_factory=list)  # one a round, LOCAL
 
 
@@ -308,7 +327,8 @@ class PartySession:
 
     Guarantees:
         - a plan is agreed to once: another plan under the same run is refused;
-        - a round is answered once: asked again, the party sends the charged update again, byte for byte;
+        - a round is answered once: asked again, the party sends the charged update again, byte for
+          byte;
         - what was fitted but never charged is discarded at a start and can reach no later update.
     """
 
@@ -319,7 +339,8 @@ class PartySession:
         self.transport = transport
         self.state = state
         self.party: Party | None = None
-        # What the aggregator tells, and what it asks once there is a plan, by kind: a new phase adds its kind here.
+        # What the aggregator tells, and what it asks once there is a plan, by kind: a new phase
+        # adds its kind here.
         self._news: dict[str, Callable[[Message], None]] = {
             "plan": self._take_plan,
             "status": self._take_status,
@@ -332,10 +353,10 @@ class PartySession:
         self._early: Message | None = None
         self._fitted = 0  # the round whose optimiser is in memory
         self._final: Weights | None = None
-        self._wondered = False
-        self._doubt: float | None = (
-            None  # since when the aggregator says that this party's ledger has lost rows
-        )
+        self._wonder_at = 0.0  # seconds of silence after which to warn the next time
+        self._stopped = False  # whether the aggregator has said that it stops
+        # since when the aggregator says that this party's ledger has lost rows
+        self._doubt: float | None = None
 
     def run(self) -> Weights:
         """Take part until the final weights are here."""
@@ -354,25 +375,37 @@ class PartySession:
             if message is not None:
                 heard = time.monotonic()
                 self.take(message)
-            elif time.monotonic() - heard > self.duty.patience:
+            elif time.monotonic() - heard > self._patience:
+                reason = "it has stopped the run" if self._stopped else "party.patience"
                 raise TransportError(
-                    f"run={self.duty.run}: no word from the aggregator for party.patience={self.duty.patience:g} s; "
-                    "start the same command again once it runs"
+                    f"run={self.duty.run}: no message from the aggregator for {self._patience:g} s "
+                    f"({reason}); start the same command again once it runs"
                 )
             else:
                 if heard == started:
-                    self._wonder()
+                    self._wonder(time.monotonic() - started)
                 self.join()
         return self._final
 
-    def _wonder(self) -> None:
-        """Warn once when no answer comes, with what to check: an aggregator ignores parties that it does not list."""
-        if not self._wondered:
-            self._wondered = True
-            self.duty.say(
-                f"run {self.duty.run}: no answer yet; does the aggregator run, with the same federation.run and "
-                "transport, and with this party's public line in its federation.parties?"
-            )
+    def _wonder(self, silence: float) -> None:
+        """Warn every minute while no answer comes, with what to check: an aggregator ignores
+        parties that it does not list, and a message under another key cannot be read.
+        """
+        if silence < self._wonder_at:
+            return
+        self._wonder_at = silence + WONDER_AGAIN
+        self.duty.say(
+            f"run {self.duty.run}: no answer for {silence:.0f} s; does the aggregator run, with "
+            "the same federation.run and transport, and with this party's public line in its "
+            f"federation.parties? {self.duty.keys}".rstrip()
+        )
+
+    @property
+    def _patience(self) -> float:
+        """Seconds without a message after which the party gives up; fewer once the aggregator has
+        said that it stops.
+        """
+        return min(self.duty.patience, AFTER_STOP) if self._stopped else self.duty.patience
 
     @property
     def rounds_answered(self) -> int:
@@ -413,7 +446,9 @@ class PartySession:
             self.take(early)
 
     def _must_wait(self, message: Message) -> bool:
-        """Whether a message comes before its time: the plan is on its way, or our ledger may have lost rows."""
+        """Whether a message comes before its time: the plan is on its way, or our ledger may
+        have lost rows.
+        """
         if self.party is None:
             return message.kind not in ("plan", "status")
         return message.kind not in self._news and self._doubt is not None
@@ -427,7 +462,8 @@ class PartySession:
             if changed is not None:
                 self._messages.refuse(self._fitted, "plan_changed")
                 raise MessageError(
-                    f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a new run"
+                    f"the plan of run {self.duty.run} changed ({changed}): a new plan needs a "
+                    "new run"
                 )
             return
         self._agree(plan)
@@ -469,13 +505,14 @@ class PartySession:
         return message.round < self._fitted
 
     def _take_sums(self, message: Message) -> None:
-        """A message of secure sums: the answer comes from what is kept, the same bytes however often it is asked.
+        """A message of secure sums: the answer comes from what is kept, the same bytes however
+        often it is asked.
 
         Guarantees:
             - nothing is signed or opened of a round in which this party has paid for no update;
-            - the set of survivors that a round is signed for is on the ledger before it is signed: a folder that was
-              put back from a copy has forgotten it, and the ledger lets in no other; nor any once a later round was
-              paid for.
+            - the set of survivors that a round is signed for is on the ledger before it is signed:
+              a folder that was put back from a copy has forgotten it, and the ledger lets in no
+              other; nor any once a later round was paid for.
         """
         party = self._required()
         try:
@@ -487,7 +524,8 @@ class PartySession:
                 and not party.sums.signed(message.round)
             ):
                 raise MessageError(
-                    f"round={message.round}: a later round was paid for and no set of this one is known"
+                    f"round={message.round}: a later round was paid for and no set of this one is "
+                    "known"
                 )
             if message.round and party.charges_itself and not self._is_charged(message.round):
                 raise MessageError(
@@ -504,7 +542,9 @@ class PartySession:
         crash_point("party.after_sums")
 
     def _mark_signed(self, party: Party, message: Message, digest: str) -> None:
-        """Put a set of survivors on the ledger, where it costs nothing; MessageError if there is another."""
+        """Put a set of survivors on the ledger, where it costs nothing; MessageError if there is
+        another.
+        """
         if self.duty.ledger is None or not (party.charges_itself and party.outbox.durable):
             return
         planned = party.planned_charge(message.round)
@@ -523,7 +563,9 @@ class PartySession:
         )
 
     def _answer_again(self, message: Message) -> Message | None:
-        """The last answer, asked for again; else the state is put before the round of this question."""
+        """The last answer, asked for again; else the state is put before the round of this
+        question.
+        """
         if self._answer is not None and self._answer.round == message.round:
             return self._answer
         if self._fitted >= message.round and not self._is_charged(message.round):
@@ -549,7 +591,9 @@ class PartySession:
         self._measure(message.round - 1, message.tensors)
 
     def _answer_failure(self, party: Party, message: Message) -> None:
-        """Answer a round that failed after rows were touched: charged, and always the same; the error stays here."""
+        """Answer a round that failed after rows were touched: charged, and always the same; the
+        error stays here.
+        """
         if party.charges_itself:
             answer = party.handle(message)  # the round is charged by now, so it is not fitted again
         else:
@@ -580,12 +624,20 @@ class PartySession:
             self._refused(str(reason))
             return
         if state == LEARNING:
-            # A step before a step would be priced apart from both, so steps of steps could pass the cap of one run.
+            # A step before a step would be priced apart from both, so steps of steps could pass the
+            # cap of one run.
             awaited = self.party is None and learns_for(self.duty.run) is None
             if reason in STEPS and awaited and not self.duty.has_learnt(str(reason)):
                 raise LearningFirst(str(reason))
             return
         self._doubt = None
+        self._stopped = state == STOPPED
+        if self._stopped:
+            self.duty.say(
+                f"run {self.duty.run}: the aggregator has stopped the run; it goes on if the "
+                f"aggregator is started again within {self._patience:g} s"
+            )
+            return
         rounds = message.info.get("rounds")
         if rounds is None and self.party is not None:
             return  # from before the plan
@@ -597,23 +649,29 @@ class PartySession:
             self._doubted(reason)
         elif self.party is None:
             raise ConfigError(
-                f"data.rows.{self.duty.name}={self.duty.declared_rows}: the aggregator takes no such count; it must be "
-                f"1 to {MOST_ROWS}, and below 1 / privacy.delta of the plan: agree on a smaller delta with its operator"
+                f"data.rows.{self.duty.name}={self.duty.declared_rows}: the aggregator takes no "
+                f"such count; it must be 1 to {MOST_ROWS}, and below 1 / privacy.delta of the "
+                "plan: agree on a smaller delta with its operator"
             )
 
     def _doubted(self, reason: str) -> None:
-        """The aggregator has seen more rows of our ledger. It may have read an old message of ours: join again."""
+        """The aggregator has seen more rows of our ledger. It may have read an old message of
+        ours: join again.
+        """
         if self._doubt is None:
             self._doubt = time.monotonic()
             self.join()
         elif time.monotonic() - self._doubt > DOUBT:
             raise LedgerError(
-                f"ledger={self.duty.ledger.path if self.duty.ledger else None}: the aggregator refused this party "
-                f"({reason}): it has seen more rows of this ledger than there are now; restore the newest copy"
+                f"ledger={self.duty.ledger.path if self.duty.ledger else None}: the aggregator "
+                f"refused this party ({reason}): it has seen more rows of this ledger than there "
+                "are now; restore the newest copy"
             )
 
     def _load(self, before: int) -> None:
-        """Put optimiser and mechanism where they were after the last kept round before ``before``."""
+        """Put optimiser and mechanism where they were after the last kept round before
+        ``before``.
+        """
         party = self._required()
         self._fitted = self.state.fits.load(before, party.fit, party.mechanism)
         party.rounds_done = self._fitted

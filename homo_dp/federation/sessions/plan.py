@@ -1,7 +1,9 @@
-"""The job as the aggregator describes it, and what a party makes of it: the plan never overrides the party's own part.
+"""The job as the aggregator describes it, and what a party makes of it: the plan never overrides
+the party's own part.
 
-From the plan: model, training, mechanism and its settings, public column facts. The party's own, always: its table,
-ledger, budgets, delta, caps, trust, noise source, and which code of its own may run.
+From the plan: model, training, mechanism and its settings, public column facts. The party's own,
+always: its table, ledger, budgets, delta, caps, trust, noise source, and which code of its own may
+run.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from homo_dp.config.base import is_import_path
@@ -46,20 +49,22 @@ from homo_dp.federation.sessions.plan_schema import (
 from homo_dp.federation.sessions.plan_schema import PlanJson as PlanJson
 from homo_dp.federation.sessions.plan_schema import PlanRefused as PlanRefused
 from homo_dp.federation.sessions.statement import OBSERVERS, epsilon_after
+from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.sampling.samplers import REPLACE_ONE
 
 _SLACK = 1e-6  # relative; a calibrated epsilon may meet its cap
-_MOST_TURNS = (
-    10_000_000  # of all parties in all rounds, where a mechanism writes down who has which
-)
+# of all parties in all rounds, where a mechanism writes down who has which
+_MOST_TURNS = 10_000_000
 
 
 def make_plan(
     config: Config, rows: Mapping[str, int | None], encoding: Mapping[str, Any]
 ) -> PlanJson:
-    """The aggregator's description of the job; ``rows`` are the declared counts of the parties, null if undeclared."""
+    """The aggregator's description of the job; ``rows`` are the declared counts of the parties,
+    null if undeclared.
+    """
     train, data = (part.model_dump(mode="json") for part in (config.train, config.data))
-    privacy = every_key(config.privacy)
+    privacy = every_key(config.privacy) | {"delta": config.delta}
     return {
         "version": VERSION,
         "model": config.model.model_dump(mode="json"),
@@ -69,7 +74,9 @@ def make_plan(
         },
         **{name: getattr(config, name).model_dump(mode="json") for name in _sections(config)},
         "data": {
-            name: data[name] for name in DATA_KEYS if name not in LATER_DATA_KEYS or data[name]
+            name: data[name]
+            for name in DATA_KEYS
+            if name not in LATER_DATA_KEYS or data[name] not in (None, False, "draft")
         },
         "order": list(config.data.columns),
         "encoding": encoding_digest(encoding),
@@ -78,7 +85,9 @@ def make_plan(
 
 
 def _sections(config: Config) -> tuple[str, ...]:
-    """Sections in a plan beside model, train and data: one that came later only if it is asked for."""
+    """Sections in a plan beside model, train and data: one that came later only if it is asked
+    for.
+    """
     asked = dict(
         zip(
             LATER_SECTIONS,
@@ -94,7 +103,9 @@ def _asks(privacy: Mapping[str, Any]) -> bool:
 
 
 def change(kept: PlanJson, plan: PlanJson) -> str | None:
-    """What a plan that came later under the same run changes, also if it is too large to be read; None if nothing."""
+    """What a plan that came later under the same run changes, also if it is too large to be
+    read; None if nothing.
+    """
     try:
         check_sizes(plan)
     except PlanRefused as refusal:
@@ -124,7 +135,9 @@ def difference(old: PlanJson, new: PlanJson) -> str | None:
 
 
 def encoding_digest(encoding: Mapping[str, Any]) -> str:
-    """What must be the same at all parties: columns, bounds, levels, label and shape; not the name of the id column."""
+    """What must be the same at all parties: columns, bounds, levels, label and shape; not the
+    name of the id column.
+    """
     shared = {name: value for name, value in encoding.items() if name != "id"}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
@@ -133,9 +146,10 @@ def agree(own: Config, plan: PlanJson) -> Config:
     """The config that a party runs with, or PlanRefused; touches no data.
 
     Guarantees:
-        - epsilon is calibrated to the smaller of the plan's target and the party's own, delta to the smaller delta;
-        - no module is imported that the party's own config does not name, and no mechanism without privacy is taken
-          that it does not ask for.
+        - epsilon is calibrated to the smaller of the plan's target and the party's own, delta to
+          the smaller delta;
+        - no module is imported that the party's own config does not name, and no mechanism without
+          privacy is taken that it does not ask for.
     """
     plan = read_plan(plan)
     try:
@@ -158,17 +172,21 @@ def epsilon_cap(own: Config) -> float | None:
 def release_names(
     mechanism: Mechanism | type[Mechanism], asked: RoundSum | None = None
 ) -> tuple[str, ...]:
-    """What a party releases in a round: the update, and the numbers that a mechanism sends with it; or another sum."""
+    """What a party releases in a round: the update, and the numbers that a mechanism sends with
+    it; or another sum.
+    """
     return (
         ("update", *mechanism.message_fields.get("update", {})) if asked is None else (asked.name,)
     )
 
 
 def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> None:
-    """Refuse rounds that ask for a sum that the party's caps do not name, or of more numbers than a model may have.
+    """Refuse rounds that ask for a sum that the party's caps do not name, or of more numbers than a
+    model may have.
 
     Guarantees:
-        - the answer is a function of the plan and of the party's config; that memory runs out depends on rows.
+        - the answer is a function of the plan and of the party's config; that memory runs out
+          depends on rows.
     """
     caps, most = own.party.caps, own.transport.max_message_bytes // 8
     if caps.parameters is not None:
@@ -177,31 +195,41 @@ def check_releases_cap(own: Config, mechanism: Mechanism, plan: PartyPlan) -> No
     if large is not None:
         raise PlanRefused(
             "releases_cap",
-            f"party.caps.parameters={caps.parameters} transport.max_message_bytes={own.transport.max_message_bytes}: "
-            f"the sum {large.name} has {large.dimension} numbers; ask about fewer columns, classes or bins",
+            f"party.caps.parameters={caps.parameters} "
+            f"transport.max_message_bytes={own.transport.max_message_bytes}: the sum {large.name} "
+            f"has {large.dimension} numbers; ask about fewer columns, classes or bins",
         )
     if caps.releases is not None and (
         surplus := {asked.name for asked in plan.sums.values()} - set(caps.releases)
     ):
         raise PlanRefused(
             "releases_cap",
-            f"party.caps.releases={list(caps.releases)}: the plan of {mechanism.name} also asks for "
-            f"{', '.join(sorted(surplus))}",
+            f"party.caps.releases={list(caps.releases)}: the plan of {mechanism.name} also asks "
+            f"for {', '.join(sorted(surplus))}",
         )
 
 
 def check_price(own: Config, plan: PartyPlan) -> None:
-    """Refuse a calibrated plan that costs more than the party's cap, towards any observer that it does not trust."""
+    """Refuse a calibrated plan that costs more than the party's cap, towards any observer that
+    it does not trust.
+
+    Guarantees:
+        - a plan that comes after other releases under the same cap is added to them by a Renyi
+          filter whose order follows from the cap alone, so the cap holds whatever the aggregator
+          chooses after seeing them.
+    """
     cap = epsilon_cap(own)
     if cap is None:
         return
+    plan = replace(plan, order=order_for(cap))
     for observer in OBSERVERS[1:] if plan.trusts_aggregator else OBSERVERS:
         spent = epsilon_after(plan, observer, plan.all_rounds)
         if spent is not None and spent.quoted > cap * (1 + _SLACK):
             raise PlanRefused(
                 "epsilon_cap",
-                f"party.caps.epsilon={cap:g}: the plan would cost epsilon {spent.quoted:.4g} at delta {plan.delta:g}; "
-                "raise the cap, or ask the aggregator for more noise or fewer rounds",
+                f"party.caps.epsilon={cap:g}: the plan would cost epsilon {spent.quoted:.4g} at "
+                f"delta {plan.delta:g}; raise the cap, or ask the aggregator for more noise or "
+                "fewer rounds",
             )
 
 
@@ -210,15 +238,17 @@ def check_encoding(plan: PlanJson, encoding: Mapping[str, Any]) -> None:
     if encoding_digest(encoding) != plan["encoding"]:
         raise PlanRefused(
             "columns",
-            "data.columns: columns, bounds, levels, curves, classes or label differ from the aggregator's; leave them "
-            "out here to take the aggregator's, or agree on one description",
+            "data.columns: columns, bounds, levels, curves, classes or label differ from the "
+            "aggregator's; leave them out here to take the aggregator's, or agree on one "
+            "description",
         )
 
 
 def facts_for_party(
     config: Config, plan: PlanJson, name: str, rows: int, parameters: int, outputs: int = 1
 ) -> FederationFacts:
-    """The facts as a party knows them: its own rows, and those that others declared (its own count where they did not).
+    """The facts as a party knows them: its own rows, and those that others declared (its own count
+    where they did not).
 
     The smallest count is then never above the party's own, which is what noise may depend on.
     """
@@ -235,7 +265,9 @@ def facts_for_party(
 def facts_for_aggregator(
     config: Config, plan: PlanJson, parameters: int, outputs: int = 1, levels: Levels | None = None
 ) -> FederationFacts:
-    """The facts as the aggregator knows them; an undeclared count stands as one row and is used for nothing."""
+    """The facts as the aggregator knows them; an undeclared count stands as one row and is used
+    for nothing.
+    """
     train, needs_rows = config.train, needs_declared_rows(config)
     parties = {}
     for name, rows in sorted(plan["rows"].items()):
@@ -243,7 +275,8 @@ def facts_for_aggregator(
             parties[name] = party_facts(config, name, rows)
         elif needs_rows is not None:
             raise DataError(
-                f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or here"
+                f"{needs_rows}: the rows of {name} are not declared; set data.rows.{name} there or "
+                "here"
             )
         else:
             parties[name] = PartyFacts(
@@ -256,7 +289,9 @@ def facts_for_aggregator(
 
 
 def needs_declared_rows(config: Config) -> str | None:
-    """The setting that cannot work while a party keeps its row count to itself; None if there is none."""
+    """The setting that cannot work while a party keeps its row count to itself; None if there is
+    none.
+    """
     if config.train.weighting == "rows":
         return "train.weighting=rows"
     return mechanism_class(config.privacy.mechanism).needs_rows(config)
@@ -267,7 +302,8 @@ def _check_code(own: Config, plan: PlanJson) -> None:
     if mechanism not in BUILT_IN and mechanism != own.privacy.mechanism:
         raise PlanRefused(
             "mechanism",
-            f"privacy.mechanism={mechanism}: is code that this party's own config does not name; refused",
+            f"privacy.mechanism={mechanism}: is code that this party's own config does not name; "
+            "refused",
         )
     if factory is not None and factory != own.model.factory:
         raise PlanRefused(
@@ -281,16 +317,16 @@ def _check_protection(own: Config, plan: PlanJson) -> None:
     if not found.private and own.privacy.mechanism != mechanism:
         raise PlanRefused(
             "not_private",
-            f"privacy.mechanism={mechanism}: the aggregator asks for updates without noise; this party sends them "
-            f"only if its own config says privacy.mechanism: {mechanism}",
+            f"privacy.mechanism={mechanism}: the aggregator asks for updates without noise; this "
+            f"party sends them only if its own config says privacy.mechanism: {mechanism}",
         )
     tree = _merged(own, plan)
     tree["privacy"]["trust_aggregator"] = True  # a config that asks for trust is invalid without it
     if found.leaves_noise_to_aggregator(config_from(tree)) and not own.privacy.trust_aggregator:
         raise PlanRefused(
             "trust",
-            "privacy.trust_aggregator=false: the plan leaves the noise to the aggregator; set it to true in this "
-            "party's own config if you trust it",
+            "privacy.trust_aggregator=false: the plan leaves the noise to the aggregator; set it "
+            "to true in this party's own config if you trust it",
         )
 
 
@@ -303,8 +339,8 @@ def _check_caps(own: Config, plan: PlanJson) -> None:
     ):
         raise PlanRefused(
             "epsilon_cap",
-            "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so nothing bounds what "
-            "one run may cost; give a cap",
+            "party.caps.epsilon=null: this party's config has no privacy.target_epsilon either, so "
+            "nothing bounds what one run may cost; give a cap",
         )
     if caps.rounds is not None and rounds > caps.rounds:
         raise PlanRefused(
@@ -321,18 +357,22 @@ def _check_caps(own: Config, plan: PlanJson) -> None:
     ):
         raise PlanRefused(
             "releases_cap",
-            f"party.caps.releases={list(caps.releases)}: the plan also releases {', '.join(surplus)}",
+            f"party.caps.releases={list(caps.releases)}: the plan also releases "
+            f"{', '.join(surplus)}",
         )
 
 
 def _check_shared_noise(own: Config, plan: PlanJson) -> None:
-    """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add it alone."""
+    """Noise that is shared holds only as agreed by all: a party that wants more of it cannot add
+    it alone.
+    """
     asked = plan["privacy"]
     if not asked.get("secure_aggregation"):
         if own.party.caps.secure_aggregation == "required":
             raise PlanRefused(
                 "secure_aggregation",
-                "party.caps.secure_aggregation=required: the plan asks for updates in the clear; refused",
+                "party.caps.secure_aggregation=required: the plan asks for updates in the clear; "
+                "refused",
             )
         return
     members = {member.name: member.public_key for member in own.federation.parties}
@@ -345,28 +385,31 @@ def _check_shared_noise(own: Config, plan: PlanJson) -> None:
     if not alone and not listed:
         raise PlanRefused(
             "roster",
-            "federation.parties: must list exactly the parties of the plan, this one too, each with its public_key, in "
-            f"this party's own config; it has {', '.join(members) or 'none'}, the plan {', '.join(plan['rows'])}",
+            "federation.parties: must list exactly the parties of the plan, this one too, each "
+            "with its public_key, in this party's own config; it has "
+            f"{', '.join(members) or 'none'}, the plan {', '.join(plan['rows'])}",
         )
     least = every_key(own.privacy)["tolerated_colluders"]
     if asked["tolerated_colluders"] < least:
         raise PlanRefused(
             "roster",
-            f"privacy.tolerated_colluders={least}: the plan assumes {asked['tolerated_colluders']}; refused",
+            f"privacy.tolerated_colluders={least}: the plan assumes "
+            f"{asked['tolerated_colluders']}; refused",
         )
     cap, target = epsilon_cap(own), asked["target_epsilon"]
-    if (cap is not None and target is not None and target > cap) or asked[
-        "delta"
-    ] > own.privacy.delta:
+    if (cap is not None and target is not None and target > cap) or asked["delta"] > own.delta:
         raise PlanRefused(
             "epsilon_cap",
-            f"party.caps.epsilon={cap} privacy.delta={own.privacy.delta:g}: the plan asks for {target} at "
-            f"{asked['delta']:g}, and noise that is shared cannot be raised by one party; agree on one target",
+            f"party.caps.epsilon={cap} privacy.delta={own.delta:g}: the plan asks for "
+            f"{target} at {asked['delta']:g}, and noise that is shared cannot be raised by one "
+            "party; agree on one target",
         )
 
 
 def _check_columns(own: Config, plan: PlanJson) -> None:
-    """Columns as the plan describes them, if they are taken from it: a level or class is a number of each row."""
+    """Columns as the plan describes them, if they are taken from it: a level or class is a
+    number of each row.
+    """
     cap, data = own.party.caps.columns, plan["data"]
     described = data["columns"].values()
     width = sum(
@@ -416,10 +459,12 @@ def check_work(own: Config, agreed: Config, name: str) -> None:
 
 
 def check_count(own: Config, agreed: Config, name: str) -> None:
-    """Refuse a plan whose noise, division or price is a function of the row count, where that is not public.
+    """Refuse a plan whose noise, division or price is a function of the row count, where that is
+    not public.
 
     Guarantees:
-        - no update shows a secret count by the size of its noise, and no answer to a plan tells it by its price.
+        - no update shows a secret count by the size of its noise, and no answer to a plan tells it
+          by its price.
     """
     if name in own.data.rows:
         return
@@ -427,18 +472,22 @@ def check_count(own: Config, agreed: Config, name: str) -> None:
     if asked is not None:
         raise PlanRefused(
             "rows",
-            f"{asked}: the aggregator has to know the rows, and data.rows.{name} is not declared; declare it",
+            f"{asked}: the aggregator has to know the rows, and data.rows.{name} is not declared; "
+            "declare it",
         )
     if hides_count(agreed) and not own.privacy.not_private and not own.data.count_is_public(name):
         raise PlanRefused(
             "rows",
-            f"data.rows.{name}: is not declared, and the noise of updates would tell how many rows there are; declare "
-            "a figure that is known without the table, or write data.counts: public if the true one may be known",
+            f"data.rows.{name}: is not declared, and the noise of updates would tell how many rows "
+            "there are; declare a figure that is known without the table, or write data.counts: "
+            "public if the true one may be known",
         )
 
 
 def hides_count(config: Config) -> bool:
-    """Whether the mechanism promises that one row more or less is not seen: then the row count is a secret, too."""
+    """Whether the mechanism promises that one row more or less is not seen: then the row count
+    is a secret, too.
+    """
     found = mechanism_class(config.privacy.mechanism)
     return found.private and found.unit == "record" and found.relation != REPLACE_ONE
 
@@ -446,9 +495,8 @@ def hides_count(config: Config) -> bool:
 def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     tree = own.model_dump(mode="json")
     tree |= {name: plan[name] for name in ("model", *MECHANISM_SECTIONS) if name in plan}
-    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(
-        mode="json"
-    )  # the plan decides what leaves
+    # the plan decides what leaves
+    tree["metrics"] = plan.get("metrics") or MetricsConfig().model_dump(mode="json")
     tree["train"] = {**plan["train"], **{name: tree["train"][name] for name in OWN_TRAIN_KEYS}}
     tree["train"] |= {"init_from": None, "early_stopping": None, "keep": "last"}
     asked = {name: plan["privacy"].get(name, EVERY_KEY[name].default) for name in PRIVACY_KEYS}
@@ -457,12 +505,11 @@ def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
     cap = epsilon_cap(own)
     if asked["target_epsilon"] is not None and cap is not None:
         asked["target_epsilon"] = min(asked["target_epsilon"], cap)
-    asked["delta"] = min(asked["delta"], own.privacy.delta)
+    asked["delta"] = min(asked["delta"], own.delta)
     tree["privacy"] = {**tree["privacy"], **asked}
     tree["data"] = {**tree["data"], **_public_data(own.data, plan)}
-    tree["data"]["scaling"] = (
-        "bounds"  # the aggregator asks for it in runs of their own, before this plan
-    )
+    # the aggregator asks for it in runs of their own, before this plan
+    tree["data"]["scaling"] = "bounds"
     if own.data.counts == "private":
         tree["data"] |= {"counts": None, "rows": tree["data"]["rows"] | noisy_count(own, plan)}
     if "order" in plan:
@@ -471,7 +518,8 @@ def _merged(own: Config, plan: PlanJson) -> dict[str, Any]:
 
 
 def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
-    """The same columns in the aggregator's order, which a message does not keep; others behind them, as they were.
+    """The same columns in the aggregator's order, which a message does not keep; others behind
+    them, as they were.
 
     >>> list(_in_order({"a": 1, "b": 2, "c": 3}, ["b", "a"]))
     ['b', 'a', 'c']
@@ -480,8 +528,10 @@ def _in_order(columns: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any
 
 
 def noisy_count(own: Config, plan: PlanJson) -> dict[str, int]:
-    """The row count that stands for a party with ``data.counts: private``: the noisy one in the plan or, before that is
-    released, one row, so that nothing depends on the true count. Empty where it declares its rows, or no count came."""
+    """The row count that stands for a party with ``data.counts: private``: the noisy one in the
+    plan or, before that is released, one row, so that nothing depends on the true count. Empty
+    where it declares its rows, or no count came.
+    """
     name = own.party.name
     if own.data.counts != "private" or name is None or name in own.data.rows:
         return {}
@@ -496,7 +546,9 @@ def with_count(own: Config, counts: Mapping[str, int]) -> Config:
 
 
 def _public_data(own: DataConfig, plan: PlanJson) -> dict[str, Any]:
-    """Column facts: the party's own where it states any, else the aggregator's; of what is learnt the aggregator's."""
+    """Column facts: the party's own where it states any, else the aggregator's; of what is
+    learnt the aggregator's.
+    """
     fields, asked = DataConfig.model_fields, plan["data"]
     stated = [
         name

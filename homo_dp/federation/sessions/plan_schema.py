@@ -1,7 +1,8 @@
 """What a plan may hold: its keys, types and sizes, checked before anything else looks at it.
 
-A plan comes from another machine. Nothing of it is used before `read_plan` has bounded its depth, counts, texts and
-numbers and has read every section by the schema of the config; what does not fit is a PlanRefused and nothing else.
+A plan comes from another machine. Nothing of it is used before `read_plan` has bounded its depth,
+counts, texts and numbers and has read every section by the schema of the config; what does not fit
+is a PlanRefused and nothing else.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ PRIVACY_KEYS = (
     ),
     *("tolerated_dropouts", "secure_aggregation", "tolerated_colluders", "options"),
 )
-# Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made and kept.
+# Left out of a plan that does not ask for masks, so that it is the plan that earlier versions made
+# and kept.
 LATER_KEYS = ("secure_aggregation", "tolerated_colluders")
 LATER_SECTIONS = ("statistics", "metrics")  # the same for whole sections
 DATA_KEYS = (
@@ -62,13 +64,12 @@ DATA_KEYS = (
         "target_bounds",
         "image",
     ),
-    *("learnt", "curves"),
+    *("learnt", "curves", "bounds_source"),
 )
-LATER_DATA_KEYS = (
-    "learnt",
-    "curves",
-)  # in a plan only where something was learnt, or curves are asked for
-# Of each process itself. When to stop is the aggregator's business: parties answer as long as they are asked.
+# in a plan only where something was learnt, curves are asked for, or a source is stated
+LATER_DATA_KEYS = ("learnt", "curves", "bounds_source")
+# Of each process itself. When to stop is the aggregator's business: parties answer as long as they
+# are asked.
 OWN_TRAIN_KEYS = (
     *("init_from", "device", "threads", "physical_batch_size", "evaluate_every"),
     *("early_stopping", "keep"),
@@ -81,14 +82,15 @@ MOST_PARTIES = 10_000
 MOST_LAYERS = 64
 MOST_PIXELS = 1 << 24
 LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e38  # apart from zero: what float32 and its squares can hold
-LEAST_TARGET = (
-    1e-3  # with any number of steps that caps allow, some noise reaches it, whatever the rows are
-)
+# with any number of steps that caps allow, some noise reaches it, whatever the rows are
+LEAST_TARGET = 1e-3
 _SHOWN = 400
 
 
 class PlanRefused(BudgetExceeded):
-    """A plan that passes what the party's own config allows; ``reason`` is the word that the aggregator is told."""
+    """A plan that passes what the party's own config allows; ``reason`` is the word that the
+    aggregator is told.
+    """
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(
@@ -98,7 +100,8 @@ class PlanRefused(BudgetExceeded):
 
 
 def read_plan(plan: object) -> PlanJson:
-    """The plan with every value checked and every key there, or PlanRefused; takes time and memory as its text does.
+    """The plan with every value checked and every key there, or PlanRefused; takes time and memory
+    as its text does.
 
     >>> read_plan({"version": 1, "privacy": {"trust_aggregator": True}})
     Traceback (most recent call last):
@@ -124,7 +127,8 @@ def read_plan(plan: object) -> PlanJson:
         if name in plan or name not in optional
     }
     given = plan["privacy"]
-    # Keys that came later are in a plan only if they are asked for, so that kept plans of before are the same job.
+    # Keys that came later are in a plan only if they are asked for, so that kept plans of before
+    # are the same job.
     found["privacy"] = {
         name: value
         for name, value in found["privacy"].items()
@@ -139,7 +143,9 @@ def read_plan(plan: object) -> PlanJson:
 
 
 def check_sizes(plan: object) -> None:
-    """Refuse nesting, counts, texts and numbers beyond every use, by a walk that does not recurse."""
+    """Refuse nesting, counts, texts and numbers beyond every use, by a walk that does not
+    recurse.
+    """
     level, depth, values = [plan], 0, 0
     while level:
         depth += 1
@@ -177,14 +183,17 @@ def _check_value(value: object) -> None:
         if large:
             raise PlanRefused(
                 "plan",
-                f"the plan has a number that is not 0 nor of a size from {LEAST_NUMBER:g} to {MOST_NUMBER:g}",
+                f"the plan has a number that is not 0 nor of a size from {LEAST_NUMBER:g} to "
+                f"{MOST_NUMBER:g}",
             )
     elif value is not None and not isinstance(value, bool):
         raise PlanRefused("plan", f"the plan has a value of type {type(value).__name__}")
 
 
 def _part(name: str, known: Mapping[str, FieldInfo], names: Collection[str]) -> Any:
-    """A section with some of the known keys, each read and bounded as there; nothing else is let in."""
+    """A section with some of the known keys, each read and bounded as there; nothing else is let
+    in.
+    """
     fields: dict[str, Any] = {key: (known[key].annotation, known[key]) for key in names}
     return create_model(f"Plan{name}", __base__=Section, **fields)
 
@@ -207,6 +216,8 @@ def _model(value: Any) -> str | None:
 
 
 def _data(value: Any) -> str | None:
+    if isinstance(value, dict) and value.get("bounds_source") == "draft":
+        return "bounds_source=draft: bounds and categories of a plan must not be read from rows"
     image = value.get("image") if isinstance(value, dict) else None
     shape = image.get("shape") if isinstance(image, dict) else None
     sides = shape if isinstance(shape, list) else []

@@ -1,4 +1,6 @@
-"""A party's side of secure sums over messages: a function from each question of the aggregator to its answer."""
+"""A party's side of secure sums over messages: a function from each question of the aggregator
+to its answer.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,10 @@ class PartySums:
     """A party's side.
 
     Guarantees:
-        - those of ``SecureSumParty``: what is not signed by the peers of the party's own config is refused, and one set
-          of survivors a round is ever signed;
-        - a round is masked once: its seeds are used for one vector, which an outbox then repeats byte for byte.
+        - those of ``SecureSumParty``: what is not signed by the peers of the party's own config is
+          refused, and one set of survivors a round is ever signed;
+        - a round is masked once: its seeds are used for one vector, which an outbox then repeats
+          byte for byte.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = (
@@ -62,7 +65,7 @@ class PartySums:
         check_rounds(party.roster, rounds)
         self._ids = [sum_id(number) for number in range(1, rounds + 1)]
         self._run, self._party, self._sums = run, party, SumsOfRounds(private_sum, others or {})
-        self._sums.check(party.roster)
+        self._sums.check(party.whole)  # a party that was started again knows who has met
 
     @property
     def ready(self) -> bool:
@@ -74,7 +77,9 @@ class PartySums:
         return self._party.has_agreed(sum_id(number))
 
     def survivors_digest(self, message: Message) -> str:
-        """What stands for the set of survivors that a message asks to sign; MessageError where it may not be."""
+        """What stands for the set of survivors that a message asks to sign; MessageError where
+        it may not be.
+        """
         statement = self._party.statement(sum_id(message.round), names_of(message, "survivors"))
         return hashlib.sha256(statement).hexdigest()
 
@@ -105,6 +110,8 @@ class PartySums:
     def handle(self, message: Message) -> Message:
         """Answer one message of the aggregator; asked again, with the same bytes."""
         if message.kind == "sum_start":
+            if "parties" in message.info:  # else all meet
+                self._party = self._party.among(names_of(message, "parties"))
             return self._answer(message, "sum_keys", {"keys": as_bytes(self._party.keys())})
         if message.kind == "sum_peers":
             sealed = self._party.introduce(named_texts(message.tensors, "keys."))
@@ -130,7 +137,9 @@ class PartySums:
         return self._open(message)
 
     def _round_keys(self) -> Weights:
-        """Sealed shares of this party's round keys and the lists that they lock; nothing if nobody may be missing."""
+        """Sealed shares of this party's round keys and the lists that they lock; nothing if
+        nobody may be missing.
+        """
         if not self._party.roster.dropouts:
             return {}
         made = self._party.share_round_keys(self._ids)
@@ -171,4 +180,5 @@ class PartySums:
         return self._answer(message, "opening", {"opening": as_bytes(b"".join(parts))})
 
     def _answer(self, message: Message, kind: str, tensors: Weights) -> Message:
-        return Message(self._run, message.round, self._party.name, AGGREGATOR, kind, tensors)
+        asked = {name: message.info[name] for name in ("asked",) if name in message.info}
+        return Message(self._run, message.round, self._party.name, AGGREGATOR, kind, tensors, asked)

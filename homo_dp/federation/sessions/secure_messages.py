@@ -1,4 +1,6 @@
-"""How secure sums look as messages: names, bytes and rows of tensors, and which sum a round asks."""
+"""How secure sums look as messages: names, bytes and rows of tensors, and which sum a round
+asks.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _MOST_ROUND_KEYS = 1 << 25  # bytes that a party leaves at the meeting: they are
 
 
 def sum_id(number: int) -> str:
-    """The name of a round's sum; signatures and seeds are bound to it, and by the roster to the run."""
+    """The name of a round's sum; signatures and seeds are bound to it, and by the roster to the
+    run.
+    """
     return f"{number}/update"
 
 
@@ -55,18 +59,23 @@ class SumsOfRounds:
             planned = None if share is None else (share.parties, share.dropouts, share.colluders)
             if planned != (len(roster.names), roster.dropouts, roster.colluders):
                 raise PrivacyError(
-                    f"the noise is planned for (parties, dropouts, colluders)={planned}, the masks for "
-                    f"{(len(roster.names), roster.dropouts, roster.colluders)}; use one roster for both"
+                    f"the noise is planned for (parties, dropouts, colluders)={planned}, the masks "
+                    f"for {(len(roster.names), roster.dropouts, roster.colluders)}; use one "
+                    "roster for both"
                 )
 
 
 def committed_names(roster: Roster, name: str) -> tuple[str, ...]:
-    """Whose seeds a party commits to: its own, and where somebody may be missing those with its neighbours."""
+    """Whose seeds a party commits to: its own, and where somebody may be missing those with its
+    neighbours.
+    """
     return (name, *(roster.neighbours(name) if roster.dropouts else ()))
 
 
 def opened_places(roster: Roster, holder: str, survivors: Sequence[str]) -> list[str]:
-    """Whose shares an opening holds, in order: of each survivor its own seed, then of each that is missing its key."""
+    """Whose shares an opening holds, in order: of each survivor its own seed, then of each that
+    is missing its key.
+    """
     present = set(survivors)
     held = [name for name in roster.names if holder in roster.holders(name)]
     return [name for name in held if name in present] + [
@@ -80,7 +89,8 @@ def check_rounds(roster: Roster, rounds: int) -> None:
     if roster.dropouts and each * rounds > _MOST_ROUND_KEYS:
         raise PrivacyError(
             f"train.rounds={rounds}: with privacy.tolerated_dropouts={roster.dropouts} at most "
-            f"{_MOST_ROUND_KEYS // each} rounds have their keys in one message; run them in parts, or tolerate none"
+            f"{_MOST_ROUND_KEYS // each} rounds have their keys in one message; run them in "
+            "parts, or tolerate none"
         )
 
 

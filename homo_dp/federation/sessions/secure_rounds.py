@@ -1,17 +1,20 @@
-"""The aggregator's side of secure sums over messages, as phases of its session, and both sides for one process.
+"""The aggregator's side of secure sums over messages, as phases of its session, and both sides for
+one process.
 
-Once a run: keys, sealed secrets, ready, and shares of round keys where parties may be missing. Each round: a masked
-update, the survivors, signatures, openings. The session asks parties and hands in what they answer (``hear``); how a
-party answers is in ``secure_answers.py``. Neither knows a transport.
+Once a run: keys, sealed secrets, ready, and shares of round keys where parties may be missing. Each
+round: a masked update, the survivors, signatures, openings. The session asks parties and hands in
+what they answer (``hear``); how a party answers is in ``secure_answers.py``. Neither knows a
+transport.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -21,7 +24,7 @@ from homo_dp.federation.mechanisms.base import Mechanism, Weights
 from homo_dp.federation.mechanisms.round_sums import RoundSums
 from homo_dp.federation.protocol.messages import AGGREGATOR, Json, Message, check_tensors
 from homo_dp.federation.protocol.transport import Waiting
-from homo_dp.federation.secure_sums import shares
+from homo_dp.federation.secure_sums import agreement, shares
 from homo_dp.federation.secure_sums.aggregator import SecureSum, SumDiscarded
 from homo_dp.federation.secure_sums.agreement import SIGNATURE_BYTES, Sign
 from homo_dp.federation.secure_sums.party import (
@@ -49,28 +52,39 @@ from homo_dp.federation.sessions.secure_messages import (
     lists_name,
     opened_places,
     rows_of,
-    short_tensor,
     sum_id,
     text_of,
 )
 from homo_dp.privacy.private_sum import PrivateSum
 
 Ask = Callable[[Sequence[Message], Mapping[str, Message]], Waiting[None]]
-"""Sends questions, and waits until their recipients are in the mapping of who answered, or the time is over."""
+"""Sends questions, and waits until their recipients are in the mapping of who answered, or the
+time is over.
+"""
 
 log = logging.getLogger(__name__)
-_MEETING = ("sum_keys", "sum_sealed", "sum_ready", "sum_kept")
+_ANSWERS: Final = {
+    "sum_start": "sum_keys",
+    "sum_peers": "sum_sealed",
+    "sum_secrets": "sum_ready",
+    "sum_shares": "sum_kept",
+}
+_MEETING = tuple(_ANSWERS.values())
+MEETING_ASKS: Final = 3  # times that a party is asked for one answer of the meeting
 
 
 @dataclass
 class AggregatorSums:
-    """The aggregator's side: ``meeting`` once, then for each round ``take`` its updates and run ``opening``.
+    """The aggregator's side: ``meeting`` once, then for each round ``take`` its updates and run
+    ``opening``.
 
-    What parties answer is handed to ``hear``, at any time: after a crash it comes before it is asked for again.
+    What parties answer is handed to ``hear``, at any time: after a crash it comes before it is
+    asked for again.
 
     Guarantees:
         - the survivors of a round are kept before anybody is told, and never change;
-        - ``total`` is the exact sum of the survivors' integers, or None: the round is then discarded.
+        - ``total`` is the exact sum of the survivors' integers, or None: the round is then
+          discarded.
     """
 
     KINDS: ClassVar[tuple[str, ...]] = (*_MEETING, "signature", "opening")
@@ -84,6 +98,9 @@ class AggregatorSums:
     total: Tensor | None = None
     survivors: tuple[str, ...] = ()
     discarded: str | None = None  # why the last sum could not be opened
+    # parties whose last answer at the meeting could not be used
+    bent: set[str] = field(default_factory=set)
+    _asked: int = 0  # questions of the meeting so far
     _open: SecureSum | None = None
     _heard: dict[tuple[int, str], dict[str, Message]] = field(default_factory=dict)
 
@@ -91,10 +108,15 @@ class AggregatorSums:
         self._sums = SumsOfRounds(self.private_sum, self.others)
         self._sums.check(self.roster)
         check_rounds(self.roster, self.rounds)
+        self._whole = self.roster
+        kept = self.keep.get("members")
+        if kept is not None:
+            self.roster = self._whole.of(json.loads(kept))
 
     def hear(self, message: Message, number: int) -> bool:
-        """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is the first such
-        answer."""
+        """Keep an answer for the phase that asks for it, in round ``number``; returns whether it is
+        the first such answer.
+        """
         sender, meets = message.sender, message.kind in _MEETING
         if (
             sender not in self.roster.identities
@@ -103,34 +125,67 @@ class AggregatorSums:
         ):
             return False
         if meets:
-            self._check_meeting(message)
+            try:
+                self._check_meeting(message)
+            except MessageError:
+                self.bent.add(sender)
+                raise
         found = self._heard.setdefault((message.round, message.kind), {})
         return found.setdefault(sender, message) is message
 
     def meeting(self, ask: Ask) -> Waiting[None]:
-        """Pass the parties' keys and sealed secrets on; raises TransportError where somebody does not come."""
-        if self._met:
-            return
+        """Pass the parties' keys and sealed secrets on.
+
+        Who does not answer, or not as the meeting needs it, is asked again and then left out: it
+        counts as one of ``roster.dropouts`` in every round. Raises TransportError where more are
+        missing than are tolerated.
+        """
+        while not self._met:
+            missing = yield from self._meet(ask)
+            if not missing:
+                self.keep.put("met", b"yes")
+            elif len(missing) > self.roster.dropouts:
+                raise TransportError(
+                    f"privacy.secure_aggregation=true: {', '.join(missing)} did not meet the "
+                    f"others, and of the parties at most {self._whole.dropouts} may be missing; "
+                    "start them, then start the aggregator again: the run continues"
+                )
+            else:
+                log.warning("the run goes on without %s", ", ".join(missing))
+                there = [name for name in self.roster.names if name not in missing]
+                self.keep.put("members", json.dumps(there).encode())
+                self.roster = self._whole.of(there)
+            self._heard.clear()
+
+    def _meet(self, ask: Ask) -> Waiting[list[str]]:
+        """One meeting of all parties of the roster; those for whom it cannot go on."""
         names = self.roster.names
-        found = yield from self._introduced(
-            ask, "sum_start", {name: {} for name in names}, "sum_keys"
-        )
+        told: dict[str, Json] = {} if self.roster is self._whole else {"parties": list(names)}
+        found = yield from self._introduced(ask, "sum_start", {name: {} for name in names}, told)
+        if missing := self._without(found):
+            return missing
         keys = {f"keys.{name}": message.tensors["keys"] for name, message in found.items()}
-        found = yield from self._introduced(
-            ask, "sum_peers", dict.fromkeys(names, keys), "sum_sealed"
-        )
+        found = yield from self._introduced(ask, "sum_peers", dict.fromkeys(names, keys))
+        if missing := self._without(found):
+            return missing
         secrets: dict[str, Weights] = {name: {} for name in names}
         for sender, message in found.items():
-            for name in self.roster.neighbours(sender):
-                if f"for.{name}" in message.tensors:
-                    secrets[name][f"from.{sender}"] = message.tensors[f"for.{name}"]
-        found = yield from self._introduced(ask, "sum_secrets", secrets, "sum_ready")
-        if self.roster.dropouts:
-            yield from self._pass_round_keys(ask, found)
-        self.keep.put("met", b"yes")
-        self._heard.clear()
+            for name in self._later(sender):
+                secrets[name][f"from.{sender}"] = message.tensors[f"for.{name}"]
+        found = yield from self._introduced(ask, "sum_secrets", secrets)
+        missing = self._without(found)
+        if missing or not self.roster.dropouts:
+            return missing
+        return (yield from self._pass_round_keys(ask, found))
 
-    def _pass_round_keys(self, ask: Ask, found: Mapping[str, Message]) -> Waiting[None]:
+    def _without(self, found: Mapping[str, Message]) -> list[str]:
+        return [name for name in self.roster.names if name not in found]
+
+    def _later(self, name: str) -> list[str]:
+        """The neighbours for which a party chooses the secret."""
+        return [peer for peer in self.roster.neighbours(name) if peer > name]
+
+    def _pass_round_keys(self, ask: Ask, found: Mapping[str, Message]) -> Waiting[list[str]]:
         """Keep every party's lists, and pass the shares of its round keys on to its neighbours."""
         rows = {
             sender: dict(zip(neighbours, message.tensors[SHARES], strict=True))
@@ -143,7 +198,7 @@ class AggregatorSums:
             name: {SHARES: torch.stack([rows[peer][name] for peer in self.roster.neighbours(name)])}
             for name in self.roster.names
         }
-        yield from self._introduced(ask, "sum_shares", content, "sum_kept")
+        return self._without((yield from self._introduced(ask, "sum_shares", content)))
 
     def _check_meeting(self, message: Message) -> None:
         """Refuse what has not the form of an answer at the meeting."""
@@ -156,14 +211,25 @@ class AggregatorSums:
             }
             check_tensors(message.tensors, expected)
             return
-        for name in message.tensors:
-            short_tensor(message, name)
+        sender, expected_names = message.sender, set[str]()
         if message.kind == "sum_keys":
-            short_tensor(message, "keys")
+            expected_names = {"keys"}
+        elif message.kind == "sum_sealed":
+            expected_names = {f"for.{name}" for name in self._later(sender)}
+        if set(message.tensors) != expected_names:
+            raise MessageError(
+                f"kind={message.kind} from {sender}: other tensors than it must have"
+            )
+        if message.kind == "sum_keys":
+            agreement.check_keys(self.roster, sender, text_of(message, "keys"))
+        for name in self._later(sender) if message.kind == "sum_sealed" else ():
+            agreement.check_sealed(self.roster, sender, name, text_of(message, f"for.{name}"))
 
     @property
     def _met(self) -> bool:
-        """Whether all parties have met, and have left the lists that are needed if one goes missing."""
+        """Whether all parties have met, and have left the lists that are needed if one goes
+        missing.
+        """
         met = self.keep.get("met") is not None
         return met and (
             not self.roster.dropouts or self.keep.get(lists_name(self.roster.names[-1])) is not None
@@ -178,7 +244,9 @@ class AggregatorSums:
         return kept[size * (number - 1) : size * number]
 
     def take(self, message: Message) -> None:
-        """Take the masked update of a party in; raises MessageError on what does not fit the plan."""
+        """Take the masked update of a party in; raises MessageError on what does not fit the
+        plan.
+        """
         held, found = self._sum_of(message.round), self._sums.of(message.round)
         kept = self._kept_set(message.round)
         if kept and message.sender not in kept:
@@ -212,7 +280,9 @@ class AggregatorSums:
         held.receive(message.sender, vector)
 
     def opening(self, number: int, ask: Ask) -> Waiting[None]:
-        """Name the survivors of a round, gather a quorum's signatures and openings, and take the masks off."""
+        """Name the survivors of a round, gather a quorum's signatures and openings, and take the
+        masks off.
+        """
         held = self._sum_of(number)
         self.total, self.survivors, self.discarded = None, (), None
         try:
@@ -231,7 +301,8 @@ class AggregatorSums:
         passed_on = held.close()
         if self._kept_set(number) not in ((), held.survivors):
             raise SumDiscarded(
-                f"sum={held.sum_id}: survivors that were named before did not send their vector again"
+                f"sum={held.sum_id}: survivors that were named before did not send their vector "
+                "again"
             )
         self.keep.put(f"survivors {held.sum_id}", ",".join(held.survivors).encode())
         missing = set(self.roster.names) - set(held.survivors)
@@ -260,20 +331,22 @@ class AggregatorSums:
                 with suppress(MessageError):
                     found[name] = text_of(message, SIGNATURE)
         for name, signature in found.items():
-            with suppress(
-                MessageError
-            ):  # a bad answer excludes its sender from this sum; the others go on
+            # a bad answer excludes its sender from this sum; the others go on
+            with suppress(MessageError):
                 held.agreed(name, signature)
         if not held.has_quorum:
             raise SumDiscarded(
-                f"sum={held.sum_id}: {len(held.signatures)} parties signed the set, {self.roster.quorum} must have"
+                f"sum={held.sum_id}: {len(held.signatures)} parties signed the set, "
+                f"{self.roster.quorum} must have"
             )
         yield from self._ask_to_open(held, number, ask, shared if ahead else {})
 
     def _ask_to_open(
         self, held: SecureSum, number: int, ask: Ask, shared: Weights
     ) -> Waiting[None]:
-        """Show the signatures, with the shares that a party has not got yet, and take the openings in."""
+        """Show the signatures, with the shares that a party has not got yet, and take the
+        openings in.
+        """
         signatures = as_matrix(list(held.signatures.values()))
         content = {
             name: {"signatures": signatures, **({SHARES: shared[name]} if shared else {})}
@@ -305,16 +378,25 @@ class AggregatorSums:
         return Opening(own, keys)
 
     def _introduced(
-        self, ask: Ask, kind: str, tensors: Mapping[str, Weights], answer: str
+        self,
+        ask: Ask,
+        kind: str,
+        tensors: Mapping[str, Weights],
+        info: Mapping[str, Json] | None = None,
     ) -> Waiting[dict[str, Message]]:
-        """The answers of all parties: masks need everybody once, at the start of a run."""
-        found = yield from self._answers(ask, self._questions(0, kind, tensors), answer)
-        missing = [name for name in tensors if name not in found]
-        if missing:
-            raise TransportError(
-                f"privacy.secure_aggregation=true: no {answer} from {', '.join(missing)}, and all parties must meet "
-                "before the first round; start them, then start the aggregator again: the run continues"
-            )
+        """The answers of a phase of the meeting; who gives none that can be used is asked again."""
+        found: dict[str, Message] = {}
+        for _ in range(MEETING_ASKS):
+            missing = {name: content for name, content in tensors.items() if name not in found}
+            if not missing:
+                break
+            self.bent.clear()
+            # makes each question a message of its own, and its answer: a transport drops one that
+            # it has carried before, and some say nothing but that a phase is over
+            self._asked += 1
+            numbered = {**(info or {}), "asked": self._asked}
+            questions = self._questions(0, kind, missing, numbered)
+            found |= yield from self._answers(ask, questions, _ANSWERS[kind])
         return found
 
     def _answers(
@@ -355,7 +437,9 @@ class AggregatorSums:
 def simulated_sums(
     run: str, names: Sequence[str], mechanism: Mechanism
 ) -> tuple[AggregatorSums, dict[str, PartySums]] | None:
-    """Both sides for a run in one process, with identities made for it; None where nothing is masked."""
+    """Both sides for a run in one process, with identities made for it; None where nothing is
+    masked.
+    """
     found = mechanism.masked_sum
     if found is None or found.share is None:
         return None

@@ -7,28 +7,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from homo_dp.federation.mechanisms.base import Mechanism, Observer, PartyFacts, PartyPlan
-from homo_dp.privacy.accounting.accountants import Epsilon, epsilon, epsilon_curve
-from homo_dp.privacy.accounting.dp_event import DpEvent
-from homo_dp.privacy.accounting.events import parts
+from homo_dp.privacy.accounting.accountants import (
+    Epsilon,
+    epsilon,
+    epsilon_curve,
+    filtered_epsilon,
+)
+from homo_dp.privacy.accounting.dp_event import DpEvent, SelfComposedDpEvent
+from homo_dp.privacy.accounting.events import compose, parts
+from homo_dp.privacy.accounting.strength import strength, strength_text
 from homo_dp.privacy.noise.grid import neglected
 
+DRAFTED = "bounds, categories and classes, which were read from the rows"
 OBSERVERS: tuple[Observer, ...] = ("aggregator", "model_reader")
-_LEARNT = (
-    1 << 20
-)  # numbers of a statistic that was released before the run: more than any of them asks
+# numbers of a statistic that was released before the run: more than any of them asks
+_LEARNT = 1 << 20
 ONE_PARTY_NOTE = (
-    "The largest epsilon over the parties is the federation's epsilon only if every person is in one party; "
-    "a person in several parties adds those parties' epsilons."
+    "The largest epsilon over the parties is the federation's epsilon only if every person is in "
+    "one party; a person in several parties adds those parties' epsilons."
 )
 
 
 def epsilon_after(plan: PartyPlan, observer: Observer, rounds: int) -> Epsilon | None:
-    """Epsilon towards an observer after some rounds; None where there is no guarantee."""
+    """Epsilon towards an observer after some rounds; None where there is no guarantee.
+
+    By PLD and RDP where all releases were fixed before the first, by a Renyi filter where the run
+    was chosen after others.
+    """
     event = plan.events.get(observer)
     if event is None:
         return None
     beside = plan.beside(rounds)
     done, planned = plan.trained_by(rounds), plan.trained_by(plan.all_rounds)
+    if plan.before is not None and beside is not None:
+        released = compose(beside, SelfComposedDpEvent(event, done)) if done else beside
+        return Epsilon(None, filtered_epsilon(released, plan.order, plan.delta))
     if not done:
         return Epsilon(0.0, 0.0) if beside is None else epsilon(beside, plan.delta)
     if beside is not None:  # changes with few rounds, so its curve is found few times
@@ -46,7 +59,9 @@ def federation_epsilon(
 
 
 def quoted_observer(plans: Mapping[str, PartyPlan]) -> Observer:
-    """The strongest observer that the run protects against: the aggregator, unless it is trusted or unprotected."""
+    """The strongest observer that the run protects against: the aggregator, unless it is trusted
+    or unprotected.
+    """
     protected = all(
         "aggregator" in plan.events and not plan.trusts_aggregator for plan in plans.values()
     )
@@ -72,14 +87,16 @@ def privacy_statement(
     return {
         "private": private,
         "statement": _sentence(mechanism, plans, observer, rounds_done, private),
+        **({"not_covered": [DRAFTED]} if private and _drafted(mechanism) else {}),
         "mechanism": mechanism.name,
         "unit": mechanism.unit,
         "neighbouring_relation": first.relation,
         "epsilon": observers[observer]["epsilon"],
         "delta": first.delta,
+        "strength": strength(observers[observer]["epsilon"], private=private),
         **_neglected(mechanism, plans, rounds_done, observers[observer]["epsilon"], first.delta),
-        "secure_mode": secure_mode
-        and mechanism.private,  # without noise there is none to be secure
+        # without noise there is none to be secure
+        "secure_mode": secure_mode and mechanism.private,
         "observers": observers,
         "quoted_observer": observer,
         "parties": {
@@ -93,14 +110,30 @@ def privacy_statement(
             )
             for name, plan in plans.items()
         },
-        "rows": "declared in the config"
-        if declared_rows
-        else "counted, and public with this run: sample rate, steps and noise disclose them; declare data.rows",
+        "rows": (
+            "declared in the config"
+            if declared_rows
+            else (
+                "counted, and public with this run: sample rate, steps and noise disclose them; "
+                "declare data.rows"
+            )
+        ),
         "releases": list(dict.fromkeys(text for plan in plans.values() for text in plan.releases)),
         "note": ONE_PARTY_NOTE,
         "notes": list(dict.fromkeys(note for plan in plans.values() for note in plan.notes)),
         **mechanism.figures(first, {name: entry["epsilon"] for name, entry in observers.items()}),
     }
+
+
+def statement_lines(statement: Mapping[str, Any]) -> list[str]:
+    """What a screen shows of a statement: its sentence, and how strong the guarantee is.
+
+    The strength is left out where only the parties know their epsilon.
+    """
+    lines = [str(statement["statement"])]
+    if statement["strength"] is not None:
+        lines.append(strength_text(statement["epsilon"], private=statement["private"]))
+    return lines
 
 
 def _neglected(
@@ -110,7 +143,9 @@ def _neglected(
     epsilon: float | None,
     delta: float,
 ) -> dict[str, float | None]:
-    """What epsilon and delta grow by because the noise is not ideal (docs/guarantees.md): all that the run released."""
+    """What epsilon and delta grow by because the noise is not ideal (docs/guarantees.md): all
+    that the run released.
+    """
     if epsilon is None:
         return {"neglected_epsilon": None, "neglected_delta": None, "delta_with_neglected": None}
     found = neglected(
@@ -126,7 +161,9 @@ def _neglected(
 
 
 def _draws(mechanism: Mechanism, name: str, plan: PartyPlan, rounds_done: int) -> int:
-    """How many normals stand behind what was released of a party, at most; a clip bit is one number more."""
+    """How many normals stand behind what was released of a party, at most; a clip bit is one
+    number more.
+    """
     facts = mechanism.facts
     trained = (
         facts.parties[name].steps_per_round * plan.trained_by(rounds_done) * (facts.parameters + 1)
@@ -180,7 +217,14 @@ def _sentence(
         if epsilon is None
         else f"epsilon {epsilon:.4g} at delta {first.delta:g}"
     )
-    return f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at most {figure}."
+    return (
+        f"{relation.capitalize()} one {mechanism.unit} changes what {who[observer]} can see by at "
+        f"most {figure}." + (f" Epsilon does not cover {DRAFTED}." if _drafted(mechanism) else "")
+    )
+
+
+def _drafted(mechanism: Mechanism) -> bool:
+    return mechanism.config.data.bounds_source == "draft"
 
 
 def _curve(event: DpEvent, rounds: int, delta: float) -> Sequence[Epsilon]:

@@ -1,8 +1,10 @@
-"""The users of a cohort, trained: together as batched tensors, or one at a time by the hooks of a party.
+"""The users of a cohort, trained: together as batched tensors, or one at a time by the hooks of a
+party.
 
-Both give the sum of what the users send, before the aggregator's noise, and the same sum to float tolerance. Together
-means one row of a matrix for each user's weights; every step is one batched product (a linear model) or one vectorised
-gradient (any other module), in pieces of the cohort that stay within a memory limit.
+Both give the sum of what the users send, before the aggregator's noise, and the same sum to float
+tolerance. Together means one row of a matrix for each user's weights; every step is one batched
+product (a linear model) or one vectorised gradient (any other module), in pieces of the cohort that
+stay within a memory limit.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from homo_dp.privacy.gradients.losses import per_sample
 
 log = logging.getLogger(__name__)
 
-# Up to this rate (over 1 - momentum) 100 epochs left a rounding at 1e-6 clip norms; at 3 it was 1e-4, at 10 it was 0.9.
+# Up to this rate (over 1 - momentum) 100 epochs left a rounding at 1e-6 clip norms; at 3 it was
+# 1e-4, at 10 it was 0.9.
 MOST_RATE_TOGETHER = 1.0
 MEMORY_BYTES = 64 << 20  # what one piece of a cohort may take beside the users' own rows
 
-# (weights of each user as rows, features, labels, share of each row in its user's mean) -> gradients as rows
+# (weights of each user as rows, features, labels, share of each row in its user's mean) ->
+# gradients as rows
 Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -61,7 +65,9 @@ class CohortTraining(ABC):
 
 
 class OneAtATime(CohortTraining):
-    """One user after the other through ``LocalFit`` and the mechanism's hooks, as a party trains."""
+    """One user after the other through ``LocalFit`` and the mechanism's hooks, as a party
+    trains.
+    """
 
     def run(
         self, mechanism: CohortMechanism, chosen: Tensor, weights: Weights, round_number: int
@@ -80,9 +86,10 @@ class OneAtATime(CohortTraining):
 class Together(CohortTraining):
     """Users as rows of one matrix, in pieces within ``memory_bytes``.
 
-    How a float32 product rounds depends on the shape that it is part of, and many steps with a large learning rate make
-    any difference large. So in a piece of several users the update of one depends, by a rounding, on who else is
-    there, which no clip bounds; ``apart`` takes each user as a piece of its own.
+    How a float32 product rounds depends on the shape that it is part of, and many steps with a
+    large learning rate make any difference large. So in a piece of several users the update of one
+    depends, by a rounding, on who else is there, which no clip bounds; ``apart`` takes each user as
+    a piece of its own.
     """
 
     memory_bytes: int = MEMORY_BYTES
@@ -95,9 +102,8 @@ class Together(CohortTraining):
         check_module(self.model, mechanism.config.privacy.public_tensors)
         total = mechanism.open_sum(weights)
         present = self._present(chosen)
-        present = present[
-            self.users.sizes[present].argsort()
-        ]  # users of like sizes need little padding
+        # users of like sizes need little padding
+        present = present[self.users.sizes[present].argsort()]
         pieces = (
             [1] * len(present) if self.apart else self._pieces(present, mechanism.layout(weights))
         )
@@ -109,7 +115,9 @@ class Together(CohortTraining):
     def _trained(
         self, mechanism: CohortMechanism, piece: Tensor, weights: Weights, round_number: int
     ) -> tuple[Tensor, Tensor]:
-        """The difference to the global weights of each user, and whether no projection has clipped it."""
+        """The difference to the global weights of each user, and whether no projection has
+        clipped it.
+        """
         layout, plan = mechanism.layout(weights), LocalPlan(self.train)
         start = layout.flatten(weights)
         rows = start.repeat(len(piece), 1)
@@ -142,7 +150,9 @@ class Together(CohortTraining):
     def _rates(
         self, step: int, steps: np.ndarray, round_number: int, dtype: torch.dtype
     ) -> Tensor | float:
-        """The learning rate of each user: schedules run over all rounds of that user's own steps."""
+        """The learning rate of each user: schedules run over all rounds of that user's own
+        steps.
+        """
         train = self.train
         if train.schedule.kind == "constant":
             return train.learning_rate
@@ -158,7 +168,9 @@ class Together(CohortTraining):
         return torch.tensor([rates[count] for count in steps.tolist()], dtype=dtype).unsqueeze(1)
 
     def _gathered(self, batch: Batch, offsets: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, labels and row weights of a step; padding repeats a row of the same user with weight zero."""
+        """Features, labels and row weights of a step; padding repeats a row of the same user
+        with weight zero.
+        """
         flat = torch.from_numpy((batch.positions + offsets[:, None]).reshape(-1))
         users, width = batch.taken.shape
         features = self.users.features.index_select(0, flat)
@@ -174,7 +186,9 @@ class Together(CohortTraining):
 
     @staticmethod
     def _project(rows: Tensor, start: Tensor, clip_norm: float) -> Tensor:
-        """Pull rows that left the ball around ``start`` back to it, in place; true for those that had not left it."""
+        """Pull rows that left the ball around ``start`` back to it, in place; true for those
+        that had not left it.
+        """
         moved = rows - start
         norms = row_norms(moved)
         outside = (norms > clip_norm) & norms.isfinite()
@@ -183,9 +197,11 @@ class Together(CohortTraining):
         return ~outside
 
     def _pieces(self, present: Tensor, layout: Layout) -> list[int]:
-        """How many users go together, the smallest first: within the memory limit, and with about as many steps.
+        """How many users go together, the smallest first: within the memory limit, and with about
+        as many steps.
 
-        A user takes its weights, gradients, the gathered batch and what the layers keep for the gradient.
+        A user takes its weights, gradients, the gathered batch and what the layers keep for the
+        gradient.
         """
         plan, rows = LocalPlan(self.train), self.users.sizes[present].numpy()
         if "kept" not in self._widths:
@@ -206,8 +222,8 @@ def cohort_training(
     """Users together where the optimiser and the module allow it, else one at a time.
 
     Guarantees:
-        - with ``apart``, or steps so large that rounding grows from step to step, no number of one user depends on
-          another.
+        - with ``apart``, or steps so large that rounding grows from step to step, no number of one
+          user depends on another.
     """
     if train.optimizer != "sgd":
         log.info(
@@ -234,15 +250,18 @@ def cohort_training(
 
 
 def _moves_far(train: TrainConfig) -> bool:
-    """Whether steps are so large that rounding grows; by settings alone, since it decides how users are trained."""
-    first = train.schedule.rate(
-        train.learning_rate, 0, train.rounds, train.weight_decay
-    )  # no schedule raises it later
+    """Whether steps are so large that rounding grows; by settings alone, since it decides how
+    users are trained.
+    """
+    # no schedule raises it later
+    first = train.schedule.rate(train.learning_rate, 0, train.rounds, train.weight_decay)
     return not first <= MOST_RATE_TOGETHER * (1 - train.momentum) * (1 + 1e-9)
 
 
 def _linear_layer(model: nn.Module, layout: Layout) -> nn.Linear | None:
-    """The only layer with weights of a model that is linear in flattened features; None for any other."""
+    """The only layer with weights of a model that is linear in flattened features; None for any
+    other.
+    """
     layers = [
         layer
         for layer in model.modules()
@@ -257,7 +276,9 @@ def _linear_layer(model: nn.Module, layout: Layout) -> nn.Linear | None:
 def _linear_gradient(
     layout: Layout, output_gradient: Callable[[Tensor, Tensor], Tensor]
 ) -> Gradient:
-    """Closed form: outputs X W' + b, gradients G' X and the sum of G, for all users in one product each."""
+    """Closed form: outputs X W' + b, gradients G' X and the sum of G, for all users in one
+    product each.
+    """
 
     def gradient(rows: Tensor, features: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
         flat = features.flatten(2)
@@ -284,7 +305,9 @@ def _weight_first(parts: Weights) -> list[Tensor]:
 def _vectorised_gradient(
     model: nn.Module, loss: PerSampleLoss, layout: Layout, weights: Weights
 ) -> Gradient:
-    """Any module: the gradient of one user's weighted loss, over all users at once (``torch.func``)."""
+    """Any module: the gradient of one user's weighted loss, over all users at once
+    (``torch.func``).
+    """
     public = {name: tensor for name, tensor in weights.items() if name not in layout.shapes}
 
     def loss_of(parts: Weights, features: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
@@ -303,7 +326,9 @@ def _vectorised_gradient(
 
 
 def _kept_per_row(model: nn.Module, features: Tensor) -> int:
-    """Numbers that all layers put out for one row, times three for their gradients and what they save."""
+    """Numbers that all layers put out for one row, times three for their gradients and what they
+    save.
+    """
     kept: list[int] = []
 
     def count(module: nn.Module, inputs: object, output: object) -> None:

@@ -1,8 +1,11 @@
-"""Many users in one table: their rows one after the other, and a batch order that each user can work out alone.
+"""Many users in one table: their rows one after the other, and a batch order that each user can
+work out alone.
 
-The order of a user's rows depends on the seed, the round, the epoch and the user's name, not on who else is trained
-beside it or is in the table at all: otherwise one user more would change the updates of others, which no clip bounds.
-So users trained together and users trained one at a time see the same batches, too.
+The order of a user's rows depends on the seed, the round, the epoch and the user's name (or its
+number, where users have no names), not on who else is trained beside it or is in the table at all:
+otherwise one user more would change the updates of others, which no clip bounds. A name is made of
+the user's own cells (`homo_dp.data.values.name_of`). So users trained together and users trained
+one at a time see the same batches, too.
 """
 
 from __future__ import annotations
@@ -35,9 +38,8 @@ class Users:
     features: Tensor
     labels: Tensor
     offsets: Tensor
-    names: NDArray[np.uint64] | None = (
-        None  # each user's name, hashed; without names a user's number is its name
-    )
+    # each user's name, hashed; without names a user's number is its name
+    names: NDArray[np.uint64] | None = None
 
     @classmethod
     def of(
@@ -47,7 +49,9 @@ class Users:
         numbers: Tensor,
         names: NDArray[np.uint64] | None = None,
     ) -> Users:
-        """From rows with the number (0, 1, ...) of their user; rows that are sorted by user are not copied."""
+        """From rows with the number (0, 1, ...) of their user; rows that are sorted by user are
+        not copied.
+        """
         if not bool((numbers[1:] >= numbers[:-1]).all()):
             order = numbers.argsort(stable=True)
             features, labels, numbers = features[order], labels[order], numbers[order]
@@ -63,7 +67,8 @@ class Users:
     def of_tables(
         cls, tables: Sequence[Table], names: Sequence[str] | NDArray[Any] | None = None
     ) -> Users:
-        """From the training tables of a federation: by user column where there is one, else each table is a user.
+        """From the training tables of a federation: by user column where there is one, else each
+        table is a user.
 
         ``names`` are those of the users, in the order of their numbers.
         """
@@ -124,9 +129,11 @@ class LocalPlan:
     def batches(
         self, users: NDArray[np.integer[Any]], rows: NDArray[np.int64], round_number: int
     ) -> Iterator[Batch]:
-        """The batches of one round of these users (``Users.shuffled_by``), one a step until the last user is done.
+        """The batches of one round of these users (``Users.shuffled_by``), one a step until the
+        last user is done.
 
-        An epoch is a permutation of the user's rows in pieces of the batch size; the last piece may be shorter.
+        An epoch is a permutation of the user's rows in pieces of the batch size; the last piece may
+        be shorter.
         """
         sizes, steps = self.batch_sizes(rows), self.steps(rows)
         pieces = -(-rows // sizes)  # batches in an epoch
@@ -149,9 +156,13 @@ class LocalPlan:
         round_number: int,
         epochs: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """A permutation of 0 .. rows - 1 for each user, padded at the end to the longest."""
-        width = int(rows.max())
-        if (sizes >= rows).all():  # all rows in every batch: their order changes nothing
+        """A permutation of 0 .. rows - 1 for each user, padded at the end to the longest.
+
+        Users whose batch holds all of their rows keep the order of the table: each by itself, since
+        the order of addition decides how a sum rounds.
+        """
+        width, in_order = int(rows.max()), sizes >= rows
+        if in_order.all():
             return np.broadcast_to(np.arange(width), (len(users), width))
         base = _mixed(
             np.uint64(self.train.seed)
@@ -161,12 +172,15 @@ class LocalPlan:
         base = _mixed(base + _GOLDEN * users.astype(np.uint64))
         keys = _mixed(base[:, None] + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
         keys[np.arange(width) >= rows[:, None]] = np.iinfo(np.uint64).max
+        keys[in_order] = np.arange(width)
         return np.argsort(keys, axis=1)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step of many users: positions within each user's rows, which of them count, and who is still training."""
+    """One step of many users: positions within each user's rows, which of them count, and who is
+    still training.
+    """
 
     positions: NDArray[np.int64]
     taken: NDArray[np.bool_]
@@ -206,7 +220,9 @@ def hashed_names(names: Sequence[str] | NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser (Steele, Lea & Flood 2014): shuffles batches, and has nothing to do with privacy."""
+    """SplitMix64's finaliser (Steele, Lea & Flood 2014): shuffles batches, and has nothing to do
+    with privacy.
+    """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -217,10 +233,11 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def users_at_once(each: NDArray[np.int64], steps: NDArray[np.int64], limit: int) -> list[int]:
-    """Sizes of pieces, one after the other: users times the largest of them within a limit, though one always goes.
+    """Sizes of pieces, one after the other: users times the largest of them within a limit, though
+    one always goes.
 
-    Nor does a piece hold users with far more steps than its first: those with fewer would wait for them, as they are
-    computed to the end of the piece.
+    Nor does a piece hold users with far more steps than its first: those with fewer would wait for
+    them, as they are computed to the end of the piece.
 
     >>> users_at_once(np.array([300, 300, 300, 300, 5000]), np.array([1, 1, 1, 1, 1]), 1000)
     [3, 1, 1]
@@ -233,8 +250,7 @@ def users_at_once(each: NDArray[np.int64], steps: NDArray[np.int64], limit: int)
         largest = np.maximum.accumulate(each[ahead])
         fits = largest * np.arange(1, len(largest) + 1) <= limit
         alike = np.maximum.accumulate(steps[ahead]) <= 2 * steps[start] + 8
-        pieces.append(
-            max(1, int((fits & alike).sum()))
-        )  # true up to some user, false from there on
+        # true up to some user, false from there on
+        pieces.append(max(1, int((fits & alike).sum())))
         start += pieces[-1]
     return pieces

@@ -1,4 +1,6 @@
-"""All users of a table as one party: a round draws a cohort, trains it, and answers with the sum of what it sends."""
+"""All users of a table as one party: a round draws a cohort, trains it, and answers with the sum
+of what it sends.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +22,34 @@ from homo_dp.models.registry import BuiltModel
 
 
 class UsersFit(LocalFit):
-    """Local training of a party that holds many users; each of them is bounded and noised as a party of its own.
+    """Local training of a party that holds many users; each of them is bounded and noised as a
+    party of its own.
 
     Guarantees:
-        - who is in a cohort is known to this object alone: its answer is one sum and the number of replies.
+        - who is in a cohort is known to this object alone: its answer is one sum and the number of
+          replies.
     """
 
     def __init__(self, training: CohortTraining, facts: PartyFacts, train: TrainConfig) -> None:
-        rows, labels = (
-            training.users.features[:0],
-            training.users.labels[:0],
-        )  # `training` has them all
+        # `training` has them all
+        rows, labels = training.users.features[:0], training.users.labels[:0]
         super().__init__(
             training.model, training.loss, rows, labels, facts, train, torch.Generator()
         )
         self.training = training
 
     def fit(
-        self, mechanism: Mechanism, weights: Weights, round_number: int, broadcast: dict[str, float]
+        self,
+        mechanism: Mechanism,
+        weights: Weights,
+        round_number: int,
+        broadcast: dict[str, float],
     ) -> Release:
         """One round of a cohort that is drawn here."""
         if not isinstance(mechanism, CohortMechanism):
             raise ConfigError(
-                f"privacy.mechanism={mechanism.name}: is not a sum over users; they cannot be simulated"
+                f"privacy.mechanism={mechanism.name}: is not a sum over users; they cannot be "
+                "simulated"
             )
         mechanism.open_round(broadcast)
         users = len(self.training.users)
@@ -67,10 +74,12 @@ def users_fit(
     *,
     apart: bool = False,
 ) -> UsersFit:
-    """The training of a party that holds the users of its table; without a user column the party is one user.
+    """The training of a party that holds the users of its table; without a user column the party is
+    one user.
 
-    ``names`` are those of the users by their numbers in the table, of which a party may hold some. ``apart`` is for
-    settings that somebody else chose: no number of one user depends on another, whatever they are.
+    ``names`` are those of the users by their numbers in the table, of which a party may hold some.
+    ``apart`` is for settings that somebody else chose: no number of one user depends on another,
+    whatever they are.
     """
     if table.labels is None:
         raise DataError(f"party {name}: has no labels; set data.label to the label column")

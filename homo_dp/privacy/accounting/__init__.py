@@ -1,7 +1,7 @@
 """Events and what they cost: epsilon by PLD and by RDP, and noise for a target.
 
-``calibrate``, ``check_delta`` and ``epsilon`` are what mechanisms of one's own need. They are imported when they are
-asked for, because most importers of this package want events alone.
+``calibrate``, ``check_delta`` and ``epsilon`` are what mechanisms of one's own need. They are
+imported when they are asked for, because most importers of this package want events alone.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
-"""Epsilon of an event for a given delta, by PLD (the figure we quote) and by RDP (the cross-check), and back.
+"""Epsilon of an event for a given delta, by PLD (the figure we quote) and by RDP (the cross-check),
+and back.
 
-Every event is accounted as its sampler named it: a sensitivity of twice the clip norm is already divided out, so all
-mechanisms go to add-or-remove accountants (dp-accounting's replace-one PLD would double it a second time). Fixed-size
-samples have a bound of their own, by RDP only.
+Every event is accounted as its sampler named it: a sensitivity of twice the clip norm is already
+divided out, so all mechanisms go to add-or-remove accountants (dp-accounting's replace-one PLD
+would double it a second time). Fixed-size samples have a bound of their own, by RDP only.
 """
 
 import functools
@@ -33,6 +34,7 @@ from homo_dp.privacy.accounting.events import (
     parts,
     to_json,
 )
+from homo_dp.privacy.accounting.filters import epsilon_at_order
 from homo_dp.privacy.accounting.fixed_size_rdp import fixed_size_rdp
 from homo_dp.privacy.accounting.pld import RESOLUTION, loss_epsilons
 from homo_dp.privacy.accounting.pld_step import NoisyStep
@@ -44,6 +46,7 @@ from homo_dp.privacy.accounting.renyi_bounds import (
     gaussian_rdp,
     laplace_rdp,
 )
+from homo_dp.privacy.accounting.selection import distribution_of, selected
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = [
@@ -58,6 +61,7 @@ __all__ = [
     "compose",
     "epsilon",
     "epsilon_curve",
+    "filtered_epsilon",
     "mechanisms_of",
     "rdp_epsilon",
     "renyi",
@@ -86,7 +90,8 @@ def epsilon(event: DpEvent, delta: float) -> Epsilon:
 def epsilon_curve(
     event_per_round: DpEvent, rounds: int, delta: float, before: DpEvent | None = None
 ) -> Sequence[Epsilon]:
-    """Epsilon after each of ``rounds`` rounds, on top of what was released ``before``; found once, then kept.
+    """Epsilon after each of ``rounds`` rounds, on top of what was released ``before``; found once,
+    then kept.
 
     >>> [round(spent.quoted, 3) for spent in epsilon_curve(dp_event.GaussianDpEvent(5.0), 3, delta=1e-5)]
     [0.726, 1.061, 1.326]
@@ -100,7 +105,8 @@ def epsilon_curve(
 
 
 def rdp_epsilon(counts: Counts, delta: float) -> float:
-    """Epsilon by RDP of many releases: canonical text of each event -> how many times it was released.
+    """Epsilon by RDP of many releases: canonical text of each event -> how many times it was
+    released.
 
     >>> round(rdp_epsilon({to_json(dp_event.GaussianDpEvent(10.0)): 50}, 1e-5), 3)
     3.189
@@ -111,16 +117,35 @@ def rdp_epsilon(counts: Counts, delta: float) -> float:
 
 
 def mechanisms_of(event: DpEvent) -> dict[NoisyStep, int] | None:
-    """The steps whose privacy loss distribution is known, with their counts; None for fixed-size samples."""
+    """The steps whose privacy loss distribution is known, with their counts; None for fixed-size
+    samples and searches.
+    """
     counts = parts(event)
-    return None if any(map(_fixed_size, counts)) else _with_gaussian(counts)
+    return None if any(map(_without_pld, counts)) else _with_gaussian(counts)
 
 
-def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta: float) -> float:
-    """The smallest noise multiplier z for which ``event_of(z)``, all of it, stays within the target.
+def calibrate(
+    event_of: Callable[[float], DpEvent],
+    target_epsilon: float,
+    delta: float,
+    order: float | None = None,
+) -> float:
+    """The smallest noise multiplier z for which ``event_of(z)``, all of it, stays within the
+    target.
+
+    Args:
+        event_of: all that is released, by the noise multiplier.
+        target_epsilon: what it may cost.
+        delta: its delta.
+        order: the order of a Renyi filter, where a part of it is released before the rest is
+            chosen; None: all of it is fixed beforehand.
+
+    Returns:
+        The noise multiplier.
 
     Guarantees:
-        - the quoted epsilon of ``event_of(z)`` is at most ``target_epsilon`` and at least 99.5 % of it.
+        - the quoted epsilon of ``event_of(z)`` (with an order, that of the filter) is at most
+          ``target_epsilon`` and at least 99.5 % of it.
 
     >>> noise = calibrate(lambda z: dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(z), 10), 1.0, 1e-5)
     >>> 0.995 <= epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(noise), 10), 1e-5).quoted <= 1.0
@@ -128,6 +153,12 @@ def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta
     """
     check_delta(delta)
     check_target_epsilon(target_epsilon)
+    if order is not None:
+
+        def by_filter(noise: float) -> float:
+            return filtered_epsilon(event_of(noise), order, delta)
+
+        return smallest_noise(by_filter, by_filter, target_epsilon)
     return smallest_noise(
         exact=lambda z: _quoted(event_of(z), delta, coarse=False),
         rough=lambda z: _quoted(event_of(z), delta, coarse=True),
@@ -135,8 +166,27 @@ def calibrate(event_of: Callable[[float], DpEvent], target_epsilon: float, delta
     )
 
 
+def filtered_epsilon(event: DpEvent, order: float, delta: float) -> float:
+    """Epsilon of releases of which later ones were chosen after earlier ones, by a Renyi filter.
+
+    Guarantees:
+        - an upper bound if the order was fixed before the first release, and a release was made
+          only while the sum was within a limit that was fixed then.
+
+    >>> event = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(10.0), 5)
+    >>> round(filtered_epsilon(event, 18.0, 1e-5), 3), round(epsilon(event, 1e-5).pld, 3)
+    (0.9, 0.82)
+    """
+    check_delta(delta)
+    counts = parts(event)
+    _one_relation(counts)
+    return epsilon_at_order(renyi(counts), order, delta)
+
+
 def _quoted(event: DpEvent, delta: float, coarse: bool) -> float:
-    """The quoted epsilon alone; a coarse one is an upper bound too, some per mille higher and much cheaper."""
+    """The quoted epsilon alone; a coarse one is an upper bound too, some per mille higher and
+    much cheaper.
+    """
     counts = parts(event)
     _one_relation(counts)
     pld = _by_pld({}, counts, [1], 1, delta, COARSE if coarse else RESOLUTION)[0]
@@ -159,20 +209,36 @@ def _curve(text: EventText, rounds: int, delta: float, before: EventText) -> Cur
 
 def _one_relation(counts: Counts) -> None:
     """Refuse to add up guarantees about different neighbours."""
-    kinds = {type(from_json(part)) for text in counts for part in parts(from_json(text))}
+    kinds = {kind for text in counts for kind in _kinds(from_json(text))}
     if {dp_event.SampledWithoutReplacementDpEvent, dp_event.PoissonSampledDpEvent} <= kinds:
         raise PrivacyError(
-            "event=Poisson and fixed-size samples together: the one bounds adding or removing a record, the other "
-            "replacing one; use one kind of sampling"
+            "event=Poisson and fixed-size samples together: the one bounds adding or removing a "
+            "record, the other replacing one; use one kind of sampling"
         )
 
 
-def _fixed_size(text: EventText) -> bool:
-    """Whether a mechanism (a part of an event) draws samples of a fixed size."""
-    return isinstance(from_json(text), dp_event.SampledWithoutReplacementDpEvent)
+def _kinds(event: DpEvent) -> set[type]:
+    """The mechanisms in an event, those of a trial that is repeated among them."""
+    found: set[type] = set()
+    for text in parts(event):
+        part = from_json(text)
+        found |= (
+            _kinds(part.event)
+            if isinstance(part, dp_event.RepeatAndSelectDpEvent)
+            else {type(part)}
+        )
+    return found
 
 
-# --- by PLD ---------------------------------------------------------------------------------------------------------
+def _without_pld(text: EventText) -> bool:
+    """Whether only a Renyi bound is known for a mechanism (a part of an event)."""
+    return isinstance(
+        from_json(text),
+        dp_event.SampledWithoutReplacementDpEvent | dp_event.RepeatAndSelectDpEvent,
+    )
+
+
+# --- by PLD
 
 
 def _by_pld(
@@ -184,7 +250,7 @@ def _by_pld(
     resolution: float,
 ) -> Sequence[float | None]:
     """Epsilon by PLD after some of the rounds of a plan; None where there is none."""
-    if any(map(_fixed_size, (*before, *a_round))):
+    if any(map(_without_pld, (*before, *a_round))):
         return [None] * len(some)
     gaussian_before, sampled_before = _mechanisms(before)
     gaussian_round, sampled_round = _mechanisms(a_round)
@@ -205,7 +271,9 @@ def _found(values: list[float]) -> list[float | None]:
 
 
 def _mechanisms(counts: Counts) -> tuple[float, dict[NoisyStep, int]]:
-    """All plain Gaussians as one (its inverse noise multiplier, 0 for none), and every other mechanism."""
+    """All plain Gaussians as one (its inverse noise multiplier, 0 for none), and every other
+    mechanism.
+    """
     inverse, others = 0.0, dict[NoisyStep, int]()
     for text, count in counts.items():
         event = from_json(text)
@@ -228,7 +296,7 @@ def _with_gaussian(counts: Counts) -> dict[NoisyStep, int]:
     return {**others, NoisyStep(1 / inverse): 1} if inverse else others
 
 
-# --- by RDP ---------------------------------------------------------------------------------------------------------
+# --- by RDP
 
 
 def renyi_epsilon(divergence: Renyi, delta: float) -> float:
@@ -239,10 +307,11 @@ def renyi_epsilon(divergence: Renyi, delta: float) -> float:
 def renyi(counts: Counts, *, doubled: bool = False) -> Renyi:
     """Renyi divergence of many releases at every order: text of each event -> how many times.
 
-    ``doubled``: for neighbours twice as far apart as the event says, that is with one record (or user) replaced where
-    the event is about adding or removing one. A Gaussian or Laplace mechanism then has half its noise multiplier; for a
-    Poisson sample the bound of a fixed-size one holds, whose proof needs no more than that the replaced one is in
-    the sample with probability q, independently of the others.
+    ``doubled``: for neighbours twice as far apart as the event says, that is with one record (or
+    user) replaced where the event is about adding or removing one. A Gaussian or Laplace mechanism
+    then has half its noise multiplier; for a Poisson sample the bound of a fixed-size one holds,
+    whose proof needs no more than that the replaced one is in the sample with probability q,
+    independently of the others.
     """
     total = np.zeros(len(ORDERS))
     for text, count in counts.items():
@@ -261,7 +330,8 @@ def _rdp_vector(text: EventText, doubled: bool = False) -> Renyi:
     total = np.zeros(len(ORDERS))
     for part, count in parts(from_json(text)).items():
         divergence = _divergence(from_json(part), 2.0 if doubled else 1.0)
-        # the logarithms that are added up cancel to about 1e-14; without this a tiny rate could cost nothing
+        # the logarithms that are added up cancel to about 1e-14; without this a tiny rate could
+        # cost nothing
         total += count * (divergence + 1e-14 * np.maximum(1.0, 1.0 / (ORDERS - 1)))
     # Renyi divergence grows with the order, so an order that failed has at most the next one's.
     vector = np.minimum.accumulate(total[::-1])[::-1]
@@ -270,7 +340,9 @@ def _rdp_vector(text: EventText, doubled: bool = False) -> Renyi:
 
 
 def _divergence(event: DpEvent, distance: float) -> Renyi:
-    """Of one mechanism, for neighbours that are ``distance`` (1 or 2) times as far apart as it says."""
+    """Of one mechanism, for neighbours that are ``distance`` (1 or 2) times as far apart as it
+    says.
+    """
     match event:
         case dp_event.SampledWithoutReplacementDpEvent():
             rate = event.sample_size / event.source_dataset_size
@@ -283,6 +355,9 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
             return poisson_rdp(float(event.sampling_probability), noise, ORDERS)
         case dp_event.PoissonSampledDpEvent():  # a sample of all records
             return gaussian_rdp((gaussian_multiplier(event.event) or math.nan) / distance, ORDERS)
+        case dp_event.RepeatAndSelectDpEvent():
+            trial = renyi(parts(event.event), doubled=distance > 1)
+            return selected(trial, event.mean, distribution_of(event.shape))
         case dp_event.LaplaceDpEvent():
             return laplace_rdp(float(event.noise_multiplier) / distance, ORDERS)
         case dp_event.GaussianDpEvent():
@@ -294,5 +369,7 @@ def _divergence(event: DpEvent, distance: float) -> Renyi:
 
 
 def _noise_of_a_part(event: dp_event.PoissonSampledDpEvent) -> float | None:
-    """The noise multiplier of a Gaussian that sees some of the records, neither none nor all; None for all else."""
+    """The noise multiplier of a Gaussian that sees some of the records, neither none nor all;
+    None for all else.
+    """
     return gaussian_multiplier(event.event) if 0 < event.sampling_probability < 1 else None

@@ -1,4 +1,6 @@
-"""From a target epsilon back to the noise: search with a rough accountant, finish with the exact one."""
+"""From a target epsilon back to the noise: search with a rough accountant, finish with the exact
+one.
+"""
 
 import math
 from collections.abc import Callable
@@ -6,10 +8,8 @@ from collections.abc import Callable
 from homo_dp.privacy.errors import PrivacyError
 
 LEAST, MOST = 1e-4, 1e7  # noise multipliers that are tried
-ACCEPTED = (
-    0.9965,
-    0.9998,
-)  # shares of the target: below it, so that a sum in another order stays below as well
+# shares of the target: below it, so that a sum in another order stays below as well
+ACCEPTED = (0.9965, 0.9998)
 AIM = 0.999
 _NEAR = 1e-5  # of a noise multiplier's logarithm
 
@@ -21,7 +21,8 @@ def smallest_noise(
 
     Where epsilon jumps across the target there is none: then the smallest noise past the jump.
 
-    ``rough`` is a cheap stand-in that falls with the noise as ``exact`` does; only ``exact`` decides.
+    ``rough`` is a cheap stand-in that falls with the noise as ``exact`` does; only ``exact``
+    decides.
 
     >>> round(smallest_noise(lambda z: 2 / z, lambda z: 2.01 / z, target_epsilon=1.0), 3)
     2.002
@@ -37,9 +38,8 @@ def smallest_noise(
             break
         ratio = spent / stand_in
     noise = _solve(exact, AIM * target_epsilon, noise, target_epsilon)
-    while (
-        exact(noise) > target_epsilon
-    ):  # RDP can jump to zero at the solution: take the safe side of the jump
+    # RDP can jump to zero at the solution: take the safe side of the jump
+    while exact(noise) > target_epsilon:
         noise *= 1 + 1e-4
     return noise
 
@@ -51,7 +51,9 @@ def _accepted(spent: float, target_epsilon: float) -> bool:
 def _solve(
     spent: Callable[[float], float], goal: float, start: float, target_epsilon: float
 ) -> float:
-    """Where ``spent`` crosses ``goal``, by secants on the logarithms, in which it is nearly a straight line."""
+    """Where ``spent`` crosses ``goal``, by secants on the logarithms, in which it is nearly a
+    straight line.
+    """
 
     def excess(log_noise: float) -> float:
         value = spent(math.exp(log_noise))
@@ -76,14 +78,15 @@ def _root(
 ) -> float:
     """A root to 1e-5 between two points of different sign, by the Illinois method.
 
-    That is regula falsi in which an end that stays twice counts half; scipy's Brent takes as many evaluations here and
-    a fifth of a second to import.
+    That is regula falsi in which an end that stays twice counts half; scipy's Brent takes as many
+    evaluations here and a fifth of a second to import.
     """
     (a, f_a), (b, f_b) = one, other  # b is the newer point
     if f_a == 0 or f_b == 0:
         return a if f_a == 0 else b
     for turn in range(200):
-        # Where the curve is far from a straight line, bisection steps bound the number of iterations.
+        # Where the curve is far from a straight line, bisection steps bound the number of
+        # iterations.
         c = (a + b) / 2 if turn % 8 == 7 else b - f_b * (b - a) / (f_b - f_a)
         f_c = excess(c)
         if f_c * f_b < 0:
@@ -99,7 +102,10 @@ def _root(
 def _unreachable(too_little: bool, spent: Callable[[float], float], target_epsilon: float) -> str:
     if too_little:
         return (
-            f"target_epsilon={target_epsilon:g} must be > {spent(MOST):.4g}, the cost of the other releases whatever "
-            "the noise; raise the target or release less"
+            f"target_epsilon={target_epsilon:g} must be > {spent(MOST):.4g}, the cost of the other "
+            "releases whatever the noise; raise the target or release less"
         )
-    return f"target_epsilon={target_epsilon:g} promises nothing: it is met with hardly any noise; choose one below 100"
+    return (
+        f"target_epsilon={target_epsilon:g} promises nothing: it is met with hardly any noise; "
+        "choose one below 100"
+    )

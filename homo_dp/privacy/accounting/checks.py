@@ -1,19 +1,20 @@
-"""Ranges of the numbers that a guarantee is made of; each refusal names the value, the range and the next step."""
+"""Ranges of the numbers that a guarantee is made of; each refusal names the value, the range and
+the next step.
+"""
 
 import math
 from fractions import Fraction
 
 from homo_dp.privacy.errors import PrivacyError
 
-LEAST_NOISE, MOST_NOISE = (
-    1e-9,
-    1e9,
-)  # beyond these, rounding errors of floats would decide the answer
+# beyond these, rounding errors of floats would decide the answer
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e9
 MOST_STEPS = 10**15
 
 
 def check_delta(delta: float, population: int | None = None) -> None:
-    """Refuse a delta that promises nothing: at 1/population, publishing a random record would be allowed.
+    """Refuse a delta that promises nothing: at 1/population, publishing a random record would be
+    allowed.
 
     >>> check_delta(1e-5, population=60_000)
     """
@@ -29,7 +30,8 @@ def check_delta(delta: float, population: int | None = None) -> None:
         )
     if not 0 < delta < 1:
         raise PrivacyError(
-            f"delta={delta:g} must be in (0, 1); choose it well below one over the number of records"
+            f"delta={delta:g} must be in (0, 1); choose it well below one over the number of "
+            "records"
         )
 
 
@@ -53,7 +55,8 @@ def check_noise_multiplier(noise_multiplier: float) -> None:
         )
     if not LEAST_NOISE <= noise_multiplier <= MOST_NOISE:
         raise PrivacyError(
-            f"noise_multiplier={noise_multiplier:g} must be in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; common: 0.5 to 10"
+            f"noise_multiplier={noise_multiplier:g} must be in [{LEAST_NOISE:g}, {MOST_NOISE:g}]; "
+            "common: 0.5 to 10"
         )
 
 
@@ -74,7 +77,8 @@ def check_steps(steps: int, name: str = "steps") -> None:
         raise PrivacyError(f"{name}={steps} must be >= 1; give a whole number of one or more")
     if steps > MOST_STEPS:
         raise PrivacyError(
-            f"{name}=about 10**{len(str(steps)) - 1} must be <= {MOST_STEPS:.0e}; give a smaller number"
+            f"{name}=about 10**{len(str(steps)) - 1} must be <= {MOST_STEPS:.0e}; give a smaller "
+            "number"
         )
 
 
@@ -88,7 +92,8 @@ def check_target_epsilon(target_epsilon: float) -> None:
 
 
 def steps_for_epochs(epochs: float | str, rows: int, batch_size: int) -> int:
-    """Draws of expected size ``batch_size`` that add up to ``epochs`` passes: ceil(epochs / q) with q exactly.
+    """Draws of expected size ``batch_size`` that add up to ``epochs`` passes: ceil(epochs / q) with
+    q exactly.
 
     >>> steps_for_epochs(60, rows=60_000, batch_size=256)
     14063

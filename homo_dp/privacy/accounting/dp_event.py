@@ -1,9 +1,10 @@
 """dp-accounting's event classes, without its accountants.
 
-``import dp_accounting`` imports all of its accountants and with them most of scipy: half a second and 60 MB. A run
-needs only the classes of its events, since PLD and RDP are computed here. So the package is put into ``sys.modules``
-without running its ``__init__``: one module of it can then be imported by itself. The first access to anything else of
-the package (by user code, by a test) runs its ``__init__``, and from then on the package is as always.
+``import dp_accounting`` imports all of its accountants and with them most of scipy: half a second
+and 60 MB. A run needs only the classes of its events, since PLD and RDP are computed here. So the
+package is put into ``sys.modules`` without running its ``__init__``: one module of it can then be
+imported by itself. The first access to anything else of the package (by user code, by a test) runs
+its ``__init__``, and from then on the package is as always.
 """
 
 import importlib.util
@@ -15,7 +16,9 @@ _PACKAGE = "dp_accounting"
 
 
 def _put_off() -> None:
-    """Put the package into ``sys.modules``, with its ``__init__`` deferred to the first access; done once a process."""
+    """Put the package into ``sys.modules``, with its ``__init__`` deferred to the first access;
+    done once a process.
+    """
     spec = None if _PACKAGE in sys.modules else importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.loader is None:
         return  # imported already, or not installed: then the import below raises
@@ -55,6 +58,7 @@ from dp_accounting.dp_event import (  # noqa: E402 (its package is put off first
     LaplaceDpEvent,
     NoOpDpEvent,
     PoissonSampledDpEvent,
+    RepeatAndSelectDpEvent,
     SampledWithoutReplacementDpEvent,
     SelfComposedDpEvent,
 )
@@ -66,6 +70,7 @@ __all__ = [
     "LaplaceDpEvent",
     "NoOpDpEvent",
     "PoissonSampledDpEvent",
+    "RepeatAndSelectDpEvent",
     "SampledWithoutReplacementDpEvent",
     "SelfComposedDpEvent",
 ]

@@ -11,8 +11,8 @@ AT_ONCE = 256  # rounds that are found together, so that a short plan is done be
 class Epsilon:
     """Upper bounds on epsilon at one delta.
 
-    ``pld`` is None where no privacy loss distribution is known (fixed-size samples) or where floating point cannot
-    resolve delta (below about 1e-12).
+    ``pld`` is None where no privacy loss distribution is known (fixed-size samples) or where
+    floating point cannot resolve delta (below about 1e-12).
     """
 
     pld: float | None
@@ -25,10 +25,11 @@ class Epsilon:
 
 
 class Curve(Sequence[Epsilon]):
-    """Epsilon after each of ``rounds`` rounds, each found once, by ``find`` (increasing numbers of rounds from 1 on).
+    """Epsilon after each of ``rounds`` rounds, each found once, by ``find`` (increasing numbers of
+    rounds from 1 on).
 
-    The rounds of a long plan are found a piece at a time, and its last one, which budgets ask for, by itself: thousands
-    of rounds take seconds, and a plan that is refused never gets to them.
+    The rounds of a long plan are found a piece at a time, and its last one, which budgets ask for,
+    by itself: thousands of rounds take seconds, and a plan that is refused never gets to them.
 
     >>> asked = []
     >>> curve = Curve(1000, lambda rounds: asked.append(len(rounds)) or [Epsilon(None, float(r)) for r in rounds])

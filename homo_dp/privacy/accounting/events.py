@@ -1,7 +1,9 @@
-"""Privacy events and their canonical JSON: what was released, in dp-accounting's words, as the ledger keeps it.
+"""Privacy events and their canonical JSON: what was released, in dp-accounting's words, as the
+ledger keeps it.
 
-Two ledgers that hold the same event hold the same text, so the text is what is hashed, compared and cached.
-Only the mechanisms that this project performs are known; every other event is refused, never guessed.
+Two ledgers that hold the same event hold the same text, so the text is what is hashed, compared and
+cached. Only the mechanisms that this project performs are known; every other event is refused,
+never guessed.
 """
 
 import json
@@ -13,6 +15,7 @@ from homo_dp.core.strict_json import strict_json
 from homo_dp.privacy.accounting import dp_event
 from homo_dp.privacy.accounting.checks import MOST_STEPS, check_noise_multiplier
 from homo_dp.privacy.accounting.dp_event import DpEvent
+from homo_dp.privacy.accounting.selection import check_mean
 from homo_dp.privacy.errors import PrivacyError
 
 __all__ = [
@@ -28,9 +31,8 @@ __all__ = [
     "to_json",
 ]
 
-EventText = NewType(
-    "EventText", str
-)  # the canonical JSON of an event: equal events have equal texts
+# the canonical JSON of an event: equal events have equal texts
+EventText = NewType("EventText", str)
 Counts = Mapping[EventText, int]  # how many times each event was released
 
 
@@ -61,7 +63,8 @@ def from_json(text: str) -> DpEvent:
 
 
 def parts(event: DpEvent) -> dict[EventText, int]:
-    """The releases that an event is composed of: canonical text of each distinct mechanism -> how many times.
+    """The releases that an event is composed of: canonical text of each distinct mechanism -> how
+    many times.
 
     >>> parts(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(2.0), 3))
     {'{"noise_multiplier":2.0,"type":"GaussianDpEvent"}': 3}
@@ -92,12 +95,14 @@ event of the noise that was added
     """
     if not any(True for _ in _flatten(event, 1)):
         raise PrivacyError(
-            f"event={_short(event)} stands for no release; name the event of the noise that was added"
+            f"event={_short(event)} stands for no release; name the event of the noise that was "
+            "added"
         )
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """One event for all of these, equal mechanisms counted together; its text does not depend on their order.
+    """One event for all of these, equal mechanisms counted together; its text does not depend on
+    their order.
 
     >>> compose(dp_event.GaussianDpEvent(2.0), dp_event.NoOpDpEvent(), dp_event.GaussianDpEvent(2.0))
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=2)
@@ -113,10 +118,12 @@ def compose(*events: DpEvent) -> DpEvent:
 
 
 def gaussian_multiplier(event: DpEvent) -> float | None:
-    """The noise multiplier of the one Gaussian that equals a composition of plain Gaussians; None for all else.
+    """The noise multiplier of the one Gaussian that equals a composition of plain Gaussians; None
+    for all else.
 
-    Releases with multipliers z_i on the same data are together one Gaussian with 1 / sqrt(sum of z_i**-2)
-    (sufficient statistic of independent normals; https://arxiv.org/abs/1812.06210, section 3).
+    Releases with multipliers z_i on the same data are together one Gaussian with 1 / sqrt(sum of
+    z_i**-2) (sufficient statistic of independent normals; https://arxiv.org/abs/1812.06210, section
+    3).
 
     >>> gaussian_multiplier(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(2.0), 4))
     1.0
@@ -163,6 +170,11 @@ def _to_tree(event: DpEvent) -> dict[str, Any]:
                 "sample_size", event.sample_size, 1, tree["source_dataset_size"]
             )
             tree["event"] = _sampled(event.event)
+        case dp_event.RepeatAndSelectDpEvent():
+            tree["mean"] = _mean(event.mean)
+            tree["shape"] = _shape(event.shape)
+            check_releases(event.event)
+            tree["event"] = _to_tree(event.event)
         case dp_event.SelfComposedDpEvent():
             tree["count"] = _whole("count", event.count, 0, MOST_STEPS)
             tree["event"] = _to_tree(event.event)
@@ -183,6 +195,7 @@ _FIELDS = {
     "LaplaceDpEvent": ("noise_multiplier",),
     "PoissonSampledDpEvent": ("sampling_probability", "event"),
     "SampledWithoutReplacementDpEvent": ("source_dataset_size", "sample_size", "event"),
+    "RepeatAndSelectDpEvent": ("event", "mean", "shape"),
     "SelfComposedDpEvent": ("event", "count"),
     "ComposedDpEvent": ("events",),
     "NoOpDpEvent": (),
@@ -210,6 +223,8 @@ def _from_tree(tree: Any, depth: int = 0) -> DpEvent:
         if not isinstance(fields["events"], list):
             raise PrivacyError(f"events={_short(fields['events'])} must be a list of events")
         fields["events"] = [_from_tree(inner, depth + 1) for inner in fields["events"]]
+    if "shape" in fields and fields["shape"] is None:
+        fields["shape"] = math.inf  # of a Poisson number, which JSON has no number for
     event = getattr(dp_event, name)(**fields)
     _to_tree(event)  # the ranges
     return event
@@ -248,6 +263,21 @@ def _probability(value: Any) -> float:
             f"sampling_probability={number:g} must be in (0, 1]; divide the batch size by the rows"
         )
     return number
+
+
+def _mean(value: Any) -> float:
+    number = _number("mean", value)
+    check_mean(number)
+    return number
+
+
+def _shape(value: Any) -> float | None:
+    """1 of a geometric number of trials, none of a Poisson one."""
+    if value == math.inf:
+        return None
+    if _number("shape", value) != 1:
+        raise PrivacyError(f"shape={_short(value)} must be 1 (geometric) or infinite (Poisson)")
+    return 1.0
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:

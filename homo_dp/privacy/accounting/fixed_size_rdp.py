@@ -1,8 +1,8 @@
 """Renyi divergence of a Gaussian on a fixed-size sample, replace one, at many orders at once.
 
-The bound of dp-accounting (Wang, Balle & Kasiviswanathan, https://arxiv.org/abs/1808.00087, theorem 27). There the same
-differences are worked out anew for every order; here once for all, fifteen times faster, which calibration needs.
-Tests hold the two against each other.
+The bound of dp-accounting (Wang, Balle & Kasiviswanathan, https://arxiv.org/abs/1808.00087, theorem
+27). There the same differences are worked out anew for every order; here once for all, fifteen
+times faster, which calibration needs. Tests hold the two against each other.
 """
 
 import decimal
@@ -19,7 +19,8 @@ EXACT = 256  # differences up to this order; past it the plain bound, as in dp-a
 
 
 def fixed_size_rdp(sample_rate: float, noise_multiplier: float, orders: Floats) -> Floats:
-    """Divergence at each order; ``noise_multiplier`` is over the full sensitivity, twice the clip norm.
+    """Divergence at each order; ``noise_multiplier`` is over the full sensitivity, twice the clip
+    norm.
 
     >>> fixed_size_rdp(0.01, 2.0, np.array([2.0, 8.0, 32.0])).round(6).tolist()
     [0.000114, 0.000468, 0.002079]
@@ -49,7 +50,9 @@ def _log_moment(terms: tuple[Floats, Floats], order: float) -> float:
 
 
 def _terms(sample_rate: float, noise_multiplier: float, largest: int) -> tuple[Floats, Floats]:
-    """Logs of the terms i = 2, 3, ... without their binomials: with differences up to EXACT, and without."""
+    """Logs of the terms i = 2, 3, ... without their binomials: with differences up to EXACT, and
+    without.
+    """
     i = np.arange(2, largest + 1, dtype=np.float64)
     sampled = i * math.log(sample_rate)
     plain = math.log(2) + i * (i - 1) / (2 * noise_multiplier**2)
@@ -66,7 +69,8 @@ def _terms(sample_rate: float, noise_multiplier: float, largest: int) -> tuple[F
 
 
 def _log_differences(noise_multiplier: float, count: int) -> Floats:
-    """Log of the absolute forward differences at 0, of orders 1 to ``count``, of exp(x (x - 1) / (2 noise**2)).
+    """Log of the absolute forward differences at 0, of orders 1 to ``count``, of exp(x (x - 1) / (2
+    noise**2)).
 
     Guarantees:
         - never below the true ones: a bound on the rounding is kept and added.
@@ -92,22 +96,23 @@ def _log_differences(noise_multiplier: float, count: int) -> Floats:
 
 
 def _log_differences_in_integers(noise_multiplier: float, count: int) -> Floats:
-    """The same where much noise makes the differences cancel far below the precision of floats: with 400 digits."""
+    """The same where much noise makes the differences cancel far below the precision of floats:
+    with 400 digits.
+    """
     one = 10**_DIGITS
     with decimal.localcontext() as context:
         context.prec = _DIGITS + 20
         ratio = int((1 / decimal.Decimal(noise_multiplier) ** 2).exp().scaleb(_DIGITS))
-    values, power = (
-        [one, one],
-        one,
-    )  # the function is 1 at 0 and at 1, and f(x + 1) = f(x) * ratio**x
+    # the function is 1 at 0 and at 1, and f(x + 1) = f(x) * ratio**x
+    values, power = [one, one], one
     for _ in range(1, count):
         power = power * ratio // one
         values.append(values[-1] * power // one)
     result, differences = np.empty(count), values
     for order in range(1, count + 1):
         differences = [b - a for a, b in itertools.pairwise(differences)]
-        # value x went through x**2 roundings of one unit each, and counts at most 2**order times in all
+        # value x went through x**2 roundings of one unit each, and counts at most 2**order times in
+        # all
         rounding = ((order * order + 1) * values[order] << order) // one + 1
         result[order - 1] = math.log(abs(differences[0]) + rounding) - math.log(one)
     return result
@@ -115,6 +120,5 @@ def _log_differences_in_integers(noise_multiplier: float, count: int) -> Floats:
 
 _LOG_EPSILON = math.log(4 * np.finfo(np.float64).eps)
 _DIGITS = 400
-_CANCELLING = (
-    4.0  # noise multipliers above it: there floats would lose most of the amplification by sampling
-)
+# noise multipliers above it: there floats would lose most of the amplification by sampling
+_CANCELLING = 4.0

@@ -1,8 +1,9 @@
 """Privacy loss distributions: many steps composed by FFT, and the epsilon of their sum.
 
-dp-accounting has the same algorithms; ours keep the Fourier transform of a round, so that a curve over rounds costs one
-inverse FFT a round instead of one accountant a round, and choose the grid from the spread of the loss, so that tiny
-sampling rates stay tight and tiny noise stays affordable. Tests hold the two against each other.
+dp-accounting has the same algorithms; ours keep the Fourier transform of a round, so that a curve
+over rounds costs one inverse FFT a round instead of one accountant a round, and choose the grid
+from the spread of the loss, so that tiny sampling rates stay tight and tiny noise stays affordable.
+Tests hold the two against each other.
 """
 
 import math
@@ -17,10 +18,10 @@ from homo_dp.privacy.accounting.pld_step import Floats, Losses, NoisyStep, Step,
 
 Counts = Mapping[NoisyStep, int]
 
-RESOLUTION = 30  # grid points per standard deviation of the loss of one step: epsilon is about 1e-4 above the truth
-LARGEST = (
-    2**20
-)  # grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
+# grid points per standard deviation of the loss of one step: epsilon is about 1e-4 above the truth
+RESOLUTION = 30
+# grid points at most: 8 MB a distribution; past it the grid gets coarser, still an upper bound
+LARGEST = 2**20
 _ROUNDING = 1e-16  # relative error of a Fourier coefficient; it adds up over steps
 
 
@@ -32,12 +33,15 @@ def loss_epsilons(
     resolution: float = RESOLUTION,
     planned: int | None = None,
 ) -> list[float]:
-    """Epsilon by PLD at ``delta``, add or remove one, of ``before`` and r times ``a_round`` for every r of ``rounds``.
+    """Epsilon by PLD at ``delta``, add or remove one, of ``before`` and r times ``a_round`` for
+    every r of ``rounds``.
 
-    They are found on the grid of the curve over all ``planned`` rounds, where these are some of its points.
+    They are found on the grid of the curve over all ``planned`` rounds, where these are some of its
+    points.
 
     Guarantees:
-        - at or above the true epsilon, at any resolution; infinite where floating point cannot resolve delta.
+        - at or above the true epsilon, at any resolution; infinite where floating point cannot
+          resolve delta.
 
     >>> step = NoisyStep(noise=1.1, sample_rate=256 / 60000)
     >>> [round(value, 3) for value in loss_epsilons({}, {step: 141}, [1, 100], delta=1e-5)]
@@ -74,11 +78,12 @@ def loss_epsilons(
 def loss_distribution(
     counts: Counts, delta: float, resolution: float = RESOLUTION
 ) -> tuple[float, Losses]:
-    """The privacy loss of all steps together in the world with the record: the grid, and the mass on it.
+    """The privacy loss of all steps together in the world with the record: the grid, and the mass
+    on it.
 
-    Mass at loss l here is mass * exp(-l) in the world without the record, so this one distribution holds the whole
-    trade-off between the two errors of a test. It dominates the true one, as ``loss_epsilons`` does; what lies outside
-    of the window (1e-6 of ``delta``) is left out.
+    Mass at loss l here is mass * exp(-l) in the world without the record, so this one distribution
+    holds the whole trade-off between the two errors of a test. It dominates the true one, as
+    ``loss_epsilons`` does; what lies outside of the window (1e-6 of ``delta``) is left out.
 
     >>> grid, losses = loss_distribution({NoisyStep(noise=1.0): 1}, delta=1e-5)
     >>> round(float(losses.mass.sum()), 6)
@@ -108,7 +113,9 @@ def _composition(counts: Counts, step: Mapping[NoisyStep, Step], removed: bool) 
 
 
 def _grid(counts: Counts, delta: float, resolution: float, points: int) -> float:
-    """Spacing of the losses: fine against the spread of a step, coarse enough for ``points`` points in all."""
+    """Spacing of the losses: fine against the spread of a step, coarse enough for ``points``
+    points in all.
+    """
     steps = sum(counts.values())
     spreads = {mechanism: spread(mechanism, 0.1 * delta / steps) for mechanism in counts}
     variance = math.fsum(count * spreads[mechanism] ** 2 for mechanism, count in counts.items())
@@ -122,9 +129,8 @@ def _grid(counts: Counts, delta: float, resolution: float, points: int) -> float
     largest = next((1 / mechanism.noise for mechanism in counts if mechanism.laplace), grid)
     if largest > grid:
         return largest / math.floor(largest / grid)
-    return 2 ** (
-        math.floor(4 * math.log2(grid)) / 4
-    )  # one grid for almost equal plans: equal sums get equal epsilons
+    # one grid for almost equal plans: equal sums get equal epsilons
+    return 2 ** (math.floor(4 * math.log2(grid)) / 4)
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,9 @@ class Composition:
         return math.fsum(count * _variance(losses.mass) for losses, count in self.parts)
 
     def log_moment(self, order: float) -> float:
-        """Log of the mean of exp(order * (sum - low)), in grid steps; infinite where it overflows."""
+        """Log of the mean of exp(order * (sum - low)), in grid steps; infinite where it
+        overflows.
+        """
         total = 0.0
         for losses, count in self.parts:
             top = max(0.0, order * (len(losses.mass) - 1))
@@ -178,10 +186,12 @@ def _epsilons(
     grid: float,
     delta: float,
 ) -> list[float]:
-    """Smallest epsilon at ``delta`` of ``before`` and r times ``a_round``, for every r of the increasing ``rounds``.
+    """Smallest epsilon at ``delta`` of ``before`` and r times ``a_round``, for every r of the
+    increasing ``rounds``.
 
     Guarantees:
-        - an upper bound: mass outside of the window and the rounding of the FFT count as infinite loss;
+        - an upper bound: mass outside of the window and the rounding of the FFT count as infinite
+          loss;
         - infinite where floating point cannot resolve delta (below about 1e-12).
     """
     tail, (low, high) = 1e-6 * delta, window
@@ -193,7 +203,8 @@ def _epsilons(
     for r in rounds:
         composed, done = composed * _power(factor, r - done), r
         mass = np.roll(fft.irfft(composed, size), (before.low + r * a_round.low - low) % size)
-        # Where the true mass is nil the rounding of the FFT shows as negative mass; as much may be missing elsewhere.
+        # Where the true mass is nil the rounding of the FFT shows as negative mass; as much may be
+        # missing elsewhere.
         rounding = -float(np.sum(np.minimum(mass, 0.0))) + _ROUNDING * (
             before.steps + r * a_round.steps
         )
@@ -206,22 +217,22 @@ def _epsilons(
 
 
 def _epsilon(losses: Losses, grid: float, delta: float, decay: Floats) -> float:
-    """Smallest epsilon >= 0 with: infinite + sum of mass * (1 - exp(epsilon - loss)) over losses above it <= delta."""
+    """Smallest epsilon >= 0 with: infinite + sum of mass * (1 - exp(epsilon - loss)) over losses
+    above it <= delta.
+    """
     if losses.infinite > delta:
         return math.inf
     first = min(max(-losses.low, 0), len(losses.mass))  # losses below zero do not count
     low, mass = losses.low + first, losses.mass[first:]
     above = losses.infinite + np.append(np.cumsum(mass[::-1])[::-1], 0.0)
-    highest = (
-        int(np.count_nonzero(above > delta)) - 1
-    )  # at this loss the mass above is already small enough
+    # at this loss the mass above is already small enough
+    highest = int(np.count_nonzero(above > delta)) - 1
     if highest < 0:
         return 0.0
     zero = len(decay) - len(losses.mass)  # decay[zero + k] = exp(-grid * k)
     start = max(0, highest - zero)
-    weights = decay[
-        zero + start - highest : zero + len(mass) - highest
-    ]  # exp(-loss), 1 at the highest
+    # exp(-loss), 1 at the highest
+    weights = decay[zero + start - highest : zero + len(mass) - highest]
     below = np.append(np.cumsum((mass[start:] * weights)[::-1])[::-1], 0.0)
     upto = highest - start + 1
     divergence = above[start + 1 : highest + 2] - below[1 : upto + 1] / weights[:upto]
@@ -233,7 +244,9 @@ def _epsilon(losses: Losses, grid: float, delta: float, decay: Floats) -> float:
 def _window(
     before: Composition, a_round: Composition, rounds: NDArray[np.int64], tail: float
 ) -> tuple[int, int]:
-    """Grid indices outside of which each composition has at most ``tail`` probability on either side."""
+    """Grid indices outside of which each composition has at most ``tail`` probability on either
+    side.
+    """
     low, width = before.low + rounds * a_round.low, before.width + rounds * a_round.width
     above = np.minimum(_chernoff(before, a_round, rounds, tail, 1), width)
     below = np.minimum(_chernoff(before, a_round, rounds, tail, -1), 0.0)
@@ -251,7 +264,8 @@ def _chernoff(
     )
     order, bounds = 2 * order, np.full(len(rounds), math.inf)
     for _ in range(80):
-        # for normal sums the best order is sqrt(2 * need / variance); heavy tails need a smaller one
+        # for normal sums the best order is sqrt(2 * need / variance); heavy tails need a smaller
+        # one
         moment = before.log_moment(sign * order) + rounds * a_round.log_moment(sign * order)
         candidate = (moment + need) / order
         if order < least and np.all(np.isfinite(bounds)) and not np.any(candidate < bounds):

@@ -12,14 +12,18 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NoisyStep:
-    """One step: a Gaussian or Laplace sum of sensitivity 1, on a Poisson sample (rate 1: on everybody)."""
+    """One step: a Gaussian or Laplace sum of sensitivity 1, on a Poisson sample (rate 1: on
+    everybody).
+    """
 
     noise: float
     sample_rate: float = 1.0
     laplace: bool = False
 
     def loss(self, x: Floats) -> Floats:
-        """Log likelihood ratio, with the record over without it, of an outcome ``x``; increasing in x."""
+        """Log likelihood ratio, with the record over without it, of an outcome ``x``; increasing
+        in x.
+        """
         if self.laplace:
             return (np.abs(x) - np.abs(x - 1)) / self.noise
         plain = (x - 0.5) / self.noise**2
@@ -65,7 +69,9 @@ class NoisyStep:
 
 @dataclass(frozen=True)
 class Losses:
-    """Mass at the losses (low + i) * grid, and at infinity; dominates the distribution that it was made from."""
+    """Mass at the losses (low + i) * grid, and at infinity; dominates the distribution that it
+    was made from.
+    """
 
     low: int
     mass: Floats
@@ -81,7 +87,9 @@ class Step:
 
 
 def spread(mechanism: NoisyStep, ignored: float) -> float:
-    """Root mean square of the loss of one step, leaving out its most extreme ``ignored`` probability."""
+    """Root mean square of the loss of one step, leaving out its most extreme ``ignored``
+    probability.
+    """
     low, high = mechanism.reach(max(ignored, 1e-18) / 2)
     edges = np.linspace(low, high, 4001)
     upper, _ = mechanism.masses(edges)
@@ -94,9 +102,9 @@ def discretise(mechanism: NoisyStep, grid: float, tail: float) -> Step:
     """One step on the grid, rounded so that every hockey-stick divergence is at least the true one.
 
     Guarantees:
-        - inside each cell the probability is moved to the two ends so that both neighbours keep their mass, which
-          joins the true divergences at grid points by chords and so lies above them
-          (Connect the Dots, https://arxiv.org/abs/2207.04380, algorithm 1);
+        - inside each cell the probability is moved to the two ends so that both neighbours keep
+          their mass, which joins the true divergences at grid points by chords and so lies above
+          them (Connect the Dots, https://arxiv.org/abs/2207.04380, algorithm 1);
         - at most ``tail`` of the mass beyond the grid is given an infinite loss.
     """
     lowest, highest = (float(value) for value in mechanism.loss(np.array(mechanism.reach(tail))))
@@ -111,11 +119,13 @@ def discretise(mechanism: NoisyStep, grid: float, tail: float) -> Step:
 
 
 def _split(upper: Floats, lower: Floats, low: int, grid: float) -> Losses:
-    """Move the mass of each cell to its two ends; ``upper`` and ``lower`` start and end with the open cells."""
+    """Move the mass of each cell to its two ends; ``upper`` and ``lower`` start and end with the
+    open cells.
+    """
     losses = (low + np.arange(len(upper) - 1)) * grid
     inside = upper[1:-1]
-    # Solves: both ends together keep sum(mass) and sum(mass * exp(-loss)) of the cell. Past e**600 the second sum
-    # underflows, and all of the cell goes up.
+    # Solves: both ends together keep sum(mass) and sum(mass * exp(-loss)) of the cell. Past e**600
+    # the second sum underflows, and all of the cell goes up.
     scale = np.exp(np.minimum(losses, 600.0))
     to_top = np.where(
         losses[:-1] < 600, (inside - lower[1:-1] * scale[:-1]) / -math.expm1(-grid), inside

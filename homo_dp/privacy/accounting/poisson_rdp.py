@@ -1,8 +1,9 @@
-"""Renyi divergence of a Poisson-sampled Gaussian at many orders at once (Mironov, Talwar, Zhang 2019, section 3.3).
+"""Renyi divergence of a Poisson-sampled Gaussian at many orders at once (Mironov, Talwar, Zhang
+2019, section 3.3).
 
-The sums are those of dp-accounting, which adds them up term by term in Python, a tenth of a second for each sampling
-rate: too long where every party has a rate of its own. Here all orders and terms are one array. Tests hold the two
-against each other.
+The sums are those of dp-accounting, which adds them up term by term in Python, a tenth of a second
+for each sampling rate: too long where every party has a rate of its own. Here all orders and terms
+are one array. Tests hold the two against each other.
 """
 
 import math
@@ -19,20 +20,20 @@ _NEGLIGIBLE = 30.0  # a term this far below the sum, in logarithms, ends the ser
 
 
 def poisson_rdp(sample_rate: float, noise_multiplier: float, orders: Floats) -> Floats:
-    """Renyi divergence of one step at each order, add or remove one; infinite where the series does not converge.
+    """Renyi divergence of one step at each order, add or remove one; infinite where the series does
+    not converge.
 
     Guarantees:
-        - no term is left out before both series fall and are below 1e-13 of the sum, and none is subtracted.
+        - no term is left out before both series fall and are below 1e-13 of the sum, and none is
+          subtracted.
 
     >>> poisson_rdp(0.01, 1.0, np.array([1.5, 8.0])).round(8)
     array([0.00013237, 0.00089364])
     """
     log_moment = np.empty(len(orders))
     whole = orders == np.floor(orders)
-    for group in (
-        whole & (orders <= _TERMS),
-        whole & (orders > _TERMS),
-    ):  # small ones share one small array
+    # small ones share one small array
+    for group in (whole & (orders <= _TERMS), whole & (orders > _TERMS)):
         log_moment[group] = _whole_orders(sample_rate, noise_multiplier, orders[group])
     log_moment[~whole] = _broken_orders(sample_rate, noise_multiplier, orders[~whole])
     return log_moment / (orders - 1)
@@ -51,7 +52,9 @@ def _whole_orders(rate: float, noise: float, orders: Floats) -> Floats:
 
 
 def _broken_orders(rate: float, noise: float, orders: Floats) -> Floats:
-    """Logs of the two series of section 3.3, which meet where both parts of the mixture weigh the same."""
+    """Logs of the two series of section 3.3, which meet where both parts of the mixture weigh
+    the same.
+    """
     total = np.full(len(orders), math.inf)
     left = np.arange(len(orders))  # whose series goes on
     sums = np.full((len(orders), 1), -math.inf)
@@ -94,13 +97,17 @@ def _terms(rate: float, noise: float, orders: Floats, i: Floats) -> Floats:
 
 
 def _log_choose(n: Floats, k: Floats) -> Floats:
-    """Log of the size of a binomial coefficient; its sign is dropped, which makes the sum larger."""
+    """Log of the size of a binomial coefficient; its sign is dropped, which makes the sum
+    larger.
+    """
     result: Floats = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
     return result
 
 
 def _log_sum(log_terms: Floats) -> Floats:
-    """Log of the sum of each row, precise also where that is almost 0: tiny rates have tiny divergences."""
+    """Log of the sum of each row, precise also where that is almost 0: tiny rates have tiny
+    divergences.
+    """
     rows, largest = np.arange(len(log_terms)), log_terms.argmax(axis=1)
     top = log_terms[rows, largest]
     others = np.exp(log_terms - top[:, None])

@@ -1,7 +1,8 @@
-"""Renyi divergence of plain Gaussian and Laplace mechanisms, and from a divergence to epsilon, at many orders at once.
+"""Renyi divergence of plain Gaussian and Laplace mechanisms, and from a divergence to epsilon, at
+many orders at once.
 
-The formulas are those of dp-accounting, which goes through orders one at a time in Python and is half a second to
-import. Tests hold the two against each other.
+The formulas are those of dp-accounting, which goes through orders one at a time in Python and is
+half a second to import. Tests hold the two against each other.
 """
 
 import numpy as np
@@ -17,7 +18,8 @@ _LEAST_ORDER = 1.01  # below it the conversion is not numerically stable, nor of
 
 
 def gaussian_rdp(noise_multiplier: float, orders: Renyi) -> Renyi:
-    """Renyi divergence of normals one sensitivity apart (Mironov 2017, https://arxiv.org/abs/1702.07476, corollary 3).
+    """Renyi divergence of normals one sensitivity apart (Mironov 2017,
+    https://arxiv.org/abs/1702.07476, corollary 3).
 
     >>> gaussian_rdp(2.0, np.array([2.0, 8.0]))
     array([0.25, 1.  ])
@@ -26,7 +28,8 @@ def gaussian_rdp(noise_multiplier: float, orders: Renyi) -> Renyi:
 
 
 def laplace_rdp(noise_multiplier: float, orders: Renyi) -> Renyi:
-    """Renyi divergence of Laplace noise one sensitivity apart (Mironov 2017, proposition 6), all orders above 1.
+    """Renyi divergence of Laplace noise one sensitivity apart (Mironov 2017, proposition 6), all
+    orders above 1.
 
     >>> laplace_rdp(1.0, np.array([2.0, 1024.0])).round(4)
     array([0.6191, 0.9993])
@@ -37,7 +40,8 @@ def laplace_rdp(noise_multiplier: float, orders: Renyi) -> Renyi:
 
 
 def converted(orders: Renyi, divergence: Renyi, delta: float) -> Renyi:
-    """Epsilon at delta by the divergence of each order alone (https://arxiv.org/abs/2004.00010, proposition 12).
+    """Epsilon at delta by the divergence of each order alone (https://arxiv.org/abs/2004.00010,
+    proposition 12).
 
     Guarantees:
         - each is an upper bound, so the smallest is one; infinite where an order gives none.

@@ -1,8 +1,12 @@
-"""The cost of a search of which the best trial alone is published (https://arxiv.org/abs/2110.03620).
+"""The cost of a search of which the best trial alone is published
+(https://arxiv.org/abs/2110.03620).
 
-All trials are the same private mechanism, settings drawn anew each time, and how many there are is drawn at random and
-stays secret. The formulas are those of dp-accounting's RepeatAndSelectDpEvent, at all orders at once; tests hold the
-two against each other.
+All trials are the same private mechanism, settings drawn anew each time, and how many there are is
+drawn at random and stays secret: from everybody who gets the winner, whatever else they get. A
+ledger that had rows for each trial would tell it by its length, which a party shows with every
+message. So a search is one event (``RepeatAndSelectDpEvent``), charged before the first trial. The
+formulas are those of dp-accounting's RepeatAndSelectDpEvent,
+at all orders at once; tests hold the two against each other.
 """
 
 from __future__ import annotations
@@ -21,10 +25,13 @@ MOST_MEAN: Final = 100.0
 
 
 def selected(trial: Renyi, mean: float, distribution: Distribution) -> Renyi:
-    """Divergence at every order of publishing the best of a random number of trials, from that of one trial.
+    """Divergence at every order of publishing the best of a random number of trials, from that of
+    one trial.
 
     Guarantees:
-        - an upper bound if the number is drawn by `secret_number` and nothing but the winner is published;
+        - an upper bound if the number is drawn by `secret_number`, nothing but the winner is
+          published, and nothing that is published depends on the number: no count of rows, no
+          total of a ledger, no time;
         - never less than one trial.
 
     >>> from homo_dp.privacy.accounting.renyi_bounds import gaussian_rdp
@@ -42,8 +49,24 @@ def selected(trial: Renyi, mean: float, distribution: Distribution) -> Renyi:
     return result
 
 
+def distribution_of(shape: float) -> Distribution:
+    """The distribution of an event: of shape 1 or infinite."""
+    return "poisson" if shape == math.inf else "geometric"
+
+
+def shape_of(distribution: Distribution) -> float:
+    """The same the other way round.
+
+    >>> distribution_of(shape_of("poisson")), shape_of("geometric")
+    ('poisson', 1.0)
+    """
+    return math.inf if distribution == "poisson" else 1.0
+
+
 def secret_number(mean: float, distribution: Distribution) -> int:
-    """A number of trials from the operating system's entropy; geometric starts at 1, Poisson at 0."""
+    """A number of trials from the operating system's entropy; geometric starts at 1, Poisson at
+    0.
+    """
     check_mean(mean)
     source, number = random.SystemRandom(), 0
     if distribution == "geometric":

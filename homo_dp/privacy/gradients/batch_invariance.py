@@ -1,15 +1,17 @@
-"""Whether a row gets the same numbers wherever it stands in a batch, bit by bit: tried out for every size of batch.
+"""Whether a row gets the same numbers wherever it stands in a batch, bit by bit: tried out for
+every size of batch.
 
-How a product of matrices rounds a row may depend on where the row lies in memory, and so on the rows before it. Where a
-network turns the last bit into a whole gradient (a ReLU at zero, or large weights), one record more then changes the
-gradients of all records behind it: 18 C for two layers with weights of one and 800 crafted rows. Clipping does not
-help, since it bounds each row and not how many rows change.
+How a product of matrices rounds a row may depend on where the row lies in memory, and so on the
+rows before it. Where a network turns the last bit into a whole gradient (a ReLU at zero, or large
+weights), one record more then changes the gradients of all records behind it: 18 C for two layers
+with weights of one and 800 crafted rows. Clipping does not help, since it bounds each row and not
+how many rows change.
 
-So batches are filled up to a multiple of 8 to 32 rows (``fast/chain.py``), narrow products are made wide
-(``fast/invariant_products.py``), and what is left to the libraries is tried: copies of 64 rows, at all places of a
-batch, go through a copy of the model with weights of our own, and all that sums are made of must be equal. Kernels are
-chosen by shapes and threads, not by values. A size that fails is taken in pieces of one that does not, at worst row by
-row.
+So batches are filled up to a multiple of 8 to 32 rows (``fast/chain.py``), narrow products are made
+wide (``fast/invariant_products.py``), and what is left to the libraries is tried: copies of 64
+rows, at all places of a batch, go through a copy of the model with weights of our own, and all that
+sums are made of must be equal. Kernels are chosen by shapes and threads, not by values. A size that
+fails is taken in pieces of one that does not, at worst row by row.
 """
 
 import copy
@@ -20,8 +22,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.clipped_gradients import ClippedGradients
-from homo_dp.privacy.gradients.fast.chain import ROWS, filled, rows_multiple
+from homo_dp.privacy.gradients.fast.chain import rows_multiple
 from homo_dp.privacy.gradients.probing import probe_features, table_rows
 
 _PIECES = (64, 32, 16, 8)  # sizes of batches that may stand in for others
@@ -37,9 +38,10 @@ class Places:
     """Which batches of one model may be taken at once.
 
     Guarantees:
-        - in pieces of ``at_once`` rows, filled up to that size, the numbers of a row depend on the row alone: as far as
-          can be tried with made-up rows and weights, on this machine and with these threads. Layers that draw random
-          numbers of their own (not dropout) cannot be compared and are taken as they come.
+        - in pieces of ``at_once`` rows, filled up to that size, the numbers of a row depend on the
+          row alone: as far as can be tried with made-up rows and weights, on this machine and with
+          these threads. Layers that draw random numbers of their own (not dropout) cannot be
+          compared and are taken as they come.
     """
 
     def __init__(self, module: nn.Module, numbers: Numbers) -> None:
@@ -67,12 +69,16 @@ class Places:
             return size if self._same(twin, size) else self._piece
         except Exception as error:  # whatever copying or calling somebody's code raises
             _log.warning(
-                "%s cannot be tried out (%s): one row at a time", type(self._module).__name__, error
+                "%s cannot be tried out (%s): one row at a time",
+                type(self._module).__name__,
+                error,
             )
             return 1
 
     def _choose(self, twin: nn.Module, features: Tensor, labels: Tensor) -> None:
-        """Find a size at which all places are equal; what it gives is what other sizes have to give."""
+        """Find a size at which all places are equal; what it gives is what other sizes have to
+        give.
+        """
         self._labels = table_rows(labels, _DIFFERENT)
         self._rows = probe_features(features, _DIFFERENT)
         try:
@@ -95,7 +101,8 @@ class Places:
                 return
         self._piece = 1
         _log.warning(
-            "%s: products round a row by its place in a batch on this machine, so rows are taken one at a time",
+            "%s: products round a row by its place in a batch on this machine, so rows are taken "
+            "one at a time",
             type(self._module).__name__,
         )
 
@@ -114,77 +121,13 @@ class Places:
         return not torch.equal(before, torch.get_rng_state())
 
 
-class SameEverywhere:
-    """ClippedGradients that takes a batch in pieces, if need be, in which a row has the same numbers at every place.
-
-    ``most`` says how many rows may be summed at a time where so many are summed in all.
-    """
-
-    def __init__(
-        self,
-        gradients: ClippedGradients,
-        places: Places,
-        most: Callable[[int], int] = lambda rows: rows,
-    ) -> None:
-        self._gradients, self._places, self._most = gradients, places, most
-        self._multiple = places.multiple
-
-    @property
-    def batch_rows(self) -> int:
-        """Rows of the whole batch."""
-        return self._gradients.batch_rows
-
-    @batch_rows.setter
-    def batch_rows(self, rows: int) -> None:
-        self._gradients.batch_rows = rows
-
-    @property
-    def rows_not_finite(self) -> int:
-        """Rows left out so far because their gradient was not finite."""
-        return self._gradients.rows_not_finite
-
-    def at_once(self, features: Tensor, labels: Tensor) -> bool:
-        """Whether these rows may be taken at once."""
-        return self.size_at_once(features.shape[0], features, labels)
-
-    def size_at_once(self, size: int, features: Tensor, labels: Tensor) -> bool:
-        """Whether so many rows of a table like this one may be."""
-        return size % self._multiple == 0 and self._places.at_once(size, features, labels) == size
-
-    def clipped_sum(
-        self,
-        features: Tensor,
-        labels: Tensor,
-        sums: list[Tensor],
-        accumulate: bool,
-        filling: int = 0,
-    ) -> Callable[[], Tensor]:
-        """As the gradients do, of each piece."""
-        rows = features.shape[0] - filling
-        most = self._most(max(rows, self._gradients.batch_rows))
-        if not rows or (rows <= most and self.at_once(features, labels)):
-            return self._gradients.clipped_sum(features, labels, sums, accumulate, filling)
-        size = min(rows + -rows % self._multiple, max(ROWS, most - most % ROWS))
-        piece = self._places.at_once(size, features, labels)
-        norms, step = [], min(piece, most)
-        for start in range(0, rows, step):
-            part = slice(start, min(start + step, rows))
-            # Copies, since where a piece starts in memory may matter as much as where a row does.
-            given = filled(features[part].clone(), piece), filled(labels[part].clone(), piece)
-            more = piece - (part.stop - start)
-            norms.append(self._gradients.clipped_sum(*given, sums, accumulate or start > 0, more))
-        return lambda: torch.cat([each() for each in norms])
-
-    def close(self) -> None:
-        """Take every hook off the module."""
-        self._gradients.close()
-
-
 _known: dict[tuple[object, ...], Places] = {}
 
 
 def places_of(module: nn.Module, numbers: Numbers, key: tuple[object, ...] | None) -> Places:
-    """The places of a model; with a key, models of the same layers and sizes share what was found."""
+    """The places of a model; with a key, models of the same layers and sizes share what was
+    found.
+    """
     if key is None:
         return Places(module, numbers)
     shapes = tuple((tuple(parameter.shape), parameter.dtype) for parameter in module.parameters())
@@ -197,7 +140,9 @@ def places_of(module: nn.Module, numbers: Numbers, key: tuple[object, ...] | Non
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """A copy with random weights, since those that an aggregator sends might show nothing, and without dropout."""
+    """A copy with random weights, since those that an aggregator sends might show nothing, and
+    without dropout.
+    """
     twin = copy.deepcopy(module).train()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

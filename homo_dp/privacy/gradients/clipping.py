@@ -1,10 +1,11 @@
 """Clipping of rows and of whole updates, by a factor for each.
 
-A factor is ``min(1, C / norm)``. A norm of zero keeps factor 1 (nothing to clip, contributes nothing); a norm that is
-NaN or infinite gets factor 0, and the contribution is replaced by zeros, since ``0 * NaN`` would still be NaN. So does
-one so large that float32 could hold its factor only with a few bits: rounded up, it would let more than C through.
-The fast path and ghost clipping have squared norms of gradients that are never made, and take the same factors from
-those (``fast/chain.py``, ``ghost.py``).
+A factor is ``min(1, C / norm)``. A norm of zero keeps factor 1 (nothing to clip, contributes
+nothing); a norm that is NaN or infinite gets factor 0, and the contribution is replaced by zeros,
+since ``0 * NaN`` would still be NaN. So does one so large that float32 could hold its factor only
+with a few bits: rounded up, it would let more than C through. The fast path and ghost clipping have
+squared norms of gradients that are never made, and take the same factors from those
+(``fast/chain.py``, ``ghost.py``).
 """
 
 import math
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
 
-# The quotient is taken a hair below C so that float32 rounding of the norm cannot carry a contribution above C.
+# The quotient is taken a hair below C so that float32 rounding of the norm cannot carry a
+# contribution above C.
 SAFETY = 1.0 - 1e-6
 LEAST, MOST = 1e-12, 1e12  # clip norms whose squares and shares float32 still resolves
 _LEAST_FACTOR = torch.finfo(torch.float32).tiny
@@ -33,7 +35,8 @@ def check_clip_norm(clip_norm: float, name: str = "clip_norm") -> float:
         or not math.isfinite(clip_norm)
     ):
         raise PrivacyError(
-            f"{name}={clip_norm!r} is not a finite number; give a number > 0, for example {name}=1.0"
+            f"{name}={clip_norm!r} is not a finite number; give a number > 0, for example "
+            f"{name}=1.0"
         )
     if clip_norm <= 0:
         raise PrivacyError(
@@ -47,7 +50,8 @@ def check_clip_norm(clip_norm: float, name: str = "clip_norm") -> float:
 
 
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
-    """Factor per row: 1 below the bound, ``C / norm`` above it, 0 where the norm is not finite or past float32.
+    """Factor per row: 1 below the bound, ``C / norm`` above it, 0 where the norm is not finite or
+    past float32.
 
     >>> clip_factors(torch.tensor([0.0, 0.5, 4.0, float("nan"), float("inf")]), 1.0).tolist()
     [1.0, 1.0, 0.2499997466802597, 0.0, 0.0]
@@ -57,7 +61,9 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row of a tensor of any shape; overflow in float32 is avoided by computing in float64."""
+    """L2 norm of each row of a tensor of any shape; overflow in float32 is avoided by computing
+    in float64.
+    """
     flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
     norms: Tensor = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
     return norms
@@ -105,11 +111,13 @@ def vector_norm(tensors: Mapping[str, Tensor]) -> float:
 
 
 def clip_vector(tensors: Mapping[str, Tensor], clip_norm: float) -> tuple[dict[str, Tensor], float]:
-    """Scale all tensors together to a joint L2 norm of at most ``clip_norm``; also return the norm before.
+    """Scale all tensors together to a joint L2 norm of at most ``clip_norm``; also return the norm
+    before.
 
     Guarantees:
         - the returned vector is finite and has norm <= ``clip_norm``;
-        - a vector with any value that is not finite, or too large for float32 to scale, becomes zeros.
+        - a vector with any value that is not finite, or too large for float32 to scale, becomes
+          zeros.
 
     >>> clipped, norm = clip_vector({"weight": torch.tensor([3.0]), "bias": torch.tensor(4.0)}, 10.0)
     >>> clipped["bias"].item(), norm

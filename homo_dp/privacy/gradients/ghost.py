@@ -1,9 +1,10 @@
 """Ghost clipping by Opacus' hooks, with norms of our own for each layer that bound what is summed.
 
-Norms come from a layer's inputs and output gradients, the sum from autograd. Where large terms of a record cancel, the
-two round differently, and autograd may leave hundreds of C of what the norm took for zero. So every norm here is raised
-by a bound on that rounding, and it is taken of the very backward pass that sums: the gradients of a second pass are not
-the scaled ones of the first where rounding (or a backward pass of somebody's own) is not linear.
+Norms come from a layer's inputs and output gradients, the sum from autograd. Where large terms of a
+record cancel, the two round differently, and autograd may leave hundreds of C of what the norm took
+for zero. So every norm here is raised by a bound on that rounding, and it is taken of the very
+backward pass that sums: the gradients of a second pass are not the scaled ones of the first where
+rounding (or a backward pass of somebody's own) is not linear.
 """
 
 import math
@@ -28,20 +29,25 @@ from homo_dp.privacy.gradients.gram_norms import (
 )
 
 Norms = dict[Any, Tensor]
-MARGIN = 2e-5  # share of C that factors leave free, so that the second pass, which rounds anew, is within C at once
+# share of C that factors leave free, so that the second pass, which rounds anew, is within C at
+# once
+MARGIN = 2e-5
 _TRIES = 3
 
 
 def clip_in_second_pass(
     wrapped: Any, losses: Tensor, parameters: list[nn.Parameter], clip_norm: float, *, mean: bool
 ) -> Tensor:
-    """Leave the sum of the clipped gradients of the rows' losses in ``p.grad``; return the norms before clipping.
+    """Leave the sum of the clipped gradients of the rows' losses in ``p.grad``; return the norms
+    before clipping.
 
-    ``mean`` says that the wrapped module's hooks take losses for averaged ones. If a norm is not finite, that is all
-    that is returned: gradients are left empty, and the row has to leave the batch.
+    ``mean`` says that the wrapped module's hooks take losses for averaged ones. If a norm is not
+    finite, that is all that is returned: gradients are left empty, and the row has to leave the
+    batch.
 
     Guarantees:
-        - the norm of each row's part of the sum, measured in the backward pass that sums, is at most ``clip_norm``.
+        - the norm of each row's part of the sum, measured in the backward pass that sums, is at
+          most ``clip_norm``.
     """
     rows = len(losses)
     kept = _Activations(wrapped._module, parameters)
@@ -61,14 +67,15 @@ def clip_in_second_pass(
         if not bool(over.any()):
             _clear(parameters, gradients=False)
             return norms
-        # Once more with what this pass measured; a row that rounding lets go beyond the bound even so is left out.
+        # Once more with what this pass measured; a row that rounding lets go beyond the bound even
+        # so is left out.
         smaller = (
             factors * (clip_norm * (1 - MARGIN) / summed) if left > 1 else torch.zeros_like(factors)
         )
         factors = torch.where(over, smaller, factors).nan_to_num_(0.0, 0.0, 0.0)
     raise PrivacyError(
-        "grad_sample_mode=ghost: gradients of a row do not follow its loss, so they cannot be clipped by scaling it; "
-        "use grad_sample_mode=hooks"
+        "grad_sample_mode=ghost: gradients of a row do not follow its loss, so they cannot be "
+        "clipped by scaling it; use grad_sample_mode=hooks"
     )
 
 
@@ -90,13 +97,15 @@ Embedding, Conv1d, Conv2d, Conv3d, LayerNorm, GroupNorm, RMSNorm, SequenceBias h
             continue
         known = ", ".join(kind.__name__ for kind in GHOST_NORMS)
         raise PrivacyError(
-            f"{name or 'model'}: {what} has no bound on rounding in grad_sample_mode=ghost ({known} have); "
-            "use grad_sample_mode=hooks"
+            f"{name or 'model'}: {what} has no bound on rounding in grad_sample_mode=ghost "
+            f"({known} have); use grad_sample_mode=hooks"
         )
 
 
 class _Activations:
-    """What the layers' hooks kept in the forward pass, so that a second backward pass finds it again."""
+    """What the layers' hooks kept in the forward pass, so that a second backward pass finds it
+    again.
+    """
 
     def __init__(self, module: nn.Module, parameters: list[nn.Parameter]) -> None:
         self._layers: list[tuple[Any, list[Any]]] = [
@@ -171,7 +180,9 @@ def _embedding(layer: nn.Embedding, activations: list[Tensor], backprops: Tensor
 
 
 def _convolution(layer: Any, activations: list[Tensor], backprops: Tensor) -> Norms:
-    """Opacus' per-sample gradients, and what rounding may hide: by the lengths of patches and output gradients."""
+    """Opacus' per-sample gradients, and what rounding may hide: by the lengths of patches and
+    output gradients.
+    """
     held: dict[nn.Parameter, Tensor] = _OPACUS_GRADIENTS[type(layer)](layer, activations, backprops)
     rows = len(backprops)
     if rows == 0:
@@ -221,13 +232,16 @@ def _rms_norm(layer: nn.RMSNorm, activations: list[Tensor], backprops: Tensor) -
 def _affine(
     layer: Any, inputs: Tensor, mean: Tensor, inverse: Tensor, backprops: Tensor, size: int
 ) -> Norms:
-    """Norms of scale and shift, each used once at every position; ``mean`` and ``inverse`` are those of the layer."""
+    """Norms of scale and shift, each used once at every position; ``mean`` and ``inverse`` are
+    those of the layer.
+    """
     rows, gradient = len(inputs), backprops.double()
     units = _units(backprops, inputs[0].numel() // size if rows else 1, size)
     mean, inverse = mean.double(), inverse.double()
     found: Norms = {}
     for parameter, terms, most in (
-        # The kernels subtract x / deviation and mean / deviation, or sums of those: large where they are.
+        # The kernels subtract x / deviation and mean / deviation, or sums of those: large where
+        # they are.
         (
             layer.weight,
             gradient * (inputs.double() - mean) * inverse,
@@ -257,12 +271,16 @@ def _group_norm(layer: nn.GroupNorm, activations: list[Tensor], backprops: Tenso
 
 
 def _sequence_bias(layer: SequenceBias, activations: list[Tensor], backprops: Tensor) -> Norms:
-    """The bias is one more position at the end of each row's sequence: one term, nothing can cancel."""
+    """The bias is one more position at the end of each row's sequence: one term, nothing can
+    cancel.
+    """
     return {layer.bias: _lengths(backprops[:, -1])}
 
 
 def _units(values: Tensor, terms: int, size: int = 1) -> float:
-    """Bound on the relative rounding of a sum of so many terms, twice: in the norm and in what autograd sums."""
+    """Bound on the relative rounding of a sum of so many terms, twice: in the norm and in what
+    autograd sums.
+    """
     return 2.0 * torch.finfo(values.dtype).eps * (8.0 + terms + math.sqrt(size))
 
 

@@ -1,8 +1,10 @@
-"""Norms of a record's gradient when it is a sum over positions, by Gram matrices: large terms may cancel in it.
+"""Norms of a record's gradient when it is a sum over positions, by Gram matrices: large terms may
+cancel in it.
 
-``|sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t)`` (Li et al. 2022, arXiv:2110.05679, section 4). Where a
-record's terms cancel, rounding may leave zero of the sum of products while the gradient is hundreds of C. So a bound on
-that rounding is added: it is invisible next to terms that do not cancel, and clips those that do.
+``|sum_t g_t a_t^T|^2 = sum_{s,t} (a_s . a_t)(g_s . g_t)`` (Li et al. 2022, arXiv:2110.05679,
+section 4). Where a record's terms cancel, rounding may leave zero of the sum of products while the
+gradient is hundreds of C. So a bound on that rounding is added: it is invisible next to terms that
+do not cancel, and clips those that do.
 """
 
 import math
@@ -10,13 +12,13 @@ import math
 import torch
 from torch import Tensor
 
-LEAST_LENGTH = (
-    1e-18  # lengths below have squares that float32 holds with few bits or none: they count as this
-)
+# lengths below have squares that float32 holds with few bits or none: they count as this
+LEAST_LENGTH = 1e-18
 
 
 def outer_squares(inputs: Tensor, gradient: Tensor) -> Tensor:
-    """``|sum_t g_t a_t^T|^2`` of each row, for inputs (n, positions, d) and gradients at the outputs (n, positions, k).
+    """``|sum_t g_t a_t^T|^2`` of each row, for inputs (n, positions, d) and gradients at the
+    outputs (n, positions, k).
 
     Guarantees:
         - never below the square of what a sum over rows in the same precision adds.
@@ -42,20 +44,27 @@ def total_squares(gradient: Tensor) -> Tensor:
 
 
 def lookup_squares(indices: Tensor, gradient: Tensor) -> Tensor:
-    """``sum over words of |sum_{t: that word} g_t|^2`` of each row, for indices (n, positions); the same guarantee."""
+    """``sum over words of |sum_{t: that word} g_t|^2`` of each row, for indices (n, positions);
+    the same guarantee.
+    """
     same = indices.unsqueeze(1) == indices.unsqueeze(2)
     squares = ((gradient @ gradient.mT) * same).sum((1, 2)).clamp_(min=0.0)
     return squares + rounding_of_squares(lengths_of(gradient), gradient.shape[2])
 
 
 def rounding_of_squares(lengths: Tensor, *sizes: int) -> Tensor:
-    """How far the square of a sum of terms of these lengths (n, positions) may be off; products run over ``sizes``."""
-    # A dot product of d values is off by about sqrt(d) units of rounding of its terms' lengths, a sum of terms by few.
+    """How far the square of a sum of terms of these lengths (n, positions) may be off; products
+    run over ``sizes``.
+    """
+    # A dot product of d values is off by about sqrt(d) units of rounding of its terms' lengths, a
+    # sum of terms by few.
     units = 8.0 + sum(math.sqrt(size) for size in sizes)
     return lengths.sum(1).square() * (units * torch.finfo(lengths.dtype).eps)
 
 
 def lengths_of(vectors: Tensor) -> Tensor:
-    """Length of each vector (last dimension of three), at least LEAST_LENGTH: float32 cannot square less."""
+    """Length of each vector (last dimension of three), at least LEAST_LENGTH: float32 cannot
+    square less.
+    """
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=2)
     return lengths.add_(LEAST_LENGTH)

@@ -1,10 +1,12 @@
-"""Per-sample losses that know their own gradient at the outputs, so that the fast path needs no autograd.
+"""Per-sample losses that know their own gradient at the outputs, so that the fast path needs no
+autograd.
 
-Each is called as ``loss(outputs, labels)`` and returns one loss per row, shape ``(n,)``. Any other callable of that
-form works too: its output gradient is then taken by autograd, at the outputs only.
+Each is called as ``loss(outputs, labels)`` and returns one loss per row, shape ``(n,)``. Any other
+callable of that form works too: its output gradient is then taken by autograd, at the outputs only.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -87,8 +89,8 @@ class _SquaredError:
     def _difference(outputs: Tensor, labels: Tensor) -> Tensor:
         if outputs.numel() != labels.numel():
             raise PrivacyError(
-                f"outputs of shape {tuple(outputs.shape)} do not match labels of shape {tuple(labels.shape)}; "
-                "give one label per output"
+                f"outputs of shape {tuple(outputs.shape)} do not match labels of shape "
+                f"{tuple(labels.shape)}; give one label per output"
             )
         return outputs - labels.reshape(outputs.shape)
 
@@ -100,12 +102,44 @@ KNOWN_LOSSES: tuple[KnownLoss, ...] = (binary_logistic, softmax_cross_entropy, s
 """Losses of which it is known that they treat each row alone."""
 
 
+@dataclass(frozen=True)
+class OffsetLoss:
+    """A known loss of outputs to which an offset of each row is added; offsets are the last
+    ``outputs`` columns of the labels.
+
+    >>> loss = OffsetLoss(squared_error, 1)
+    >>> loss(torch.tensor([[1.0]]), torch.tensor([[5.0, 2.0]]))
+    tensor([4.])
+    """
+
+    loss: Loss
+    outputs: int
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.loss(*self._moved(outputs, labels))
+
+    def output_gradient(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return output_gradient(self.loss, *self._moved(outputs, labels))
+
+    def _moved(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        truth, offsets = labels[:, : -self.outputs], labels[:, -self.outputs :]
+        if self.loss is softmax_cross_entropy:
+            truth = truth[:, 0].long()
+        return outputs + offsets.reshape(outputs.shape), truth
+
+
+def is_known(loss: Loss | None) -> bool:
+    """Whether it is known that a loss treats each row alone, and what its gradient is."""
+    return loss in KNOWN_LOSSES or (isinstance(loss, OffsetLoss) and loss.loss in KNOWN_LOSSES)
+
+
 def per_sample(losses: Tensor, rows: int) -> Tensor:
-    """Return the losses as one number per row, shape (rows,); refuse anything that is not one loss per row.
+    """Return the losses as one number per row, shape (rows,); refuse anything that is not one loss
+    per row.
 
     Guarantees:
-        - a loss of shape (n, 1) is reshaped: multiplied with (n,) factors it would broadcast to (n, n), and one
-          record could move the clipped sum by hundreds of C.
+        - a loss of shape (n, 1) is reshaped: multiplied with (n,) factors it would broadcast to (n,
+          n), and one record could move the clipped sum by hundreds of C.
 
     >>> per_sample(torch.ones(3, 1), 3).shape
     torch.Size([3])
@@ -121,11 +155,13 @@ def per_sample(losses: Tensor, rows: int) -> Tensor:
 
 
 def output_gradient(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
-    """Gradient of each row's loss at its outputs: in closed form if the loss knows it, else by autograd.
+    """Gradient of each row's loss at its outputs: in closed form if the loss knows it, else by
+    autograd.
 
     Guarantees:
         - gradients of the parameters are never taken here, so no unclipped sum exists;
-        - a loss that mixes rows would break the bound and cannot be seen here: it is probed when training is set up.
+        - a loss that mixes rows would break the bound and cannot be seen here: it is probed when
+          training is set up.
     """
     known = getattr(loss, "output_gradient", None)
     if known is not None:
@@ -144,5 +180,6 @@ def _one_column(outputs: Tensor, name: str) -> Tensor:
     if outputs.dim() == 2 and outputs.shape[1] == 1:
         return outputs.squeeze(1)
     raise PrivacyError(
-        f"{name} takes outputs of shape (n,) or (n, 1), not {tuple(outputs.shape)}; use one logit a row"
+        f"{name} takes outputs of shape (n,) or (n, 1), not {tuple(outputs.shape)}; use one logit "
+        "a row"
     )

@@ -1,8 +1,8 @@
 """Whether rows of a module stay apart, tried on a few made-up rows when training is set up.
 
-One row is changed, then left out; the losses and gradients of the others must stay as they were, every layer must get
-the rows in their order, and no forward pass may write to the module. Larger batches and the real rows of the first
-steps are compared by ``row_independence.py``.
+One row is changed, then left out; the losses and gradients of the others must stay as they were,
+every layer must get the rows in their order, and no forward pass may write to the module. Larger
+batches and the real rows of the first steps are compared by ``row_independence.py``.
 """
 
 import math
@@ -20,20 +20,21 @@ Probed = tuple[Tensor, Sequence[Tensor | None]]  # losses per row, and gradients
 
 
 def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) -> None:
-    """Raise PrivacyError if one row changes another row's loss or gradient, or if a forward pass writes to the module.
+    """Raise PrivacyError if one row changes another row's loss or gradient, or if a forward pass
+    writes to the module.
 
-    One row gets other features and another label, and then is left out, as the neighbouring relation has it; every
-    layer must get it in its place. Rows are made up where features are floating point; integer features (embedding
-    indices) reuse rows of the table, and so do models that made-up rows show nothing of. Runs under its own random
-    state, so nothing that is drawn later depends on it.
+    One row gets other features and another label, and then is left out, as the neighbouring
+    relation has it; every layer must get it in its place. Rows are made up where features are
+    floating point; integer features (embedding indices) reuse rows of the table, and so do models
+    that made-up rows show nothing of. Runs under its own random state, so nothing that is drawn
+    later depends on it.
     """
     if not len(features):
         return
     count = probe_count(features, 4)
     rows = probe_features(features, count)
-    targets = labels[:1].repeat(
-        count, *(1,) * (labels.dim() - 1)
-    )  # equal, so that a loss that counts labels shows it
+    # equal, so that a loss that counts labels shows it
+    targets = labels[:1].repeat(count, *(1,) * (labels.dim() - 1))
     other = targets.clone()
     other[-1] = another_row(labels, targets[-1])
     changed = rows.clone()
@@ -46,7 +47,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
             try:
                 expected = _seeded_losses(module, loss, rows, targets)
                 check_shown(expected[0])
-            except Exception:  # rows that the model does not take: it reads floats as indices, or wants positive ones
+            except Exception:
+                # rows that the model does not take: it reads floats as indices, or wants positive
+                # ones
                 seen.clear()
                 rows, changed = table_rows(features, count), table_rows(features, count)
                 changed[-1] = another_row(features, rows[-1])
@@ -61,7 +64,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
     if differs or without:
         raise PrivacyError(
             _mixes(
-                module, "changing one row" if differs else "leaving one row out", differs or without
+                module,
+                "changing one row" if differs else "leaving one row out",
+                differs or without,
             )
         )
     _check_order(seen, seen_changed, count, 1 if isinstance(module, RowsSecond) else 0)
@@ -72,7 +77,9 @@ def probe_rows(module: nn.Module, loss: Loss, features: Tensor, labels: Tensor) 
 
 
 def probe_features(features: Tensor, count: int) -> Tensor:
-    """Rows shaped like the features: made up, or for integers (which may be indices) copied from the table."""
+    """Rows shaped like the features: made up, or for integers (which may be indices) copied from
+    the table.
+    """
     if not features.is_floating_point():
         return table_rows(features, count)
     generator = torch.Generator().manual_seed(0)
@@ -82,7 +89,9 @@ def probe_features(features: Tensor, count: int) -> Tensor:
 
 
 class RowsSecond(nn.Module):
-    """A module that takes rows in the second dimension (Opacus' ``batch_first=False``), called with rows first."""
+    """A module that takes rows in the second dimension (Opacus' ``batch_first=False``), called
+    with rows first.
+    """
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -93,7 +102,8 @@ class RowsSecond(nn.Module):
 
 
 def probe_count(features: Tensor, least: int) -> int:
-    """How many rows to probe with: of any table, since what is refused must not depend on how many rows there are.
+    """How many rows to probe with: of any table, since what is refused must not depend on how many
+    rows there are.
 
     No dimension of a record has that size, so that rows are told from positions.
     """
@@ -106,7 +116,9 @@ def probe_count(features: Tensor, least: int) -> int:
 
 @contextmanager
 def awake(module: nn.Module) -> Iterator[None]:
-    """Random numbers for weights that are all zero while the block runs: no gradient goes through those to be seen."""
+    """Random numbers for weights that are all zero while the block runs: no gradient goes
+    through those to be seen.
+    """
     asleep = [parameter for parameter in module.parameters() if not bool(parameter.any())]
     generator = torch.Generator().manual_seed(0)
     try:
@@ -121,7 +133,9 @@ def awake(module: nn.Module) -> Iterator[None]:
 
 
 def check_shown(values: Tensor) -> None:
-    """Raise ArithmeticError where made-up rows give NaN, which shows nothing about which rows were mixed."""
+    """Raise ArithmeticError where made-up rows give NaN, which shows nothing about which rows
+    were mixed.
+    """
     if not bool(values.isfinite().all()):
         raise ArithmeticError("not finite")
 
@@ -132,7 +146,8 @@ def table_rows(features: Tensor, count: int) -> Tensor:
 
 
 def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
-    """A stand-in loss for probing a module whose loss is not known: the squared length of each row's outputs.
+    """A stand-in loss for probing a module whose loss is not known: the squared length of each
+    row's outputs.
 
     Of several outputs (a tuple, a dict, what an LSTM gives) it takes the first.
     """
@@ -140,7 +155,8 @@ def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
         outputs = next(iter(outputs.values() if isinstance(outputs, Mapping) else outputs))
     if not isinstance(outputs, Tensor):
         raise PrivacyError(
-            f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or dict"
+            f"the model gives {type(outputs).__name__}; return a tensor, or several in a tuple or "
+            "dict"
         )
     rows = len(labels) if outputs.dim() > 1 and outputs.shape[1] == len(labels) else len(outputs)
     return _row_sizes(
@@ -151,7 +167,8 @@ def size_of_outputs(outputs: Any, labels: Tensor) -> Tensor:
 def size_of_all_outputs(outputs: Any, labels: Tensor) -> Tensor:
     """The same of all outputs together, since a loss may use any of them.
 
-    States of a recurrent layer have their rows in the second dimension; what has rows in neither counts for every row.
+    States of a recurrent layer have their rows in the second dimension; what has rows in neither
+    counts for every row.
     """
     if isinstance(outputs, tuple | list | Mapping):
         inner = outputs.values() if isinstance(outputs, Mapping) else outputs
@@ -205,7 +222,8 @@ def _check_order(
 ) -> None:
     """Raise unless the changed row, the last of the batch, is the last that each layer gets, too.
 
-    Norms are added up over layers by position: were row 3 of one layer row 1 of another, both would be clipped wrongly.
+    Norms are added up over layers by position: were row 3 of one layer row 1 of another, both would
+    be clipped wrongly.
     """
     for (name, first), (_, second) in zip(one, other, strict=False):
         if first.shape[dimension : dimension + 1] != (count,) or first.shape != second.shape:
@@ -215,18 +233,23 @@ def _check_order(
             first[:-1].double(), second[:-1].double(), rtol=1e-4, atol=1e-6, equal_nan=True
         ):
             raise PrivacyError(
-                f"{name}: is given the rows in another order than the model, so that gradients of different rows "
-                "would be clipped as one; keep the order of rows inside the model"
+                f"{name}: is given the rows in another order than the model, so that gradients of "
+                "different rows would be clipped as one; keep the order of rows inside the model"
             )
 
 
 def _seeded_losses(
     module: nn.Module, loss: Loss, rows: Tensor, labels: Tensor, kept: int = -1, seed: int = 0
 ) -> Probed:
-    """Losses of the first rows (all but the last), and the gradient of their sum: neither may depend on the last."""
-    # The same dropout mask both times. Seeding every kind of device costs milliseconds, many times a run.
-    torch.default_generator.manual_seed(seed) if rows.device.type == "cpu" else torch.manual_seed(
-        seed
+    """Losses of the first rows (all but the last), and the gradient of their sum: neither may
+    depend on the last.
+    """
+    # The same dropout mask both times. Seeding every kind of device costs milliseconds, many times
+    # a run.
+    (
+        torch.default_generator.manual_seed(seed)
+        if rows.device.type == "cpu"
+        else torch.manual_seed(seed)
     )
     losses = per_sample(loss(module(rows.clone()), labels), len(rows))[:kept]
     if not losses.requires_grad:
@@ -246,7 +269,8 @@ def _left_out(
         or _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is None
     ):
         return found
-    # Fewer rows draw another dropout mask: compare without. What draws even then was compared with its row changed.
+    # Fewer rows draw another dropout mask: compare without. What draws even then was compared with
+    # its row changed.
     module.eval()
     expected = _seeded_losses(module, loss, rows, labels)
     if _difference(expected, _seeded_losses(module, loss, rows, labels, seed=1)) is not None:
@@ -277,9 +301,8 @@ def _same_gradient(one: Tensor | None, other: Tensor | None, scale: float) -> bo
     one, other = _dense(one), _dense(other)
     if one is None or other is None:
         return one is other
-    finite = (
-        one.isfinite() & other.isfinite()
-    )  # zero times the infinity that a made-up row gives is NaN
+    # zero times the infinity that a made-up row gives is NaN
+    finite = one.isfinite() & other.isfinite()
     one, other = one[finite], other[finite]
     return torch.allclose(one, other, rtol=1e-3, atol=1e-5 * scale + 1e-7)
 

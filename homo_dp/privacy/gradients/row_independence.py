@@ -1,11 +1,14 @@
-"""Whether rows stay alone in batches as large as training uses: a batch's gradients against those of its rows.
+"""Whether rows stay alone in batches as large as training uses: a batch's gradients against those
+of its rows.
 
-``probe_rows`` tries four made-up rows when training is set up. A model or a loss may treat rows alone there and let
-them meet in a larger batch, or where a value is large. So made-up rows of the size of a batch, and then the real rows
-of the first steps, go through a copy of the model together and one at a time; losses and gradients must be the same.
+``probe_rows`` tries four made-up rows when training is set up. A model or a loss may treat rows
+alone there and let them meet in a larger batch, or where a value is large. So made-up rows of the
+size of a batch, and then the real rows of the first steps, go through a copy of the model together
+and one at a time; losses and gradients must be the same.
 
-What this cannot see: rows that meet only in later steps, in batches unlike those of the first steps; and rows that meet
-by chance, in a layer that draws random numbers of its own (dropout is switched off for the comparison).
+What this cannot see: rows that meet only in later steps, in batches unlike those of the first
+steps; and rows that meet by chance, in a layer that draws random numbers of its own (dropout is
+switched off for the comparison).
 """
 
 import copy
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, per_sample
+from homo_dp.privacy.gradients.losses import KNOWN_LOSSES, Loss, is_known, per_sample
 from homo_dp.privacy.gradients.probing import (
     RowsSecond,
     another_row,
@@ -28,13 +31,13 @@ from homo_dp.privacy.gradients.probing import (
     size_of_all_outputs,
 )
 
-FIRST_STEPS = (
-    2  # with rows in them; the first may start from weights of zero, the second never does
-)
+# with rows in them; the first may start from weights of zero, the second never does
+FIRST_STEPS = 2
 _MOST_ALONE = 256  # rows of a batch that are taken one at a time; the others in _PARTS parts
 _PARTS = 64
 _MADE_UP = 512  # rows at most
-_ROUNDING = 1e-6  # a smaller gradient may be what rounding left of terms that cancel: it is not scaled to one
+# a smaller gradient may be what rounding left of terms that cancel: it is not scaled to one
+_ROUNDING = 1e-6
 _log = logging.getLogger(__name__)
 
 Losses = Tensor
@@ -46,7 +49,8 @@ class RowsAlone:
     """Compares the first batches of a module and a loss with their rows, on a copy in float64.
 
     Guarantees:
-        - a batch in which a row changes the loss, or the gradient, of another row is refused before it is summed;
+        - a batch in which a row changes the loss, or the gradient, of another row is refused before
+          it is summed;
         - the module, its hooks and the random numbers of the program are left as they are.
     """
 
@@ -70,10 +74,13 @@ class RowsAlone:
                 layer.eval()
 
     def compare_made_up(self, features: Tensor, labels: Tensor, size: float) -> None:
-        """Compare rows that are made up (integers: rows of the table, again and again), as many as a batch has.
+        """Compare rows that are made up (integers: rows of the table, again and again), as many as
+        a batch has.
 
         Every fourth row is large, so that what depends on a batch's maximum shows.
         """
+        if not len(labels):
+            return
         count = max(2, min(_MADE_UP, math.ceil(size)))
         rows = probe_features(features, count)
         if rows.is_floating_point():
@@ -87,8 +94,16 @@ class RowsAlone:
         except Exception as error:  # rows that the model does not take: the real ones follow
             _log.debug("made-up rows are not taken: %s", error)
 
-    def compare_step(self, module: nn.Module, batches: Sequence[tuple[Tensor, Tensor]]) -> bool:
-        """Compare the physical batches of a step; False once no further step is to be compared."""
+    def compare_step(
+        self, module: nn.Module, batches: Sequence[tuple[Tensor, Tensor]], *, ended: bool = True
+    ) -> bool:
+        """Compare blocks of a batch; False once no further batch is to be compared.
+
+        Args:
+            module: Has the weights of the step.
+            batches: Features and labels of each block.
+            ended: Whether the batch ends with these blocks.
+        """
         if self._twin is None:
             return False
         if any(len(features) for features, _ in batches):
@@ -98,7 +113,7 @@ class RowsAlone:
             for features, labels in batches:
                 if len(features):
                     self._compare(features, labels)
-            self._left -= 1
+            self._left -= ended
         return self._left > 0
 
     def _compare(self, features: Tensor, labels: Tensor) -> None:
@@ -137,27 +152,52 @@ class RowsAlone:
             found = differing(run, features, tolerance)
         if found:
             raise PrivacyError(
-                f"{self._name} mixes rows: in a batch of {len(features)} rows a row's {found} is not what it is alone; "
-                "use layers (and a loss) that treat each row alone, for example GroupNorm or LayerNorm"
+                f"{self._name} mixes rows: in a batch of {len(features)} rows a row's {found} is "
+                "not what it is alone; use layers (and a loss) that treat each row alone, for "
+                "example GroupNorm or LayerNorm"
             )
 
 
 class FirstBatches:
-    """The same for a loop that is not ours: its loss is not known, so the sizes of the model's outputs stand in for it.
+    """The same in a training loop, by a hook on the module that it calls.
+
+    Where the loss is not known, the sizes of the model's outputs stand in for it, and what the loss
+    does to its outputs is not seen.
 
     Guarantees:
-        - as RowsAlone, for rows that meet in the model; what a loss does to its outputs is not seen.
+        - as RowsAlone, for rows that meet in the model, and in a loss that is known.
     """
 
-    def __init__(self, module: nn.Module, batch_first: bool) -> None:
-        self._module, self._batch_first = module if batch_first else RowsSecond(module), batch_first
-        known = keeps_rows_alone(module, KNOWN_LOSSES[0])
-        self._alone = None if known else RowsAlone(self._module, size_of_all_outputs)
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        batch_first: bool = True,
+        loss: Loss | None = None,
+        block_of: Callable[[Tensor], tuple[Tensor, bool] | None] | None = None,
+    ) -> None:
+        """Copy the module, before hooks are put on it.
 
-    def compare_made_up(self, features: Tensor, size: float) -> None:
+        Args:
+            module: The module.
+            batch_first: Whether rows are in the first dimension.
+            loss: One loss a row, if it is known.
+            block_of: For features that the module is called with, their labels and whether a batch
+                ends with them; None for features that are no batch. With ``loss``.
+        """
+        self._module = module if batch_first else RowsSecond(module)
+        self._batch_first, self._block_of = batch_first, block_of
+        known = keeps_rows_alone(module, KNOWN_LOSSES[0] if loss is None else loss)
+        self._alone = (
+            None
+            if known
+            else RowsAlone(self._module, size_of_all_outputs if loss is None else loss)
+        )
+
+    def compare_made_up(self, features: Tensor, labels: Tensor, size: float) -> None:
         """As RowsAlone."""
         if self._alone is not None:
-            self._alone.compare_made_up(features, features, size)
+            self._alone.compare_made_up(features, labels, size)
 
     def watch(self, called: nn.Module) -> None:
         """Compare the first batches that this module is called with to be trained."""
@@ -169,26 +209,35 @@ class FirstBatches:
             if not module.training or not torch.is_grad_enabled() or len(inputs) != 1:
                 return
             rows = inputs[0] if self._batch_first else inputs[0].transpose(0, 1)
-            if not alone.compare_step(self._module, [(rows.detach(), rows.detach())]):
+            found = (rows.detach(), True)
+            if self._block_of is not None:
+                block = self._block_of(inputs[0])
+                if block is None:
+                    return
+                found = block
+            if not alone.compare_step(self._module, [(rows.detach(), found[0])], ended=found[1]):
                 handle.remove()
 
         handle = called.register_forward_pre_hook(compare, prepend=True)
 
 
 def keeps_rows_alone(module: nn.Module, loss: Loss) -> bool:
-    """Whether only layers and losses that are known to treat rows alone touch them: then there is nothing to compare.
+    """Whether only layers and losses that are known to treat rows alone touch them: then there is
+    nothing to compare.
 
     >>> keeps_rows_alone(nn.Sequential(nn.Linear(2, 2), nn.Tanh()), KNOWN_LOSSES[0])
     True
     """
     chain, _ = chain_of(module)
-    return chain is not None and not chain.has_foreign_code and loss in KNOWN_LOSSES
+    return chain is not None and not chain.has_foreign_code and is_known(loss)
 
 
 def compare_losses(
     criterion: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor
 ) -> None:
-    """Raise PrivacyError if a criterion gives a row of a batch another loss, or gradient, than the row alone."""
+    """Raise PrivacyError if a criterion gives a row of a batch another loss, or gradient, than
+    the row alone.
+    """
 
     def run(rows: Tensor, places: Tensor) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
         leaf = rows.detach().requires_grad_()
@@ -207,16 +256,18 @@ def compare_losses(
             found = differing(run, outputs.detach(), 1e-3)
     if found:
         raise PrivacyError(
-            f"the criterion mixes rows: in a batch of {len(outputs)} rows a row's {found} is not what it is alone; "
-            "use a loss that treats each row alone"
+            f"the criterion mixes rows: in a batch of {len(outputs)} rows a row's {found} is not "
+            "what it is alone; use a loss that treats each row alone"
         )
 
 
 def differing(run: Run, features: Tensor, tolerance: float) -> str | None:
-    """``loss`` or ``gradient``, if a batch's differ from those of its parts; rows that are not finite are left out.
+    """``loss`` or ``gradient``, if a batch's differ from those of its parts; rows that are not
+    finite are left out.
 
-    Rows are weighted so that each has a gradient of about one: a large one would hide what happens to the others. The
-    weights differ, as clip factors do, so that a backward pass that mixes what it is given shows too.
+    Rows are weighted so that each has a gradient of about one: a large one would hide what happens
+    to the others. The weights differ, as clip factors do, so that a backward pass that mixes what
+    it is given shows too.
     """
     if _draws(run, features):
         return None

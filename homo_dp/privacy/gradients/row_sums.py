@@ -1,9 +1,11 @@
-"""Sums over the clipped rows of a batch whose rounding is bounded, so that one row moves them by no more than it may.
+"""Sums over the clipped rows of a batch whose rounding is bounded, so that one row moves them by no
+more than it may.
 
-A float32 sum of n vectors of norm C is off by up to n**2 C / 2**24, and one row more can turn all of that around: with
-150,000 crafted rows it moved the sum by 31 C (Casacuberta et al. 2022, arXiv:2207.10635). So sums are float64. Products
-of a few hundred rows stay float32 inside, for speed, in pieces so short that their rounding is within ``ROUNDING``, and
-rows are clipped that much below C.
+A float32 sum of n vectors of norm C is off by up to n**2 C / 2**24, and one row more can turn all
+of that around: with 150,000 crafted rows it moved the sum by 31 C (Casacuberta et al. 2022,
+arXiv:2207.10635). So sums are float64. Products of a few hundred rows stay float32 inside, for
+speed, in pieces so short that their rounding is within ``ROUNDING``, and rows are clipped that much
+below C.
 """
 
 import functools
@@ -12,15 +14,16 @@ import torch
 from torch import Tensor
 
 ROUNDING = 2.0**-7
-"""How far neighbouring sums may be apart by rounding, in units of C: half of it for each of the two sums."""
+"""How far neighbouring sums may be apart by rounding, in units of C: half of it for each of the
+two sums.
+"""
 # What float32 norms of up to _FLOAT32_VALUES numbers, factors and their products may be off by.
 _NORMS = 2.0**-11
 BELOW = 1.0 - ROUNDING - _NORMS
 """What the rows of such products are clipped to, in units of C."""
 
-_FLOAT32_VALUES = (
-    4096  # numbers a float32 norm may run over: its square is off by at most this / 2**24
-)
+# numbers a float32 norm may run over: its square is off by at most this / 2**24
+_FLOAT32_VALUES = 4096
 _UNIT = 2.0**-24
 GHOST_ROWS = 256
 """Rows that one float32 sum may have: off by at most GHOST_ROWS**2 C / 2**24 = ROUNDING / 2."""
@@ -30,7 +33,9 @@ _AT_ONCE = 1 << 20  # numbers of a float32 product that are made before they are
 
 
 def row_squares(rows: Tensor) -> Tensor:
-    """Sum of squares of each row (first dimension), right to 2**-12 in float32 and to rounding in float64."""
+    """Sum of squares of each row (first dimension), right to 2**-12 in float32 and to rounding
+    in float64.
+    """
     flat = rows if rows.dim() == 2 else rows.flatten(1)
     if flat.shape[1] <= _FLOAT32_VALUES or flat.dtype is not torch.float32:
         norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
@@ -46,9 +51,11 @@ def row_squares(rows: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def rows_in_piece(rows: int) -> int:
-    """How many rows a float32 product may run over where ``rows`` are summed in all; 0 where it takes float64.
+    """How many rows a float32 product may run over where ``rows`` are summed in all; 0 where it
+    takes float64.
 
-    Pieces of m rows, added up in float32, are off by at most (m + n / m) n C / 2**24, whatever the rows are.
+    Pieces of m rows, added up in float32, are off by at most (m + n / m) n C / 2**24, whatever the
+    rows are.
 
     >>> [rows_in_piece(rows) for rows in (100, 255, 260, 400, 600, 1024, 1025)]
     [100, 255, 250, 160, 103, 32, 0]
@@ -61,7 +68,8 @@ def rows_in_piece(rows: int) -> int:
 
 
 def ghost_rows(rows: int) -> int:
-    """How many rows float32 may add up at a time where ``rows`` are summed in all, and the pieces in float64.
+    """How many rows float32 may add up at a time where ``rows`` are summed in all, and the pieces
+    in float64.
 
     >>> [ghost_rows(rows) for rows in (32, 256, 1000, 100_000)]
     [1024, 256, 65, 1]
@@ -75,9 +83,10 @@ def write_product(
     """``total (+)= left^T @ right`` in float64, a sum over rows; ``terms`` of them make one record.
 
     Guarantees:
-        - within ROUNDING / 2 of the exact sum, where each record's part of it has norm 1 at most and one term;
-        - records of several terms, which may be large and cancel, are summed in float64, and so are the physical
-          batches after the first, which has used up what rounding is allowed.
+        - within ROUNDING / 2 of the exact sum, where each record's part of it has norm 1 at most
+          and one term;
+        - records of several terms, which may be large and cancel, are summed in float64, and so are
+          the physical batches after the first, which has used up what rounding is allowed.
     """
     rows = left.shape[0]
     if rows == 0:
@@ -95,7 +104,8 @@ def write_product(
             total, value if value.shape == total.shape else value.view(total.shape), accumulate
         )
         return
-    # Some outputs at a time: memory for all of them would be new in every step, which costs a third of the product.
+    # Some outputs at a time: memory for all of them would be new in every step, which costs a third
+    # of the product.
     flat, step = total.view(left.shape[1], right.shape[1]), max(1, _AT_ONCE // right.shape[1])
     for start in range(0, left.shape[1], step):
         outputs = slice(start, start + step)

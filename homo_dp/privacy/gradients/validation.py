@@ -1,7 +1,9 @@
-"""What may be trained privately: modules without layers that mix rows and without state that data writes to.
+"""What may be trained privately: modules without layers that mix rows and without state that data
+writes to.
 
-Opacus checks trainable layers only, so a BatchNorm without weights passes it; here every layer and buffer is looked at.
-Modules that mix rows without saying so in a layer's name are found by trying them (``probing.py``).
+Opacus checks trainable layers only, so a BatchNorm without weights passes it; here every layer and
+buffer is looked at. Modules that mix rows without saying so in a layer's name are found by trying
+them (``probing.py``).
 """
 
 import copy
@@ -22,7 +24,8 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 def check_has_noise(noise_multiplier: float) -> float:
-    """Return a noise multiplier above zero, or raise PrivacyError: there is no private training without noise.
+    """Return a noise multiplier above zero, or raise PrivacyError: there is no private training
+    without noise.
 
     >>> check_has_noise(1.1)
     1.1
@@ -42,7 +45,8 @@ def check_has_noise(noise_multiplier: float) -> float:
 def compatible_module(
     module: nn.Module, *, fix: bool = False, public: Collection[str] = ()
 ) -> nn.Module:
-    """Return a module that can be trained privately: the same one, or a repaired copy when ``fix`` is asked for.
+    """Return a module that can be trained privately: the same one, or a repaired copy when ``fix``
+    is asked for.
 
     ``public`` names buffers that hold no data and are never trained.
 
@@ -64,13 +68,16 @@ def compatible_module(
 
 
 def check_module(module: nn.Module, public: Collection[str] = ()) -> None:
-    """Raise PrivacyError unless every layer, parameter and buffer of the module can be trained privately."""
+    """Raise PrivacyError unless every layer, parameter and buffer of the module can be trained
+    privately.
+    """
     for name, layer in module.named_modules():
         _check_layer(name or "model", layer)
     for name, parameter in module.named_parameters():
         if parameter.dtype not in _FLOATS:
             raise PrivacyError(
-                f"{name}: dtype={parameter.dtype} is not float32 or float64; convert the model first"
+                f"{name}: dtype={parameter.dtype} is not float32 or float64; convert the model "
+                "first"
             )
         if parameter.numel() == 0:
             raise PrivacyError(
@@ -95,7 +102,9 @@ def check_module(module: nn.Module, public: Collection[str] = ()) -> None:
 def check_optimizer(
     module: nn.Module, optimizer: torch.optim.Optimizer, *, partly: bool = False
 ) -> None:
-    """Raise PrivacyError unless the optimiser holds the trainable parameters of the module (or some, if ``partly``)."""
+    """Raise PrivacyError unless the optimiser holds the trainable parameters of the module (or
+    some, if ``partly``).
+    """
     held = [
         id(parameter)
         for group in optimizer.param_groups
@@ -114,7 +123,8 @@ def check_optimizer(
         )
     if set(held) - set(trainable) or len(held) != len(set(held)):
         raise PrivacyError(
-            "the optimizer holds parameters that the model has not; build it from model.parameters()"
+            "the optimizer holds parameters that the model has not; build it from "
+            "model.parameters()"
         )
     for index, group in enumerate(optimizer.param_groups):
         if group.get("maximize"):
@@ -136,15 +146,17 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         raise PrivacyError(
-            f"{name}: {type(layer).__name__} max_norm={layer.max_norm} rewrites the vectors of the words it sees, "
-            "without noise; use max_norm=None"
+            f"{name}: {type(layer).__name__} max_norm={layer.max_norm} rewrites the vectors of the "
+            "words it sees, without noise; use max_norm=None"
         )
 
 
 def _opacus_has_a_say(module: nn.Module) -> bool:
-    """Whether Opacus may have a rule for a layer; its rules go by exact type, and importing them takes half a second.
+    """Whether Opacus may have a rule for a layer; its rules go by exact type, and importing them
+    takes half a second.
 
-    It has none for layers of the files named here. Rules for layers of somebody's own come from whoever imported it.
+    It has none for layers of the files named here. Rules for layers of somebody's own come from
+    whoever imported it.
     """
     weighted = [
         layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))
@@ -187,7 +199,8 @@ def _check_buffers(module: nn.Module, public: Collection[str]) -> None:
         if name in persistent and name not in public:
             raise PrivacyError(
                 f"buffer {name} (dtype={buffer.dtype}) may hold data and has no privacy event; "
-                "remove it, register a constant with persistent=False, or (dp_fedavg) list it in privacy.public_tensors"
+                "remove it, register a constant with persistent=False, or (dp_fedavg) list it in "
+                "privacy.public_tensors"
             )
 
 
@@ -197,10 +210,9 @@ def _all_parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
 
 def _without_batch_norm(module: nn.Module) -> nn.Module:
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
-        # Opacus takes gcd(32, features) groups too, but on flat records such a group may be one value, which it zeroes.
-        flat = isinstance(
-            module, nn.BatchNorm1d | nn.SyncBatchNorm
-        )  # or may be: it takes any shape
+        # Opacus takes gcd(32, features) groups too, but on flat records such a group may be one
+        # value, which it zeroes. or may be: it takes any shape
+        flat = isinstance(module, nn.BatchNorm1d | nn.SyncBatchNorm)
         groups = 1 if flat else math.gcd(32, module.num_features)
         return nn.GroupNorm(groups, module.num_features, eps=module.eps, affine=module.affine)
     for name, child in module.named_children():
@@ -212,3 +224,26 @@ def _forget_running_statistics(layer: nn.modules.instancenorm._InstanceNorm) -> 
     layer.track_running_stats = False
     for name in list(dict(layer.named_buffers(recurse=False))):
         setattr(layer, name, None)
+
+
+def out_of_place(module: nn.Module) -> None:
+    """Switch activations to new tensors: torch forbids overwriting the output of a hooked layer;
+    values are the same.
+
+    >>> layer = nn.ReLU(inplace=True)
+    >>> out_of_place(layer)
+    >>> layer.inplace
+    False
+    """
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]
+
+
+def has_opacus_layers(module: nn.Module) -> bool:
+    """Whether a layer is one of Opacus', or made from one: then Opacus is imported already."""
+    return any(
+        base.__module__.startswith("opacus.")
+        for layer in module.modules()
+        for base in type(layer).__mro__
+    )

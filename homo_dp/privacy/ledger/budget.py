@@ -1,4 +1,6 @@
-"""Whether releases fit a budget: the run's by the quoted epsilon, the lifetime's by a Renyi filter."""
+"""Whether releases fit a budget: the run's by the quoted epsilon, the lifetime's by a Renyi
+filter.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +17,9 @@ _ROUNDING = 1 + 1e-9  # sums of floats in another order
 
 
 def refusal(totals: Totals, planned: Iterable[tuple[Charge, int]], budget: Budget) -> str | None:
-    """Why these releases, all together, would pass the budget; None if they fit. Marks cost nothing, so they fit."""
+    """Why these releases, all together, would pass the budget; None if they fit. Marks cost
+    nothing, so they fit.
+    """
     runs: dict[tuple[str, ...], tuple[Charge, Counter[EventText]]] = {}
     planned = [(charge, count) for charge, count in planned if charge.is_release]
     for charge, count in planned:
@@ -41,7 +45,9 @@ def by_dataset(planned: Iterable[tuple[Charge, int]]) -> dict[str, Releases]:
 
 
 def run_refusal(counts: Counter[EventText], charge: Charge, budget: Budget) -> str | None:
-    """Why these releases of the run would pass the run's budget; epsilon of all of them in one computation decides."""
+    """Why these releases of the run would pass the run's budget; epsilon of all of them in one
+    computation decides.
+    """
     if budget.epsilon is None:
         return None
     ahead = known_epsilon(counts, charge.delta)
@@ -51,16 +57,18 @@ def run_refusal(counts: Counter[EventText], charge: Charge, budget: Budget) -> s
     if spent <= budget.epsilon * _ROUNDING:
         return None
     return (
-        f"epsilon={spent:.6g} at delta={charge.delta:g} would pass the budget epsilon={budget.epsilon:g} of "
-        f"run={charge.run} party={charge.party} (round={charge.round} kind={charge.kind}); "
-        "plan fewer rounds or more noise"
+        f"epsilon={spent:.6g} at delta={charge.delta:g} would pass the budget "
+        f"epsilon={budget.epsilon:g} of run={charge.run} party={charge.party} "
+        f"(round={charge.round} kind={charge.kind}); plan fewer rounds or more noise"
     )
 
 
 def lifetime_refusal(
     totals: Totals, charge: Charge, plan: Releases, order: float | None, budget: Budget
 ) -> str | None:
-    """Why these releases, after those of all runs, would pass the lifetime budget of the dataset."""
+    """Why these releases, after those of all runs, would pass the lifetime budget of the
+    dataset.
+    """
     if order is None or budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
     spent = epsilon_at_order(
@@ -69,16 +77,19 @@ def lifetime_refusal(
     if spent <= budget.lifetime_epsilon * _ROUNDING:
         return None
     return (
-        f"lifetime_epsilon={budget.lifetime_epsilon:g} at lifetime_delta={budget.lifetime_delta:g} of "
-        f"dataset={charge.dataset} would be passed: epsilon={spent:.6g} over all runs, units and relations by RDP at "
-        f"the fixed order={order:g} (run={charge.run} party={charge.party} round={charge.round} unit={charge.unit} "
-        f"relation={charge.relation}); "
-        "this data has been used up, raise privacy.lifetime_epsilon only if its owner agrees"
+        f"lifetime_epsilon={budget.lifetime_epsilon:g} at lifetime_delta={budget.lifetime_delta:g} "
+        f"of dataset={charge.dataset} would be passed: epsilon={spent:.6g} over all runs, units "
+        f"and relations by RDP at the fixed order={order:g} (run={charge.run} "
+        f"party={charge.party} round={charge.round} unit={charge.unit} "
+        f"relation={charge.relation}); this data has been used up, raise privacy.lifetime_epsilon "
+        "only if its owner agrees"
     )
 
 
 def lifetime_order(totals: Totals, dataset: str, plan: Releases, budget: Budget) -> float | None:
-    """The order of the lifetime filter: the one on the ledger, else the best for what is planned now."""
+    """The order of the lifetime filter: the one on the ledger, else the best for what is planned
+    now.
+    """
     if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
         return None
     fixed = totals.lifetime_order(dataset)

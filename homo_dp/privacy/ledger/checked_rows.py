@@ -1,4 +1,6 @@
-"""The rows in a ledger's file, each read once and checked against chain, count, head and checkpoint."""
+"""The rows in a ledger's file, each read once and checked against chain, count, head and
+checkpoint.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,8 +26,10 @@ class CheckedRows:
     """The rows of one file up to the last that was read, and their sums.
 
     Guarantees:
-        - a row that was changed, deleted, inserted or moved since the last checkpoint raises ``LedgerError``;
-        - ``walk`` finds the same in all rows, and a checkpoint that is not the sums of the rows before it;
+        - a row that was changed, deleted, inserted or moved since the last checkpoint raises
+          ``LedgerError``;
+        - ``walk`` finds the same in all rows, and a checkpoint that is not the sums of the rows
+          before it;
         - the head is written only inside a write transaction, and always for the newest row.
     """
 
@@ -40,7 +44,9 @@ class CheckedRows:
         self._counted = -1  # the version of the file whose rows were counted
 
     def catch_up(self, *, repair: bool) -> None:
-        """Read and check the rows since the last look, and the head against them; inside a transaction."""
+        """Read and check the rows since the last look, and the head against them; inside a
+        transaction.
+        """
         version = self._store.version()
         if version == self._counted and self.anchored:
             return  # no other process has written, and our own rows are known
@@ -53,9 +59,8 @@ class CheckedRows:
             )
         for row in self._store.rows_after(reached.count):
             self.take(follow(self.reached, row, self.path), row)
-        if (
-            version != self._counted
-        ):  # counting takes longer the more rows there are; our own do not need it
+        # counting takes longer the more rows there are; our own do not need it
+        if version != self._counted:
             self._check_count(self.reached)
             self._counted = version
         ahead = self._anchor(self.reached, self._first)
@@ -74,7 +79,8 @@ class CheckedRows:
     def _check_count(self, reached: Head) -> None:
         if self._store.count() != reached.count:
             raise LedgerError(
-                f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger verify"
+                f"ledger={self.path} has lost a row before row={reached.count}; run budget ledger "
+                "verify"
             )
 
     def _anchor(self, reached: Head, first: int) -> bool:
@@ -109,7 +115,8 @@ class CheckedRows:
             or row.previous_hash != before.hash
         ):
             raise LedgerError(
-                f"ledger={self.path} row={number} does not match its checkpoint; run budget ledger verify"
+                f"ledger={self.path} row={number} does not match its checkpoint; run budget ledger "
+                "verify"
             )
         try:
             self.totals = Totals.from_text(content)
@@ -131,7 +138,8 @@ class CheckedRows:
             for row in self._store.rows_after(0):
                 if row.row == checkpoint[0] and totals.to_text() != checkpoint[1]:
                     raise LedgerError(
-                        f"ledger={self.path} row={row.row} has a checkpoint of other rows; {_RESTORE}"
+                        f"ledger={self.path} row={row.row} has a checkpoint of other rows; "
+                        f"{_RESTORE}"
                     )
                 reached = follow(reached, row, self.path)
                 first = row.row if row.first_row is None else row.first_row
@@ -141,7 +149,8 @@ class CheckedRows:
             self._check_count(reached)
             if checkpoint[0] > reached.count:
                 raise LedgerError(
-                    f"ledger={self.path} row={checkpoint[0]} has a checkpoint and is missing; {_RESTORE}"
+                    f"ledger={self.path} row={checkpoint[0]} has a checkpoint and is missing; "
+                    f"{_RESTORE}"
                 )
             self._anchor(reached, first)
 

@@ -1,4 +1,6 @@
-"""The hash chain of a ledger and its anchored head: what a cut, edited, deleted or reordered row is found by."""
+"""The hash chain of a ledger and its anchored head: what a cut, edited, deleted or reordered row
+is found by.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -35,12 +37,13 @@ def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
         )
     if row.hash != row_hash(vars(row)):
         raise LedgerError(
-            f"ledger={ledger} row={row.row} was edited or moved: it does not match its own hash; {_RESTORE}"
+            f"ledger={ledger} row={row.row} was edited or moved: it does not match its own hash; "
+            f"{_RESTORE}"
         )
     if row.previous_hash != reached.hash:
         raise LedgerError(
-            f"ledger={ledger} row={row.row} does not follow row={reached.count}: one of the two was replaced, or rows "
-            f"were deleted or reordered; {_RESTORE}"
+            f"ledger={ledger} row={row.row} does not follow row={reached.count}: one of the two "
+            f"was replaced, or rows were deleted or reordered; {_RESTORE}"
         )
     return Head(row.row, row.hash)
 
@@ -48,11 +51,12 @@ def follow(reached: Head, row: LedgerRow, ledger: Path) -> Head:
 def check_head(
     reached: Head, first: int, head: Head | None, hash_at_head: str | None, ledger: Path
 ) -> bool:
-    """Whether the ledger is exactly one commit ahead of its head (a crash in between); raises if they disagree.
+    """Whether the ledger is exactly one commit ahead of its head (a crash in between); raises if
+    they disagree.
 
-    The head is on disk before the next rows are written, so a crash can leave the ledger ahead by the rows of its last
-    commit (from ``first`` on), never behind and never further ahead. Without rows a missing head is a crash as well,
-    before the first one was written.
+    The head is on disk before the next rows are written, so a crash can leave the ledger ahead by
+    the rows of its last commit (from ``first`` on), never behind and never further ahead. Without
+    rows a missing head is a crash as well, before the first one was written.
     """
     if head is None:
         if reached.count == 0:
@@ -62,8 +66,9 @@ def check_head(
         )
     if head.count > reached.count:
         raise LedgerError(
-            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}: the tail was cut or an "
-            f"older copy put back, row={reached.count + 1} is missing; {_RESTORE}"
+            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}: the "
+            f"tail was cut or an older copy put back, row={reached.count + 1} is missing; "
+            f"{_RESTORE}"
         )
     if hash_at_head != head.hash:
         raise LedgerError(
@@ -71,8 +76,9 @@ def check_head(
         )
     if head.count not in (reached.count, first - 1):
         raise LedgerError(
-            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}, and a crash leaves at "
-            f"most the last commit between: row={first} was not written by homo_dp, or the head is old; {_RESTORE}"
+            f"ledger={ledger} ends at row={reached.count} but its head is at row={head.count}, and "
+            f"a crash leaves at most the last commit between: row={first} was not written by "
+            f"homo_dp, or the head is old; {_RESTORE}"
         )
     return reached.count > head.count
 
@@ -111,12 +117,14 @@ def read_head(ledger: Path) -> Head | None:
 
 
 def write_head(ledger: Path, head: Head) -> None:
-    """Put the head on disk. Call it only inside a write transaction: that is what keeps it from going back."""
+    """Put the head on disk. Call it only inside a write transaction: that is what keeps it from
+    going back.
+    """
     path = head_path(ledger)
     try:
         write_file(path, json.dumps(asdict(head)).encode() + b"\n", point="ledger.head")
     except OSError as error:
         raise LedgerError(
-            f"head={path} cannot be written ({error.strerror}); nothing was released, make space or make the directory "
-            "writable and start again"
+            f"head={path} cannot be written ({error.strerror}); nothing was released, make space "
+            "or make the directory writable and start again"
         ) from None

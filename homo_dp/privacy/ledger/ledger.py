@@ -1,18 +1,24 @@
-"""The ledger: every release of a party, charged before it leaves, hash-chained and anchored, on local disk.
+"""The ledger: every release of a party, charged before it leaves, hash-chained and anchored, on
+local disk.
 
 Order of a charge, and what a crash between two steps leaves behind:
 
-1. one transaction: catch up with other processes, check the budget, insert the row   (crash: no row, nothing spent)
-2. commit, on disk                                              (crash: row without head, repaired by the next opener)
-3. one more transaction: write the head of the last row there is                          (crash: as before or done)
+1. one transaction: catch up with other processes, check the budget, insert the row   (crash: no
+   row, nothing spent)
+2. commit, on disk                                              (crash: row without head, repaired
+   by the next opener)
+3. one more transaction: write the head of the last row there is                          (crash: as
+   before or done)
 
-The head is only written inside a write transaction and always for the newest row, so it never goes back, whichever
-process writes it; and step 1 repairs it first, so a ledger is never more than one commit ahead of its head.
+The head is only written inside a write transaction and always for the newest row, so it never goes
+back, whichever process writes it; and step 1 repairs it first, so a ledger is never more than one
+commit ahead of its head.
 
 Charges of one process that are made ``together`` share the three steps: their rows are one commit.
 
-Now and then a row carries the digest of a checkpoint: the sums over all rows before it, kept beside the rows. The row
-is chained like every other, so opening the ledger may start from these sums instead of adding up all rows again.
+Now and then a row carries the digest of a checkpoint: the sums over all rows before it, kept beside
+the rows. The row is chained like every other, so opening the ledger may start from these sums
+instead of adding up all rows again.
 """
 
 import contextlib
@@ -31,6 +37,7 @@ from typing import Any, NamedTuple, Self
 
 from homo_dp.core.crash_points import crash_point
 from homo_dp.privacy.accounting.accountants import Epsilon
+from homo_dp.privacy.accounting.filters import epsilon_left
 from homo_dp.privacy.errors import BudgetExceeded, LedgerError, PrivacyError
 from homo_dp.privacy.ledger import budget as budgets
 from homo_dp.privacy.ledger.checked_rows import CheckedRows, checkpoint_digest
@@ -54,7 +61,8 @@ class Spent:
     releases: int
     epsilon: Epsilon
     lifetime_order: float | None
-    mixed: bool  # different units or relations: epsilon is then for one record, or one user's, replaced
+    # different units or relations: epsilon is then for one record, or one user's, replaced
+    mixed: bool
 
 
 class _Waiting(NamedTuple):
@@ -69,10 +77,12 @@ class Ledger:
     """The releases of one or more parties in one file; several processes may use it at once.
 
     Guarantees:
-        - ``charge`` checks the budget and inserts in one transaction and returns only after the row is on disk;
+        - ``charge`` checks the budget and inserts in one transaction and returns only after the row
+          is on disk;
         - a release that would pass its budget raises ``BudgetExceeded`` and leaves no row;
-        - a ledger that was cut, edited, thinned out or reordered since its last checkpoint raises ``LedgerError`` and
-          takes no charge; ``verify`` finds it in older rows too, whose sums the checkpoint holds.
+        - a ledger that was cut, edited, thinned out or reordered since its last checkpoint raises
+          ``LedgerError`` and takes no charge; ``verify`` finds it in older rows too, whose sums the
+          checkpoint holds.
 
     >>> import tempfile
     >>> from homo_dp.privacy.accounting.dp_event import GaussianDpEvent
@@ -85,9 +95,8 @@ class Ledger:
     (1, True, False)
     """
 
-    _pending: (
-        dict[tuple[str, str, int, str], _Waiting] | None
-    )  # charges that wait for the end of a together block
+    # charges that wait for the end of a together block
+    _pending: dict[tuple[str, str, int, str], _Waiting] | None
     _checkpoint_text: str | None  # the checkpoint that the first of them carries
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
@@ -99,9 +108,11 @@ class Ledger:
                 self._ready()
 
     def charge(self, charge: Charge, budget: Budget) -> LedgerRow:
-        """Put a release on the ledger, or raise ``BudgetExceeded``; publish only after this returned.
+        """Put a release on the ledger, or raise ``BudgetExceeded``; publish only after this
+        returned.
 
-        The same run, party, round and kind again returns the row there is if it is the same release, else raises.
+        The same run, party, round and kind again returns the row there is if it is the same
+        release, else raises.
         """
         with self._session():
             if self._pending is not None:
@@ -109,9 +120,8 @@ class Ledger:
             with self._store.reading():
                 self._seen.catch_up(repair=False)
                 known = self._known(charge)
-            if (
-                known is None
-            ):  # the slow part, done before the transaction that other processes wait for
+            # the slow part, done before the transaction that other processes wait for
+            if known is None:
                 self._next_row(charge, budget)
             with self._store.writing():
                 self._seen.catch_up(repair=True)
@@ -128,9 +138,10 @@ class Ledger:
     def together(self) -> Iterator[None]:
         """Charges inside are checked at once and put on disk by one commit when the block ends.
 
-        For the parties of a simulation, whose answers of one round go to an aggregator in the same process: nothing
-        that was charged inside may leave the process, or be used, before the block has ended. If the commit fails,
-        nothing was charged and the block raises; if the block raises, what it charged is kept.
+        For the parties of a simulation, whose answers of one round go to an aggregator in the same
+        process: nothing that was charged inside may leave the process, or be used, before the block
+        has ended. If the commit fails, nothing was charged and the block raises; if the block
+        raises, what it charged is kept.
         """
         with self._session():
             if self._pending is not None:
@@ -153,10 +164,12 @@ class Ledger:
     def would_exceed(
         self, charges: Iterable[Charge | tuple[Charge, int]], budget: Budget
     ) -> str | None:
-        """Why these releases would pass the budget, None if they fit: advice before any data is touched.
+        """Why these releases would pass the budget, None if they fit: advice before any data is
+        touched.
 
-        ``(charge, rounds)`` stands for that many rounds from ``charge.round`` on; what is charged already is not
-        counted twice. The largest plan before a dataset's first release is what its lifetime filter is tuned for.
+        ``(charge, rounds)`` stands for that many rounds from ``charge.round`` on; what is charged
+        already is not counted twice. The largest plan before a dataset's first release is what its
+        lifetime filter is tuned for.
         """
         with self._session():
             with self._looking():
@@ -183,7 +196,9 @@ class Ledger:
             return self._find((run, party, round, kind))
 
     def rows(self, run: str | None = None, party: str | None = None) -> list[LedgerRow]:
-        """The rows of a run and a party, in order. Without a run the whole ledger is checked, else each of these."""
+        """The rows of a run and a party, in order. Without a run the whole ledger is checked,
+        else each of these.
+        """
         with self._session():
             if run is None:
                 return [row for row in self._seen.walk() if party in (None, row.party)]
@@ -192,7 +207,9 @@ class Ledger:
             return [row for row in found if party in (None, row.party)]
 
     def last_rows(self) -> list[LedgerRow]:
-        """The last release of every run, party and observer: its epsilon is that of the run against that observer."""
+        """The last release of every run, party and observer: its epsilon is that of the run
+        against that observer.
+        """
         with self._session(), self._looking():
             return [self._seen.checked(row) for row in self._store.last_rows() if row.is_release]
 
@@ -206,7 +223,9 @@ class Ledger:
         return [row.to_dict() for row in self.rows(run)]
 
     def spent(self, dataset: str, delta: float) -> Spent:
-        """What all runs released about a dataset, of all units and relations: epsilon by RDP, and by PLD beside it."""
+        """What all runs released about a dataset, of all units and relations: epsilon by RDP,
+        and by PLD beside it.
+        """
         with self._session():
             with self._looking():
                 pass
@@ -218,8 +237,28 @@ class Ledger:
                 lifetime.runs, lifetime.releases, lifetime.epsilon(delta), order, lifetime.mixed
             )
 
+    def epsilon_left(self, dataset: str, budget: Budget) -> float | None:
+        """Epsilon by RDP of one further Gaussian release about a dataset that the lifetime budget
+        would still allow; None without a lifetime budget.
+        """
+        if budget.lifetime_epsilon is None or budget.lifetime_delta is None:
+            return None
+        with self._session():
+            with self._looking():
+                pass
+            lifetime = self._seen.totals.lifetime(dataset)
+            return epsilon_left(
+                lifetime.renyi(),
+                self._seen.totals.lifetime_order(dataset),
+                budget.lifetime_epsilon,
+                budget.lifetime_delta,
+                doubled=lifetime.mixed,
+            )
+
     def verify(self) -> Head:
-        """Check every row, their order, the checkpoint and the head, and return it; raises naming the row."""
+        """Check every row, their order, the checkpoint and the head, and return it; raises
+        naming the row.
+        """
         with self._session():
             reached = GENESIS
             for row in self._seen.walk():
@@ -232,7 +271,9 @@ class Ledger:
             return self._before_pending()
 
     def extends(self, head: Head) -> bool:
-        """Whether this ledger went through that head: false for a ledger that was rolled back or swapped."""
+        """Whether this ledger went through that head: false for a ledger that was rolled back or
+        swapped.
+        """
         with self._session(), self._looking():
             return head == GENESIS or self._store.hash_at(head.count) == head.hash
 
@@ -253,14 +294,16 @@ class Ledger:
 
     def _forget(self) -> None:
         """Open the file and know nothing about it yet."""
-        if not self.read_only and not os.path.exists(
-            self.path
-        ):  # also False where this user may not look at it
+        # also False where this user may not look at it
+        if not self.read_only and not os.path.exists(self.path):
             head = read_head(self.path)
             if head is not None and head.count > 0:
                 raise LedgerError(
-                    f"ledger={self.path} is missing but {head_path(self.path).name} says it has {head.count} rows, "
-                    "row=1 and all after it are gone; restore it from a backup that is not older"
+                    f"ledger={self.path} is missing but {head_path(self.path).name} says it has "
+                    f"{head.count} rows, row=1 and all after it are gone; restore it from a "
+                    "backup that is not older. To start a trial afresh, remove "
+                    f"{head_path(self.path)} too, or name another privacy.ledger: what was spent "
+                    "so far is then not counted"
                 )
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -276,7 +319,9 @@ class Ledger:
         self._checkpoint_text = None
 
     def _ready(self) -> None:
-        """Check the rows that are there, repair the head after a crash, and bring an old file to this version."""
+        """Check the rows that are there, repair the head after a crash, and bring an old file to
+        this version.
+        """
         with self._store.writing():
             self._seen.catch_up(repair=True)
             marked = self._store.old
@@ -288,9 +333,11 @@ class Ledger:
             log.warning(
                 "ledger=%s was of version 2: from now on every row has a secret salt in its hash%s",
                 self.path,
-                f", row={self._seen.reached.count + 1} marks the place"
-                if self._seen.reached.count
-                else "",
+                (
+                    f", row={self._seen.reached.count + 1} marks the place"
+                    if self._seen.reached.count
+                    else ""
+                ),
             )
             self._seen.anchor_newest()
 
@@ -298,9 +345,8 @@ class Ledger:
     def _session(self) -> Iterator[None]:
         """One thread at a time, and never SQLite's connection of another process."""
         if os.getpid() != self._process:
-            _of_the_parent.append(
-                self._store
-            )  # closing it here would drop what the parent is doing
+            # closing it here would drop what the parent is doing
+            _of_the_parent.append(self._store)
             self._forget()
         with self._lock:
             yield
@@ -316,15 +362,18 @@ class Ledger:
             yield
 
     def _known(self, charge: Charge) -> LedgerRow | None:
-        """The row of this very release; raises if its run, party, round and kind were charged for another."""
+        """The row of this very release; raises if its run, party, round and kind were charged
+        for another.
+        """
         row = self._find(charge.key)
         if row is None:
             return None
         for name, value in _columns(charge).items():
             if getattr(row, name) != value:
                 raise LedgerError(
-                    f"{name}={value} but run={row.run} party={row.party} round={row.round} kind={row.kind} was charged "
-                    f"with {name}={getattr(row, name)} in row={row.row}; a new release needs a new round or kind"
+                    f"{name}={value} but run={row.run} party={row.party} round={row.round} "
+                    f"kind={row.kind} was charged with {name}={getattr(row, name)} in "
+                    f"row={row.row}; a new release needs a new round or kind"
                 )
         return row
 
@@ -340,14 +389,17 @@ class Ledger:
         order = self._fitting_order(charge, budget) if charge.is_release else None
         if not math.isfinite(spent.quoted):
             raise PrivacyError(
-                f"event={charge.event_text:.80} has no finite epsilon at delta={charge.delta:g}; add more noise"
+                f"event={charge.event_text:.80} has no finite epsilon at delta={charge.delta:g}; "
+                "add more noise"
             )
         return self._chained(
             **_columns(charge), epsilon_pld=spent.pld, epsilon_rdp=spent.rdp, lifetime_order=order
         )
 
     def _fitting_order(self, charge: Charge, budget: Budget) -> float | None:
-        """The order of the lifetime filter that this release fits, None without one; raises if it passes a budget."""
+        """The order of the lifetime filter that this release fits, None without one; raises if
+        it passes a budget.
+        """
         counts = self._seen.totals.run(charge) + Counter([charge.event_text])
         self._refuse(budgets.run_refusal(counts, charge, budget))
         release: Releases = {charge.run: {charge.party: Counter([charge.spend])}}
@@ -357,7 +409,9 @@ class Ledger:
         return order
 
     def _mark(self) -> LedgerRow:
-        """A row that releases nothing: without it the hash of an old row, which has no salt, would be shown as head."""
+        """A row that releases nothing: without it the hash of an old row, which has no salt,
+        would be shown as head.
+        """
         return self._chained(
             run="homo_dp",
             dataset="homo_dp",
@@ -378,7 +432,9 @@ class Ledger:
         )
 
     def _chained(self, **values: Any) -> LedgerRow:
-        """A row with these values after the last one, with a fresh salt, and a checkpoint if it is time for one."""
+        """A row with these values after the last one, with a fresh salt, and a checkpoint if it
+        is time for one.
+        """
         first = self._before_pending().count + 1
         number = self._seen.reached.count + 1
         due = (
@@ -393,14 +449,16 @@ class Ledger:
             hash="",
             salt=secrets.token_hex(16),
             first_row=first,
-            checkpoint=checkpoint_digest(self._seen.totals.to_text(), self._seen.reached)
-            if due
-            else None,
+            checkpoint=(
+                checkpoint_digest(self._seen.totals.to_text(), self._seen.reached) if due else None
+            ),
         )
         return replace(unhashed, hash=row_hash(vars(unhashed)))
 
     def _insert(self, rows: list[LedgerRow], totals: str | None = None) -> None:
-        """Put rows of one commit into the file, with the checkpoint that the first of them may carry."""
+        """Put rows of one commit into the file, with the checkpoint that the first of them may
+        carry.
+        """
         self._store.insert(rows)
         if rows[0].checkpoint is not None:
             self._store.keep_checkpoint(
@@ -425,7 +483,9 @@ class Ledger:
         return row
 
     def _commit(self, pending: list[_Waiting]) -> None:
-        """Put charges that were made together on disk; if others have written meanwhile, check them all again."""
+        """Put charges that were made together on disk; if others have written meanwhile, check
+        them all again.
+        """
         first = pending[0].row
         try:
             with self._store.writing():

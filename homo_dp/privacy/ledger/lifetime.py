@@ -1,15 +1,17 @@
-"""What all runs together have released about one dataset, whatever their unit, relation and mechanism.
+"""What all runs together have released about one dataset, whatever their unit, relation and
+mechanism.
 
-There is one lifetime budget: an aggregator that chooses another mechanism must not find a fresh one. As long as all
-releases are about the same unit and relation they are added up as they are. Once they differ, all are counted for the
-strongest of the neighbours: one record, or all that one user has, replaced by another. What was accounted for adding or
-removing one is then counted at twice the distance (replaced is removed and added), what was accounted for replacing as
-it is. A user-level release counted so holds for each record of the user too, since a record more or less is one of the
-ways to change what a user has.
+There is one lifetime budget: an aggregator that chooses another mechanism must not find a fresh
+one. As long as all releases are about the same unit and relation they are added up as they are.
+Once they differ, all are counted for the strongest of the neighbours: one record, or all that one
+user has, replaced by another. What was accounted for adding or removing one is then counted at
+twice the distance (replaced is removed and added), what was accounted for replacing as it is. A
+user-level release counted so holds for each record of the user too, since a record more or less is
+one of the ways to change what a user has.
 
-In a run a record is with one party, but over many runs it is not known with which: parties are renamed, and another
-seed splits a table differently. So every run counts, at each Renyi order, for the party that it told most about. That
-bounds the loss of every record, wherever it was.
+In a run a record is with one party, but over many runs it is not known with which: parties are
+renamed, and another seed splits a table differently. So every run counts, at each Renyi order, for
+the party that it told most about. That bounds the loss of every record, wherever it was.
 """
 
 import functools
@@ -33,9 +35,8 @@ from homo_dp.privacy.ledger.rows import Spend
 
 __all__ = ["Lifetime", "Releases", "number_of", "renyi_of"]
 
-Releases = Mapping[
-    str, Mapping[str, Counter[Spend]]
-]  # run -> party -> what was spent -> how many times
+# run -> party -> what was spent -> how many times
+Releases = Mapping[str, Mapping[str, Counter[Spend]]]
 
 
 class Lifetime:
@@ -77,7 +78,9 @@ class Lifetime:
 
     @property
     def mixed(self) -> bool:
-        """Whether the releases are about different neighbours, so that all count for the strongest."""
+        """Whether the releases are about different neighbours, so that all count for the
+        strongest.
+        """
         return len(self._neighbours) > 1
 
     def renyi(self, planned: Releases | None = None) -> Renyi:
@@ -90,7 +93,9 @@ class Lifetime:
         return self._sums[mixed].total(self._runs, planned)
 
     def epsilon(self, delta: float) -> Epsilon:
-        """Epsilon by RDP, and by PLD where one bound holds for all parties of each run and is smaller."""
+        """Epsilon by RDP, and by PLD where one bound holds for all parties of each run and is
+        smaller.
+        """
         by_rdp = renyi_epsilon(self.renyi(), delta)
         if self.mixed:
             return Epsilon(None, by_rdp)
@@ -105,7 +110,9 @@ class Lifetime:
 
 
 class _Largest:
-    """The divergence of each run's party that it told most about, added up over runs; found when it is asked for."""
+    """The divergence of each run's party that it told most about, added up over runs; found when
+    it is asked for.
+    """
 
     def __init__(self, divergence: Callable[[Counter[Spend]], Renyi]) -> None:
         self.unseen: set[tuple[str, str]] = (
@@ -116,10 +123,8 @@ class _Largest:
         self._total = renyi({})
 
     def total(self, runs: Releases, planned: Releases) -> Renyi:
-        for (
-            run,
-            party,
-        ) in self.unseen:  # sums only grow, so a new one is the largest or changes nothing
+        # sums only grow, so a new one is the largest or changes nothing
+        for run, party in self.unseen:
             growth = self._growth(run, self._divergence(runs[run][party]))
             self._largest[run] = self._largest.get(run, renyi({})) + growth
             self._total = self._total + growth
@@ -137,12 +142,15 @@ class _Largest:
     def _growth(self, run: str, divergence: Renyi) -> Renyi:
         """By how much the largest divergence of a run grows if this is one of its parties'."""
         known = self._largest.get(run, renyi({}))
-        # Never infinity - infinity. NaN (no bound at that order) stays NaN, and no later release fits on top of it.
+        # Never infinity - infinity. NaN (no bound at that order) stays NaN, and no later release
+        # fits on top of it.
         return np.subtract(divergence, known, out=renyi({}), where=~(divergence <= known))
 
 
 def _divergence(counts: Counter[Spend], *, mixed: bool) -> Renyi:
-    """The divergence of what one party of a run released; if ``mixed``, with one record or user replaced."""
+    """The divergence of what one party of a run released; if ``mixed``, with one record or user
+    replaced.
+    """
     far = Counter[EventText]()
     near = Counter[EventText]()
     for spend, count in counts.items():
@@ -160,8 +168,8 @@ def _events(counts: Counter[Spend]) -> Counter[EventText]:
 def _covering(parties: Sequence[Counter[EventText]]) -> Counter[EventText] | None:
     """Releases that tell at least as much as those of any of these parties; None if none are known.
 
-    A party that released all that another did, and more, told more; so does a Gaussian mechanism with a larger sampling
-    rate, less noise or more repetitions.
+    A party that released all that another did, and more, told more; so does a Gaussian mechanism
+    with a larger sampling rate, less noise or more repetitions.
     """
     most = max(parties, key=Counter.total)
     if all(most >= other for other in parties):
@@ -179,11 +187,13 @@ def _covering(parties: Sequence[Counter[EventText]]) -> Counter[EventText] | Non
 
 
 def _sampled_gaussian(event: DpEvent) -> tuple[float, float, int] | None:
-    """Rate, noise multiplier and number of Gaussians that see a Poisson sample, or everything; None for all else."""
+    """Rate, noise multiplier and number of Gaussians that see a Poisson sample, or everything;
+    None for all else.
+    """
     noise = gaussian_multiplier(event)
     if noise is not None:
         return 1.0, noise, 1
-    ((text, count), *others) = parts(event).items()
+    (text, count), *others = parts(event).items()
     sampled = from_json(text)
     if others or not isinstance(sampled, PoissonSampledDpEvent):
         return None

@@ -1,8 +1,10 @@
-"""The one order that can lose budget but never hide a spend: make a message, keep it, charge the ledger, publish.
+"""The one order that can lose budget but never hide a spend: make a message, keep it, charge the
+ledger, publish.
 
-``releasing`` is that order and its recovery. What it keeps is in an outbox: a private directory for a process that may
-be killed and started again, memory for one that lives as long as its run. ``charge_kept`` is the only caller of
-``Ledger.charge``: the aggregator, whose outbox is the state of its run, comes here too.
+``releasing`` is that order and its recovery. What it keeps is in an outbox: a private directory for
+a process that may be killed and started again, memory for one that lives as long as its run.
+``charge_kept`` is the only caller of ``Ledger.charge``: the aggregator, whose outbox is the state
+of its run, comes here too.
 """
 
 import contextlib
@@ -30,7 +32,8 @@ class Outbox:
     """Messages by key in a directory that only its owner can read; one process at a time.
 
     Guarantees:
-        - after ``put`` returned, the whole message is on disk; after a crash inside it, all of it or nothing is;
+        - after ``put`` returned, the whole message is on disk; after a crash inside it, all of it
+          or nothing is;
         - a key is never a path: whatever its characters, the file stays inside the directory.
 
     >>> import tempfile
@@ -51,9 +54,8 @@ class Outbox:
                 self.directory.chmod(0o700)
             sync_directory(self.directory.parent)
             sweep(self.directory)
-            for left_over in self.directory.glob(
-                "*.message.tmp"
-            ):  # of homo_dp before it had `core.files`
+            # of homo_dp before it had `core.files`
+            for left_over in self.directory.glob("*.message.tmp"):
                 left_over.unlink()
 
     def put(self, key: str, message: bytes) -> None:
@@ -94,13 +96,14 @@ class Outbox:
             yield
         except OSError as error:
             raise LedgerError(
-                f"outbox={self.directory} cannot {action} ({error.strerror}); nothing was released, make space or "
-                "make it a writable directory and start again"
+                f"outbox={self.directory} cannot {action} ({error.strerror}); nothing was "
+                "released, make space or make it a writable directory and start again"
             ) from None
 
 
 class MemoryOutbox:
-    """An outbox of a process that lives as long as its run: messages are kept as they are, and lost with the process.
+    """An outbox of a process that lives as long as its run: messages are kept as they are, and lost
+    with the process.
 
     >>> outbox = MemoryOutbox()
     >>> outbox.put("run-1/update/1", "any object")
@@ -132,7 +135,9 @@ class MemoryOutbox:
 
 @dataclass
 class Releasing:
-    """A release on its way: what was charged before, or what the body of ``releasing`` made and what that costs."""
+    """A release on its way: what was charged before, or what the body of ``releasing`` made and
+    what that costs.
+    """
 
     kept: Any = None
     message: Any = None
@@ -145,19 +150,21 @@ def releasing(
 ) -> Iterator[Releasing]:
     """Make, keep, charge: a release happens at most once however often this is entered or killed.
 
-    The body makes the message, unless ``kept`` is one that was charged before, and sets ``message`` and ``charge`` (as
-    it came out of the work, with the sigma that was added). It touches data only after the budget was checked. Publish
-    the message after the block, as often as needed; ``outbox.remove(key)`` once it will not be asked for again.
+    The body makes the message, unless ``kept`` is one that was charged before, and sets ``message``
+    and ``charge`` (as it came out of the work, with the sigma that was added). It touches data only
+    after the budget was checked. Publish the message after the block, as often as needed;
+    ``outbox.remove(key)`` once it will not be asked for again.
 
     Guarantees:
         - after the block the message is charged, on disk, for exactly what the outbox keeps;
-        - after a crash a charged message is found byte for byte and not charged again; what was never charged was
-          never published, is discarded and made anew with fresh noise;
+        - after a crash a charged message is found byte for byte and not charged again; what was
+          never charged was never published, is discarded and made anew with fresh noise;
         - a body that raises keeps nothing and charges nothing.
     """
     if ledger.waiting and outbox.durable:
         raise LedgerError(
-            f"ledger={ledger.path} is inside together(): a message may leave only once it is on disk"
+            f"ledger={ledger.path} is inside together(): a message may leave only once it is on "
+            "disk"
         )
     row = ledger.charged(*planned.key)
     if row is not None:
@@ -172,7 +179,8 @@ def releasing(
     made = planned if release.charge is None else release.charge
     if made.key != planned.key or made.scope != planned.scope:
         raise LedgerError(
-            f"charge={made.key} is not the planned release={planned.key}; keep run, party, round and kind"
+            f"charge={made.key} is not the planned release={planned.key}; keep run, party, round "
+            "and kind"
         )
     outbox.put(key, release.message)
     crash_point("outbox.after_put")
@@ -187,7 +195,9 @@ def releasing(
 
 
 def charge_kept(ledger: Ledger, charges: Iterable[Charge], budget: Budget) -> None:
-    """Charge what was made and kept; it may be published after this. The same again changes nothing."""
+    """Charge what was made and kept; it may be published after this. The same again changes
+    nothing.
+    """
     for charge in charges:
         ledger.charge(charge, budget)
 
@@ -199,16 +209,17 @@ def _charged_message(
     if isinstance(outbox, MemoryOutbox):
         if message is None:
             raise LedgerError(
-                f"round={row.round}: was charged before and its message is gone with its process; start a new run"
+                f"round={row.round}: was charged before and its message is gone with its process; "
+                "start a new run"
             )
         return message
     if message is not None and _digest(message) == row.message_sha256:
         return message
     found = "is not in the outbox" if message is None else "is not the one in the outbox"
     raise LedgerError(
-        f"key={key} run={row.run} party={row.party} round={row.round} kind={row.kind} was charged in row={row.row} of "
-        f"ledger={ledger.path} but its message {found}={outbox.directory}; that spend is lost, release under a new "
-        "round"
+        f"key={key} run={row.run} party={row.party} round={row.round} kind={row.kind} was charged "
+        f"in row={row.row} of ledger={ledger.path} but its message {found}={outbox.directory}; "
+        "that spend is lost, release under a new round"
     )
 
 

@@ -1,4 +1,6 @@
-"""What goes into a ledger (a charge), what it may cost (a budget), and what comes out (a row and its hash)."""
+"""What goes into a ledger (a charge), what it may cost (a budget), and what comes out (a row and
+its hash).
+"""
 
 import functools
 import hashlib
@@ -10,7 +12,13 @@ from dataclasses import Field, dataclass, fields
 from typing import Any, NamedTuple
 
 from homo_dp.privacy.accounting.dp_event import NoOpDpEvent
-from homo_dp.privacy.accounting.events import DpEvent, EventText, check_releases, from_json, to_json
+from homo_dp.privacy.accounting.events import (
+    DpEvent,
+    EventText,
+    check_releases,
+    from_json,
+    to_json,
+)
 from homo_dp.privacy.errors import LedgerError, PrivacyError
 
 __all__ = [
@@ -42,19 +50,19 @@ class Spend(NamedTuple):
     relation: str
 
 
-MARK = EventText(
-    '{"type":"NoOpDpEvent"}'
-)  # the event of a row that releases nothing of rows: a mark, or noise alone
+# the event of a row that releases nothing of rows: a mark, or noise alone
+MARK = EventText('{"type":"NoOpDpEvent"}')
 
 UNITS = ("record", "user")
 RELATIONS = ("add_or_remove_one", "replace_one")
 OBSERVERS = ("aggregator", "model_reader")
 _LONGEST_NAME = 200
-NOT_PRIVATE = (
-    "NOT PRIVATE"  # how NoiseSource.label says it; importing it from there would load torch
-)
-NOISE_ALONE = "noise"  # the kind of a masked answer that no row has a part in: it is on the ledger and costs nothing
-SIGNED = "survivors"  # the kind of a mark: which parties' sum of a round was signed for, by the digest of their names
+# how NoiseSource.label says it; importing it from there would load torch
+NOT_PRIVATE = "NOT PRIVATE"
+# the kind of a masked answer that no row has a part in: it is on the ledger and costs nothing
+NOISE_ALONE = "noise"
+# the kind of a mark: which parties' sum of a round was signed for, by the digest of their names
+SIGNED = "survivors"
 FREE = (NOISE_ALONE, SIGNED)  # kinds that release no row
 
 
@@ -82,7 +90,9 @@ class _Accounted:
 
     @property
     def is_release(self) -> bool:
-        """Whether something of rows is released; a mark, and noise alone, cost nothing (``MARK``)."""
+        """Whether something of rows is released; a mark, and noise alone, cost nothing
+        (``MARK``).
+        """
         return self.event_text != MARK
 
 
@@ -90,10 +100,10 @@ class _Accounted:
 class Charge(_Accounted):
     """One release that a party is about to make.
 
-    ``sigma`` is the standard deviation that was added, ``event`` the mechanism as accounted, ``observer`` whom the
-    guarantee holds against. ``message_sha256`` ties the charge to the bytes that leave, so that only those can be
-    sent again under it; it is None where no message is kept. ``noise`` is the label of the noise source: secure,
-    ordinary, or NOT PRIVATE.
+    ``sigma`` is the standard deviation that was added, ``event`` the mechanism as accounted,
+    ``observer`` whom the guarantee holds against. ``message_sha256`` ties the charge to the bytes
+    that leave, so that only those can be sent again under it; it is None where no message is kept.
+    ``noise`` is the label of the noise source: secure, ordinary, or NOT PRIVATE.
     """
 
     run: str
@@ -147,8 +157,9 @@ class Charge(_Accounted):
 class Budget:
     """How much may be spent; None means no limit.
 
-    ``epsilon`` is for this run at the charges' own delta, ``lifetime_epsilon`` at ``lifetime_delta`` for all runs
-    on one dataset name, whatever their unit, relation and mechanism.
+    ``epsilon`` is for this run at the charges' own delta, ``lifetime_epsilon`` at
+    ``lifetime_delta`` for all runs on one dataset name, whatever their unit, relation and
+    mechanism.
     """
 
     epsilon: float | None = None
@@ -163,17 +174,20 @@ class Budget:
             _check_number("lifetime_delta", self.lifetime_delta, 1.0)
         elif self.lifetime_epsilon is not None:
             raise PrivacyError(
-                f"lifetime_epsilon={self.lifetime_epsilon:g} needs lifetime_delta in (0, 1); set privacy.lifetime_delta"
+                f"lifetime_epsilon={self.lifetime_epsilon:g} needs lifetime_delta in (0, 1); set "
+                "privacy.lifetime_delta"
             )
 
 
 @dataclass(frozen=True)
 class LedgerRow(_Accounted):
-    """One release as the ledger holds it; the epsilons are of the run so far, this release included.
+    """One release as the ledger holds it; the epsilons are of the run so far, this release
+    included.
 
-    ``salt`` is random and goes into the hash: the hash of the last row is shown to others, and without a salt they
-    could find a row's numbers by trying them all. ``first_row`` is the first row of the same commit; ``checkpoint`` the
-    digest of the sums over all rows before this one, where they were written down. Rows of version 2 have none of them.
+    ``salt`` is random and goes into the hash: the hash of the last row is shown to others, and
+    without a salt they could find a row's numbers by trying them all. ``first_row`` is the first
+    row of the same commit; ``checkpoint`` the digest of the sums over all rows before this one,
+    where they were written down. Rows of version 2 have none of them.
     """
 
     row: int
@@ -226,16 +240,15 @@ class LedgerRow(_Accounted):
         return fields | {"event": json.loads(self.event), "epsilon": quoted}
 
 
-_NEW = (
-    "salt",
-    "first_row",
-    "checkpoint",
-)  # since version 3; where they are absent the hash is that of version 2
+# since version 3; where they are absent the hash is that of version 2
+_NEW = ("salt", "first_row", "checkpoint")
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=repr).encode
 
 
 def row_hash(fields: Mapping[str, Any]) -> str:
-    """SHA-256 of everything in a row but its own hash, the hash of the row before and the secret salt included."""
+    """SHA-256 of everything in a row but its own hash, the hash of the row before and the secret
+    salt included.
+    """
     content = dict(fields)
     content.pop("hash", None)
     for name in _NEW:
@@ -248,19 +261,23 @@ def row_hash(fields: Mapping[str, Any]) -> str:
 
 
 def row_of(values: Sequence[Any], ledger: object) -> LedgerRow:
-    """A row from what SQLite holds, which may be of any type; raises naming the row and the column."""
+    """A row from what SQLite holds, which may be of any type; raises naming the row and the
+    column.
+    """
     if tuple(map(type, values)) not in _GOOD:
         for field, value in zip(fields(LedgerRow), values, strict=True):
             if type(value) not in _types_of(field):
                 raise LedgerError(
-                    f"ledger={ledger} row={values[0]!r:.20} was edited: {field.name}={value!r:.80} must be "
-                    f"{_type_name(field)}; restore the ledger and its .head from a backup that is not older"
+                    f"ledger={ledger} row={values[0]!r:.20} was edited: {field.name}={value!r:.80} "
+                    f"must be {_type_name(field)}; restore the ledger and its .head from a backup "
+                    "that is not older"
                 )
     row = LedgerRow(*values)
     if not _known_event(row.event):
         raise LedgerError(
-            f"ledger={ledger} row={row.row} was edited: event={row.event!r:.80} is not an event that homo_dp releases; "
-            "restore the ledger and its .head from a backup that is not older"
+            f"ledger={ledger} row={row.row} was edited: event={row.event!r:.80} is not an event "
+            "that homo_dp releases; restore the ledger and its .head from a backup that is not "
+            "older"
         )
     return row
 

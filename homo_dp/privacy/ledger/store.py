@@ -1,4 +1,6 @@
-"""The SQLite file under a ledger: releases and the last checkpoint, durable commits, one writer, one-line errors."""
+"""The SQLite file under a ledger: releases and the last checkpoint, durable commits, one writer,
+one-line errors.
+"""
 
 import contextlib
 import functools
@@ -17,17 +19,20 @@ from homo_dp.privacy.ledger.rows import NOT_PRIVATE, LedgerRow, row_of
 
 __all__ = ["LedgerFile"]
 
-_APPLICATION = (
-    0x686F6D6F  # "homo": what `file` shows, and what tells a ledger from any other database
-)
+# "homo": what `file` shows, and what tells a ledger from any other database
+_APPLICATION = 0x686F6D6F
 _VERSION = 3
-_OLD = 2  # without salts and checkpoints; read as it is, and brought to 3 when it is next opened to charge
+# without salts and checkpoints; read as it is, and brought to 3 when it is next opened to charge
+_OLD = 2
 _WAIT_SECONDS = 60.0
 _COLUMNS = tuple(field.name for field in fields(LedgerRow))
 _SINCE_3 = ("salt", "first_row", "checkpoint")
 _SELECT = {
     _VERSION: f"SELECT {', '.join(_COLUMNS)} FROM releases ",
-    _OLD: f"SELECT {', '.join('NULL' if name in _SINCE_3 else name for name in _COLUMNS)} FROM releases ",
+    _OLD: (
+        f"SELECT {', '.join('NULL' if name in _SINCE_3 else name for name in _COLUMNS)} FROM "
+        "releases "
+    ),
 }
 _INSERT = f"INSERT INTO releases ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _CHECKPOINTS = "CREATE TABLE checkpoints (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
@@ -65,9 +70,9 @@ class LedgerFile:
     """Rows in SQLite.
 
     Guarantees:
-        - ``writing()`` is one BEGIN IMMEDIATE transaction: no other process writes inside it, and when it ends
-          without an exception its rows are on disk (synchronous=FULL; the journal is truncated and synced, so that
-          a power cut cannot bring it back and undo the commit);
+        - ``writing()`` is one BEGIN IMMEDIATE transaction: no other process writes inside it, and
+          when it ends without an exception its rows are on disk (synchronous=FULL; the journal is
+          truncated and synced, so that a power cut cannot bring it back and undo the commit);
         - every failure of SQLite or of the file comes out as a ``LedgerError`` of one line.
     """
 
@@ -88,7 +93,9 @@ class LedgerFile:
             self._database = self._connect()
 
     def _refuse_other_writers(self) -> None:
-        """Refuse a ledger that other users can write: it would not prove what this party has spent."""
+        """Refuse a ledger that other users can write: it would not prove what this party has
+        spent.
+        """
         for what, file in (("ledger", self.path), ("head", head_path(self.path))):
             if (reason := shared_with_writers(file)) is not None:
                 raise LedgerError(f"{what}={file} {reason}")
@@ -117,7 +124,9 @@ class LedgerFile:
         return int(self._one("SELECT COUNT(*) FROM releases")[0])
 
     def version(self) -> int:
-        """A number that changes when another connection has committed; our own commits leave it as it is."""
+        """A number that changes when another connection has committed; our own commits leave it
+        as it is.
+        """
         return int(self._one("PRAGMA data_version")[0])
 
     def rows_after(self, row: int) -> Iterator[LedgerRow]:
@@ -212,7 +221,9 @@ class LedgerFile:
         return next(self._run(query, values), None)
 
     def _run(self, query: str, values: tuple[Any, ...]) -> Iterator[Any]:
-        """What a query finds; a file whose bytes were changed can hold anything, in its schema too."""
+        """What a query finds; a file whose bytes were changed can hold anything, in its schema
+        too.
+        """
         try:
             yield from self._database.execute(query, values)
         except (UnicodeError, OverflowError, TypeError, MemoryError) as error:
@@ -230,7 +241,9 @@ class LedgerFile:
         sync_directory(self.path.parent)
 
     def _connect(self) -> sqlite3.Connection:
-        """To the file; to read one in which its first user has made no tables yet: to a ledger without rows."""
+        """To the file; to read one in which its first user has made no tables yet: to a ledger
+        without rows.
+        """
         self._unmade = self.read_only and _is_unmade(self.path)
         database = sqlite3.connect(
             "file::memory:" if self._unmade else self.path.absolute().as_uri() + "?mode=rw",
@@ -256,7 +269,8 @@ class LedgerFile:
             self._check_schema(database)
         self._schema = int(database.execute("PRAGMA user_version").fetchone()[0])
         if self.read_only:
-            # Not mode=ro: what a killed writer left half done is undone by whoever opens the file next.
+            # Not mode=ro: what a killed writer left half done is undone by whoever opens the file
+            # next.
             database.execute("PRAGMA query_only=ON")
             return
         database.execute("PRAGMA synchronous=FULL")
@@ -281,7 +295,8 @@ class LedgerFile:
             )
         if version not in (_OLD, _VERSION):
             raise LedgerError(
-                f"ledger={self.path} has version={version}, this homo_dp reads {_OLD} and {_VERSION}; update homo_dp"
+                f"ledger={self.path} has version={version}, this homo_dp reads {_OLD} and "
+                f"{_VERSION}; update homo_dp"
             )
 
     @contextlib.contextmanager
@@ -299,7 +314,9 @@ class LedgerFile:
 
 
 def _is_unmade(path: Path) -> bool:
-    """Whether a ledger is an empty file: somebody has just made it, or was killed before there were tables."""
+    """Whether a ledger is an empty file: somebody has just made it, or was killed before there
+    were tables.
+    """
     return path.stat().st_size == 0
 
 
@@ -322,11 +339,19 @@ def _reason(error: sqlite3.Error) -> str:
 
 
 _REASONS = {
-    "SQLITE_BUSY": f"was held by another process for more than {_WAIT_SECONDS:g} s; stop that process or wait",
-    "SQLITE_FULL": "cannot be written: the disk is full; nothing was released, make space and start again",
+    "SQLITE_BUSY": (
+        f"was held by another process for more than {_WAIT_SECONDS:g} s; stop that process or wait"
+    ),
+    "SQLITE_FULL": (
+        "cannot be written: the disk is full; nothing was released, make space and start again"
+    ),
     "SQLITE_READONLY": "cannot be written ({error}); make the file and its directory writable",
-    "SQLITE_CANTOPEN": "cannot be opened ({error}); make the file and its directory readable and writable",
-    "SQLITE_PERM": "cannot be opened ({error}); make the file and its directory readable and writable",
+    "SQLITE_CANTOPEN": (
+        "cannot be opened ({error}); make the file and its directory readable and writable"
+    ),
+    "SQLITE_PERM": (
+        "cannot be opened ({error}); make the file and its directory readable and writable"
+    ),
     "SQLITE_NOTADB": "is not a ledger ({error}); name another file",
     "SQLITE_CORRUPT": "is damaged ({error}); " + _RESTORE,
 }

@@ -1,4 +1,6 @@
-"""Sums over the rows of a ledger: what each run and each dataset has spent, and the epsilon that comes to."""
+"""Sums over the rows of a ledger: what each run and each dataset has spent, and the epsilon that
+comes to.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from homo_dp.privacy.ledger.rows import Charge, LedgerRow, Spend
 __all__ = ["Totals", "epsilon_after", "epsilon_of", "known_epsilon", "look_ahead"]
 
 _CACHED = 100_000
-_AHEAD = 10_000  # rounds; those beyond are computed when they come, so that memory does not grow with a plan
+# rounds; those beyond are computed when they come, so that memory does not grow with a plan
+_AHEAD = 10_000
 
 
 class Entry(NamedTuple):
@@ -61,15 +64,17 @@ class Totals:
     def run(self, charge: Charge, observer: str = "model_reader") -> Counter[EventText]:
         """What this run released about this party's data, as far as the observer can see it.
 
-        What the aggregator sees, the reader of the model may learn as well, so the model reader's sum holds every
-        row; a guarantee against the aggregator is about the aggregator's rows alone.
+        What the aggregator sees, the reader of the model may learn as well, so the model reader's
+        sum holds every row; a guarantee against the aggregator is about the aggregator's rows
+        alone.
         """
         last = self._about.get((charge.run, charge.party))
         for name in ("dataset", "unit", "relation"):
             if last is not None and getattr(last, name) != getattr(charge, name):
                 raise LedgerError(
-                    f"{name}={getattr(charge, name)} but run={charge.run} party={charge.party} was charged with "
-                    f"{name}={getattr(last, name)}, and under another its total would start anew; {_ONE[name]}"
+                    f"{name}={getattr(charge, name)} but run={charge.run} party={charge.party} was "
+                    f"charged with {name}={getattr(last, name)}, and under another its total "
+                    f"would start anew; {_ONE[name]}"
                 )
         counts = Counter[EventText]()
         for entry in self._runs.get((charge.run, charge.party), ()):
@@ -80,7 +85,8 @@ class Totals:
     def epsilon_after(self, charge: Charge) -> Epsilon:
         """Epsilon of the run with this release, against its observer.
 
-        Rounds repeat one mechanism: after n equal ones the next n are computed at once, unless ``look_ahead`` did it.
+        Rounds repeat one mechanism: after n equal ones the next n are computed at once, unless
+        ``look_ahead`` did it.
         """
         event = charge.event_text
         before = self.run(charge, charge.observer)
@@ -158,12 +164,15 @@ def known_epsilon(counts: Counts, delta: float) -> Epsilon | None:
 
 
 _Key = tuple[float, frozenset[tuple[EventText, int]]]
-# Shared by all ledgers of this process, so that parties with one mechanism compute it once. A curve is lazy.
+# Shared by all ledgers of this process, so that parties with one mechanism compute it once. A curve
+# is lazy.
 _known: dict[_Key, tuple[Sequence[Epsilon], int]] = {}
 
 
 def epsilon_after(before: Counts, event: EventText, delta: float, ahead: int = 1) -> Epsilon:
-    """Epsilon of ``before`` and one more ``event``; if it has to be computed, the next ``ahead`` are at once."""
+    """Epsilon of ``before`` and one more ``event``; if it has to be computed, the next ``ahead``
+    are at once.
+    """
     key = _key(before, event, 1, delta)
     if key not in _known:
         look_ahead(before, event, delta, ahead)
@@ -172,7 +181,9 @@ def epsilon_after(before: Counts, event: EventText, delta: float, ahead: int = 1
 
 
 def look_ahead(before: Counts, event: EventText, delta: float, rounds: int) -> None:
-    """Compute epsilon after each of the next rounds, at most ``_AHEAD``, and keep it for when they come."""
+    """Compute epsilon after each of the next rounds, at most ``_AHEAD``, and keep it for when
+    they come.
+    """
     rounds = min(rounds, _AHEAD)
     keys = [_key(before, event, done, delta) for done in range(1, rounds + 1)]
     if all(key in _known for key in keys):

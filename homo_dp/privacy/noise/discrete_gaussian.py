@@ -1,18 +1,22 @@
-"""Integers from the discrete Gaussian around given real numbers, in bulk: randomised rounding that keeps sums Gaussian.
+"""Integers from the discrete Gaussian around given real numbers, in bulk: randomised rounding that
+keeps sums Gaussian.
 
-``D(c)`` takes the integer k with a probability proportional to exp(-(k - c)**2 / (2 WIDTH**2)). If c = t + x with x
-normal of variance v, then D(c) follows the discrete Gaussian around t of variance v + WIDTH**2, up to a relative
-2 exp(-2 pi**2 WIDTH**2) < 1e-33 per number (Peikert 2010, theorem 3.1; Micciancio & Walter 2017), and the sum of
-N such integers is, to the same precision, D of the sum of the t plus one normal with the variances added. Two uses:
+``D(c)`` takes the integer k with a probability proportional to exp(-(k - c)**2 / (2 WIDTH**2)). If
+c = t + x with x normal of variance v, then D(c) follows the discrete Gaussian around t of variance
+v + WIDTH**2, up to a relative 2 exp(-2 pi**2 WIDTH**2) < 1e-33 per number (Peikert 2010, theorem
+3.1; Micciancio & Walter 2017), and the sum of N such integers is, to the same precision, D of the
+sum of the t plus one normal with the variances added. Two uses:
 
-- one number: D(t + x) is a function of t + x and of fresh coins, whatever D is: post-processing of the Gaussian
-  mechanism, without a term for rounding in the sensitivity;
-- a sum over parties that each add a part of the noise: post-processing of the Gaussian mechanism with all of it.
+- one number: D(t + x) is a function of t + x and of fresh coins, whatever D is: post-processing of
+  the Gaussian mechanism, without a term for rounding in the sensitivity;
+- a sum over parties that each add a part of the noise: post-processing of the Gaussian mechanism
+  with all of it.
 
-The centre is first rounded to a multiple of 1 / FRACTIONS, and probabilities are kept to 2**-32, so that small tables
-serve. Neither costs privacy, also in a sum: given the sum of all c, which the Gaussian mechanism may show, the
-fractional parts of the c are uniform and tell nothing of the t, up to exp(-pi**2 v) with v at least 64**2, whatever D
-makes of them (Poisson summation; docs/secure_aggregation.md).
+The centre is first rounded to a multiple of 1 / FRACTIONS, and probabilities are kept to 2**-32
+each, so that small tables serve. Neither costs privacy, also in a sum: given the sum of all c,
+which the Gaussian mechanism may show, the fractional parts of the c are uniform and tell nothing of
+the t, up to exp(-pi**2 v) with v at least 64**2, whatever D makes of them (Poisson summation;
+docs/secure_aggregation.md).
 """
 
 from __future__ import annotations
@@ -29,22 +33,38 @@ FRACTIONS = 256  # centres between two integers
 _SLOTS = 64  # integers in a table: nearly 16 widths to each side of the centre
 _SLOT_BITS = 6
 _BITS = 26  # of a 32-bit word, 6 choose a slot and the others decide between it and its alias
-_LARGEST = 2.0**50  # of centres in units of 1 / FRACTIONS
-LARGEST_CENTRE = _LARGEST / FRACTIONS
-# A float64 of this size has units in the last place: added to another, its low bits are the nearest integer.
+LARGEST_CENTRE = 2.0**42
+# A float64 of this size has units in the last place: added to another, its low bits are the nearest
+# integer.
 _SHIFT = 1.5 * 2.0**52
 _SHIFTED = int(np.float64(_SHIFT).view(np.int64)) // FRACTIONS + _SLOTS // 2 - 1
 _PIECE = 1 << 15  # numbers at a time: few calls, and arrays that stay in the cache
 
 
 def draw_around(
-    values: NDArray[np.float64], words: Callable[[int], NDArray[np.uint64]], scale: float = 1.0
+    values: NDArray[np.float64],
+    words: Callable[[int], NDArray[np.uint64]],
+    scale: float = 1.0,
+    beside: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int64]:
-    """One integer for each value times ``scale``; ``words(n)`` gives n uniform 64-bit words.
+    """One integer for each value times ``scale``.
+
+    Args:
+        values: the centres, or what is to be added to ``beside``.
+        words: ``words(n)`` gives n uniform 64-bit words.
+        scale: a power of two.
+        beside: added to the values without rounding: a float64 sum would keep fewer bits of its
+            fraction the larger it is, and rounding could then tell how large.
+
+    Returns:
+        The integers.
 
     Guarantees:
-        - each integer has the probability above to 2**-32, for the centre's nearest multiple of 1 / FRACTIONS;
-        - it is a function of the value and of fresh random bits alone.
+        - each integer has the probability above to 2**-32, for the centre's nearest multiple of 1 /
+          FRACTIONS;
+        - it is a function of the centre and of fresh random bits alone, and of a centre that is
+          larger by a whole number it is larger by that number; but for a relative 2**-52 of a
+          fraction.
 
     >>> def random_words(size: int) -> NDArray[np.uint64]:
     ...     return np.random.default_rng(0).integers(0, 2**64, size, np.uint64)
@@ -54,22 +74,40 @@ def draw_around(
     """
     drawn = np.empty(values.size, np.int64)
     for start in range(0, values.size, _PIECE):
-        centres = values[start : start + _PIECE] * (scale * FRACTIONS)
-        _fill(drawn[start : start + _PIECE], centres, words((centres.size + 1) // 2))
+        here = slice(start, start + _PIECE)
+        whole, centres = _split(values[here] * scale)
+        if beside is not None:
+            more, fractions = _split(beside[here] * scale)
+            whole += more
+            centres += fractions
+        if not -LARGEST_CENTRE < whole.min() <= whole.max() < LARGEST_CENTRE:
+            raise ValueError(
+                "a sum with noise is not finite, or too large for its grid; raise the noise "
+                "multiplier"
+            )
+        centres *= FRACTIONS
+        _fill(drawn[here], centres, words((centres.size + 1) // 2))
+        drawn[here] += whole.astype(np.int64)
     return drawn
 
 
+def _split(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Whole numbers and what is above them, both exact."""
+    with np.errstate(invalid="ignore"):  # of an infinite value, which is refused
+        whole = np.floor(values)
+        values -= whole
+    return whole, values
+
+
 def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: NDArray[np.uint64]) -> None:
-    """Overwrites the centres, which are in units of 1 / FRACTIONS."""
-    if not -_LARGEST < centres.min() <= centres.max() < _LARGEST:
-        raise ValueError(
-            "a sum with noise is not finite, or too large for its grid; raise the noise multiplier"
-        )
+    """Overwrites the centres, which are in units of 1 / FRACTIONS and below 2."""
     centres += _SHIFT
     fine = centres.view(np.int64)
     random = words.view(np.uint32)[: centres.size]
-    # The slot of an alias table (Walker 1977) in the low bits of the word, the coin in the bits above them.
+    # The slot of an alias table (Walker 1977) in the low bits of the word, the coin in the bits
+    # above them.
     slots = random & np.uint32(_SLOTS - 1)
+    random |= np.uint32(_SLOTS - 1)  # the coin alone is compared with an entry
     np.bitwise_and(fine, FRACTIONS - 1, out=out)
     out <<= _SLOT_BITS
     out |= slots
@@ -86,22 +124,24 @@ def _fill(out: NDArray[np.int64], centres: NDArray[np.float64], words: NDArray[n
 
 @functools.cache
 def _table() -> NDArray[np.uint32]:
-    """For every fraction and slot: how many coins of 2**_BITS stay in the slot, and below it how far the others go.
+    """For every fraction and slot: how many coins of 2**_BITS stay in the slot, and below it how
+    far the others go.
 
-    A word (coin, slot) stays if it is below its entry (stays, move): where coin and stays are equal, slot and move
-    decide, so one is taken off where that would let one coin too many stay.
+    A word (coin, ones) stays if it is below its entry (stays, move): as move is never above ones,
+    the coin alone decides.
     """
     table = np.empty((FRACTIONS, _SLOTS), np.uint32)
     for fraction in range(FRACTIONS):
         for slot, (stays, alias) in enumerate(_aliases(_weights(fraction))):
             move = (alias - slot) % _SLOTS
-            stays -= stays > 0 and slot < move
             table[fraction, slot] = (stays << _SLOT_BITS) + move
     return table.reshape(-1)
 
 
 def _aliases(weights: list[int]) -> list[tuple[int, int]]:
-    """Slots of equal size that have these weights: how many coins stay in each, and where the others go."""
+    """Slots of equal size that have these weights: how many coins stay in each, and where the
+    others go.
+    """
     whole = 1 << _BITS
     # A slot that keeps all of its coins goes to itself with the last one.
     found = [(whole - 1, slot) for slot in range(_SLOTS)]
@@ -117,26 +157,32 @@ def _aliases(weights: list[int]) -> list[tuple[int, int]]:
 
 
 def _weights(fraction: int) -> list[int]:
-    """Whole-numbered weights of the slots with the sum _SLOTS * 2**_BITS."""
+    """Whole-numbered weights of the slots with the sum _SLOTS * 2**_BITS, each within one of its
+    exact value: rounded down, and up again where most was cut off.
+    """
     bell = _bell()
     exact = [bell[abs((slot - (_SLOTS // 2 - 1)) * FRACTIONS - fraction)] for slot in range(_SLOTS)]
     total = sum(exact)
-    weights = [weight * (_SLOTS << _BITS) // total for weight in exact]
-    weights[exact.index(max(exact))] += (_SLOTS << _BITS) - sum(weights)
+    found = [divmod(weight * (_SLOTS << _BITS), total) for weight in exact]
+    weights = [weight for weight, _ in found]
+    most_cut = sorted(range(_SLOTS), key=lambda slot: found[slot][1], reverse=True)
+    for slot in most_cut[: (_SLOTS << _BITS) - sum(weights)]:
+        weights[slot] += 1
     return weights
 
 
 @functools.cache
 def _bell() -> list[int]:
-    """exp(-(m / FRACTIONS)**2 / (2 WIDTH**2)) for m = 0, 1, ... in units of 2**-192: products, rounded down."""
+    """exp(-(m / FRACTIONS)**2 / (2 WIDTH**2)) for m = 0, 1, ... in units of 2**-192: products,
+    rounded down.
+    """
     with decimal.localcontext() as context:
         context.prec = 70
         unit = decimal.Decimal(-1) / (2 * int(WIDTH) ** 2 * FRACTIONS**2)
         ratio, square = (int(power.exp() * 2**192) for power in (unit, 2 * unit))
     values = [1 << 192]
-    for _ in range(
-        FRACTIONS * (_SLOTS // 2 + 1)
-    ):  # exp(-(m + 1)**2) = exp(-m**2) * exp(-1)**(2 m + 1)
+    # exp(-(m + 1)**2) = exp(-m**2) * exp(-1)**(2 m + 1)
+    for _ in range(FRACTIONS * (_SLOTS // 2 + 1)):
         values.append(values[-1] * ratio >> 192)
         ratio = ratio * square >> 192
     return values

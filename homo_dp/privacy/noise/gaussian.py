@@ -1,16 +1,20 @@
-"""Float64 normals from a keystream, by the ziggurat method (Marsaglia & Tsang 2000; Doornik 2005), many at a time.
+"""Float64 normals from a keystream, by the ziggurat method (Marsaglia & Tsang 2000; Doornik 2005),
+many at a time.
 
-The area under the normal density is cut into ``_LAYERS`` pieces of one area: boxes of which the first ends in the tail.
-A word chooses a layer by its low bits and a place in it by the others. A place that lies under the layer above is a
-normal; of the others, 4 in a thousand, those in the tail are drawn from it and those above the density are drawn anew.
+The area under the normal density is cut into ``_LAYERS`` pieces of one area: boxes of which the
+first ends in the tail. A word chooses a layer by its low bits and a place in it by the others. A
+place that lies under the layer above is a normal; of the others, 4 in a thousand, those in the tail
+are drawn from it and those above the density are drawn anew.
 
 Errors that grid.py starts from, for a word in ideal arithmetic against the same word here:
 
-- *places*: a word's other bits are one of 2**54 steps of a layer, where an ideal place is anywhere in that step, and a
-  product is rounded: at most ``2**-51 + 2**-53 |x|``. In the tail ndtri and 53 bits of probability, ``2**-50 |x|``.
-- *density*: the density at a place is the sum of 1 / width over the layers above it, as the table's floats have it,
-  where the density itself decides at the edge of a layer. Widths, heights, the exponential and the share of the tail
-  are right to few units in the last place, together a factor within ``1 +- 2**-47``.
+- *places*: a word's other bits are one of 2**54 steps of a layer, where an ideal place is anywhere
+  in that step, and a product is rounded: at most ``2**-51 + 2**-53 |x|``. In the tail ndtri and 53
+  bits of probability, ``2**-50 |x|``.
+- *density*: the density at a place is the sum of 1 / width over the layers above it, as the table's
+  floats have it, where the density itself decides at the edge of a layer. Widths, heights, the
+  exponential and the share of the tail are right to few units in the last place, together a factor
+  within ``1 +- 2**-47``.
 """
 
 from __future__ import annotations
@@ -29,18 +33,22 @@ from homo_dp.privacy.noise.keystream import SLACK_BYTES, Keystream
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# A normal x is within ERROR * max(1, |x|) of one whose density is that of the normal law times 1 +- DENSITY_ERROR.
+# A normal x is within ERROR * max(1, |x|) of one whose density is that of the normal law times 1 +-
+# DENSITY_ERROR.
 ERROR = 2.0**-50
 DENSITY_ERROR = 2.0**-47
 
 _BITS = 10  # of a word choose the layer
 _LAYERS = 1 << _BITS
 _STEPS = 2.0 ** (63 - _BITS)  # in half a layer: what is left of a word with its sign
-_LAST = 4.038849846109504  # the last place before the tail: the largest for which the layers reach the top
-# Bytes of keystream worked on at a time: the work arrays of such a piece stay in the second-level cache.
+# the last place before the tail: the largest for which the layers reach the top
+_LAST = 4.038849846109504
+# Bytes of keystream worked on at a time: the work arrays of such a piece stay in the second-level
+# cache.
 PIECE_BYTES = 1 << 18
-# A thread that draws next to a trainer takes longer pieces. Each call ends with taking the interpreter lock, and every
-# time it has to wait for it, the trainer pays for waking it: that costs more than the cache saves.
+# A thread that draws next to a trainer takes longer pieces. Each call ends with taking the
+# interpreter lock, and every time it has to wait for it, the trainer pays for waking it: that costs
+# more than the cache saves.
 BACKGROUND_PIECE_BYTES = 1 << 20
 
 _local = threading.local()
@@ -83,7 +91,9 @@ class _Work:
     def fill(
         self, stream: Keystream, out: Floats, std: float
     ) -> tuple[Integers, Integers, Floats] | None:
-        """All that lie under the layer above their own; of the others where they are, their layers and places."""
+        """All that lie under the layer above their own; of the others where they are, their
+        layers and places.
+        """
         size = out.size
         stream.fill(self.random, 8 * size)
         words, layers, limits = (
@@ -106,7 +116,9 @@ class _Work:
 
 
 def _settle(stream: Keystream, layers: Integers, values: Floats) -> Floats:
-    """Standard normals for places that lie beyond the layer above: in the tail, under the density, or drawn anew."""
+    """Standard normals for places that lie beyond the layer above: in the tail, under the
+    density, or drawn anew.
+    """
     table = _table()
     coins = stream.words(layers.size)
     heights = table.heights[layers]
@@ -123,11 +135,14 @@ def _settle(stream: Keystream, layers: Integers, values: Floats) -> Floats:
 
 
 def _tail(stream: Keystream, words: NDArray[np.uint64]) -> Floats:
-    """Normals beyond the last layer, by the inverse of the distribution function; a second word goes behind each."""
+    """Normals beyond the last layer, by the inverse of the distribution function; a second word
+    goes behind each.
+    """
     behind = (stream.words(words.size).astype(np.float64) + 0.5) * 2.0**-64
     probabilities = (words.astype(np.float64) + behind) * (2.0**-64 * _table().tail)
     drawn = torch.from_numpy(probabilities)
-    step = 2047  # from 2048 on torch works with threads of its own: in a forked child they do not exist
+    # from 2048 on torch works with threads of its own: in a forked child they do not exist
+    step = 2047
     for piece in torch.split(drawn, step):
         torch.special.ndtri(piece, out=piece)
     return -probabilities
@@ -151,9 +166,8 @@ def _table() -> _Table:
     beyond = math.sqrt(math.pi / 2) * math.erfc(_LAST / math.sqrt(2))
     area = _LAST * density + beyond
     widths, heights = [area / density, _LAST], [0.0, density]
-    total = int(
-        density * 2.0**100
-    )  # sums of 1 / width without rounding: in integers, whose quotient is rounded once
+    # sums of 1 / width without rounding: in integers, whose quotient is rounded once
+    total = int(density * 2.0**100)
     for _ in range(1, _LAYERS):
         total += int(area / widths[-1] * 2.0**100)
         heights.append(total / (1 << 100))

@@ -1,4 +1,6 @@
-"""Where all randomness that privacy rests on comes from: normals for noise, integers and binomials for sampling."""
+"""Where all randomness that privacy rests on comes from: normals for noise, integers and
+binomials for sampling.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.noise.background_normals import BackgroundNormals
 from homo_dp.privacy.noise.gaussian import fill_normals
-from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
+from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream, RepeatableKeystream
 
 __all__ = [
     "NOT_PRIVATE",
-    "BackgroundNormals",
     "NoiseSource",
     "SecureNoise",
     "SeededNoise",
@@ -41,13 +41,16 @@ _LARGEST_TABLE_VARIANCE = 2.0**20
 
 
 class NoiseSource(ABC):
-    """Draws from one keystream; safe to use from several threads.
+    """Draws from a keystream; safe to use from several threads.
 
     Guarantees:
-        - a forked child goes on with a key of its own;
-        - normals are float64, within a stated bound of ideal ones (``gaussian.py``), and rounded where another type is
-          asked for; what is released goes through ``grid.noised``, which hides their low bits;
-        - integers, choices and binomials are exactly distributed (binomials to a total variation below 2**-100);
+        - a private source keeps no state: every draw has a key of its own from the operating
+          system, also in a forked child and in a copy of the process;
+        - normals are float64, within a stated bound of ideal ones (``gaussian.py``), and rounded
+          where another type is asked for; what is released goes through ``grid.noised``, which
+          hides their low bits;
+        - integers, choices and binomials are exactly distributed (binomials to a total variation
+          below 2**-100);
         - ``private`` is False unless the keystream is one that nobody can repeat;
         - ``secure`` is False unless the normals come from that keystream itself.
     """
@@ -60,7 +63,7 @@ class NoiseSource(ABC):
 
     @abstractmethod
     def _new_seed(self) -> bytes:
-        """SEED_BYTES that key the stream of this process."""
+        """SEED_BYTES that key a draw."""
 
     @property
     def label(self) -> str:
@@ -111,7 +114,9 @@ class NoiseSource(ABC):
         return first + bisect_right(thresholds, int.from_bytes(self._stream.read(16), "little"))
 
     def choice(self, population: int, size: int) -> Tensor:
-        """``size`` distinct indices below ``population``, every such set equally likely, in ascending order."""
+        """``size`` distinct indices below ``population``, every such set equally likely, in
+        ascending order.
+        """
         population, size = _count("population", population), _count("size", size)
         if size > population:
             raise PrivacyError(f"size={size} is outside [0, population={population}]; choose fewer")
@@ -123,7 +128,8 @@ class NoiseSource(ABC):
 
     def _integers(self, high: int, size: int) -> NDArray[np.int64]:
         words = self._stream.words(size)
-        # A word at or above the largest multiple of high would favour small remainders: draw it again.
+        # A word at or above the largest multiple of high would favour small remainders: draw it
+        # again.
         last = 2**64 - 2**64 % high - 1
         while size and int(np.maximum.reduce(words)) > last:
             words = np.concatenate([words[words <= np.uint64(last)], self._stream.words(size)])[
@@ -134,8 +140,8 @@ class NoiseSource(ABC):
     def _distinct(self, population: int, size: int) -> NDArray[np.int64]:
         if size == 0:
             return np.empty(0, np.int64)
-        # Only what is missing is drawn again, so the set never overshoots; no index is special to any step of this,
-        # hence all sets of the final size are equally likely.
+        # Only what is missing is drawn again, so the set never overshoots; no index is special to
+        # any step of this, hence all sets of the final size are equally likely.
         chosen = self._integers(population, size).astype(
             np.int32 if population <= 2**31 else np.int64, copy=False
         )
@@ -147,7 +153,9 @@ class NoiseSource(ABC):
 
 
 class SecureNoise(NoiseSource):
-    """Noise that nobody can repeat: AES-CTR keyed from operating-system entropy, and again after every fork."""
+    """Noise that nobody can repeat: AES-CTR under a fresh key of the operating system for every
+    draw.
+    """
 
     private = True
     secure = True
@@ -157,9 +165,11 @@ class SecureNoise(NoiseSource):
 
 
 class OrdinaryNoise(NoiseSource):
-    """What ``secure_mode: false`` asks for: NumPy's normals, from a fresh key of the operating system for every draw.
+    """What ``secure_mode: false`` asks for: NumPy's normals, from a fresh key of the operating
+    system for every draw.
 
-    The guarantee then assumes an observer who does not exploit the generator. Releases lie on the same grid.
+    The guarantee then assumes an observer who does not exploit the generator. Releases lie on the
+    same grid.
     """
 
     private = True
@@ -185,7 +195,8 @@ class OrdinaryNoise(NoiseSource):
 
 
 class SeededNoise(NoiseSource):
-    """NOT PRIVATE: repeatable noise for tests, with the code paths of the secure source; starts again after a fork.
+    """NOT PRIVATE: repeatable noise for tests, with the code paths of the secure source; starts
+    again after a fork.
 
     >>> SeededNoise(7)
     SeededNoise(seed=7, NOT PRIVATE: the noise of this source can be repeated)
@@ -197,7 +208,7 @@ class SeededNoise(NoiseSource):
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        super().__init__()
+        self._stream = RepeatableKeystream(self._new_seed)
 
     def _new_seed(self) -> bytes:
         return hashlib.sha256(f"homo_dp seeded noise {self.seed}".encode()).digest()
@@ -220,9 +231,11 @@ def secure_noise() -> SecureNoise:
 
 @functools.lru_cache(maxsize=1024)
 def _binomial_table(n: int, p: float) -> tuple[int, list[int]]:
-    """The distribution function of Binomial(n, p) in units of 2**-128, from its first value that is not 0.
+    """The distribution function of Binomial(n, p) in units of 2**-128, from its first value that is
+    not 0.
 
-    ``p`` is taken as the exact fraction that the float is, and the weights are integers with 192 bits at the mode.
+    ``p`` is taken as the exact fraction that the float is, and the weights are integers with 192
+    bits at the mode.
     """
     success, whole = p.as_integer_ratio()
     failure = whole - success

@@ -1,4 +1,6 @@
-"""Who takes part in a step: the draw, and the event, relation and sensitivity that go with exactly that draw."""
+"""Who takes part in a step: the draw, and the event, relation and sensitivity that go with
+exactly that draw.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class Sampler(ABC):
 
     Guarantees:
         - ``event`` describes the distribution that ``draw`` draws from: both read the same fields;
-        - ``noise_multiplier`` is always noise over clip norm as applied; a sensitivity of twice the clip norm is
-          divided out here and nowhere else, and the event is meant for an add-or-remove accountant;
+        - ``noise_multiplier`` is always noise over clip norm as applied; a sensitivity of twice the
+          clip norm is divided out here and nowhere else, and the event is meant for an
+          add-or-remove accountant;
         - an empty draw is returned like any other.
     """
 
@@ -51,7 +54,9 @@ class Sampler(ABC):
         return _positive("clip_norm", clip_norm) * (2 if self.relation == REPLACE_ONE else 1)
 
     def event(self, noise_multiplier: float, steps: int = 1) -> DpEvent:
-        """``steps`` draws, each followed by a sum with noise of ``noise_multiplier`` times the clip norm."""
+        """``steps`` draws, each followed by a sum with noise of ``noise_multiplier`` times the
+        clip norm.
+        """
         steps = _whole("steps", steps, "the number of draws")
         gaussian = GaussianDpEvent(
             _positive("noise_multiplier", noise_multiplier) / self.sensitivity(1.0)
@@ -65,22 +70,24 @@ class Sampler(ABC):
 
 @dataclass(frozen=True)
 class PoissonSampler(Sampler):
-    """Each record is in with probability ``sample_rate``, independently; the cost of a draw grows with its size.
+    """Each record is in with probability ``sample_rate``, independently; the cost of a draw grows
+    with its size.
 
     >>> from homo_dp.privacy.noise.source import secure_noise
     >>> sampler = PoissonSampler(population=10_000, sample_rate=0.01)
     >>> sampler.draw(secure_noise()).dtype, sampler.expected_size
     (torch.int64, 100.0)
 
-    Where the number of records is itself private, ``declared`` is the public figure that sums are divided by: dividing
-    by the true one would release it without noise.
+    Where the number of records is itself private, ``declared`` is the public figure that sums are
+    divided by: dividing by the true one would release it without noise.
 
     >>> PoissonSampler(population=9_973, sample_rate=0.01, declared=10_000).expected_size
     100.0
     >>> sampler.event(noise_multiplier=1.1, steps=5).event.sampling_probability
     0.01
 
-    With a declared figure there may be no records at all: every draw is then empty, and who sees the steps cannot tell.
+    With a declared figure there may be no records at all: every draw is then empty, and who sees
+    the steps cannot tell.
     """
 
     population: int
@@ -95,7 +102,8 @@ class PoissonSampler(Sampler):
             _population(self.population)
         if not 0 < self.sample_rate <= 1:
             raise PrivacyError(
-                f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over population"
+                f"sample_rate={self.sample_rate} is outside (0, 1]; give expected batch over "
+                "population"
             )
 
     @property
@@ -103,16 +111,20 @@ class PoissonSampler(Sampler):
         return (self.population if self.declared is None else self.declared) * self.sample_rate
 
     def draw(self, noise: NoiseSource) -> Tensor:
-        """Independent coins for all records at once: their number is binomial, and given it all sets are alike."""
+        """Independent coins for all records at once: their number is binomial, and given it all
+        sets are alike.
+        """
         return noise.choice(self.population, noise.binomial(self.population, self.sample_rate))
 
     def _sampled(self, event: DpEvent) -> DpEvent:
-        return PoissonSampledDpEvent(self.sample_rate, event)
+        # everybody in every draw is no sample
+        return event if self.sample_rate == 1 else PoissonSampledDpEvent(self.sample_rate, event)
 
 
 @dataclass(frozen=True)
 class FixedSizeSampler(Sampler):
-    """``size`` records out of ``population`` without replacement; replacing one moves a clipped sum by twice the norm.
+    """``size`` records out of ``population`` without replacement; replacing one moves a clipped sum
+    by twice the norm.
 
     >>> FixedSizeSampler(population=100, size=10).event(noise_multiplier=1.0).event.event
     GaussianDpEvent(noise_multiplier=0.5)

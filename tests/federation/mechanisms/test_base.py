@@ -1,4 +1,6 @@
-"""What every mechanism inherits: rounds with other sums, the mean by public weights, and refusals of what it lacks."""
+"""What every mechanism inherits: rounds with other sums, the mean by public weights, and
+refusals of what it lacks.
+"""
 
 import pytest
 import torch

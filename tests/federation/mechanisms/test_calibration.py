@@ -1,4 +1,6 @@
-"""The last rounds of a model by a second moment: scores get the spread and the odds that rows have."""
+"""The last rounds of a model by a second moment: scores get the spread and the odds that rows
+have.
+"""
 
 import math
 from pathlib import Path
@@ -18,11 +20,9 @@ from homo_dp.federation.mechanisms.train_hooks import Hooks, with_hooks
 from homo_dp.federation.mechanisms.whitening import Whitening
 from homo_dp.federation.sessions.build import build_mechanism, federation_facts, noise_source
 from homo_dp.privacy.gradients.losses import binary_logistic
-from homo_dp.privacy.noise.source import SeededNoise
-from homo_dp.privacy.private_sum import PrivateSum
-from homo_dp.privacy.training.linear_gradient import LinearGradient
 from homo_dp.runs.simulation import Simulation
 from tests.federation.small import small_config
+from tests.privacy.test_linear_rows import linear_sum
 
 TRUE = torch.tensor([1.0, -0.5, 0.8, -1.0], dtype=torch.float64)  # of three columns, then the bias
 
@@ -112,21 +112,20 @@ def test_a_row_moves_a_sum_in_coordinates_of_scores_by_the_clip_norm_at_most() -
     sums = []
     for first in (0, 1):
         layer = torch.nn.Linear(3, 1)
-        summed = PrivateSum(4, clip_norm=0.4, noise_multiplier=1.0, rows=200)
-        made = LinearGradient(
-            layer,
-            binary_logistic,
-            rows[first:, :3].float(),
-            labels[first:],
-            private_sum=summed,
-            declared=200,
-            noise=SeededNoise(0),
+        with torch.no_grad():
+            layer.weight.copy_(TRUE[:3].reshape(1, 3) * 30)
+            layer.bias.copy_(TRUE[3:] * 30)
+        sums.append(
+            linear_sum(
+                layer,
+                binary_logistic,
+                rows[first:, :3].float(),
+                labels[first:],
+                0.4,
+                found.transform.float(),
+                declared=200,
+            )
         )
-        made.load_weights(
-            {"weight": TRUE[:3].float().reshape(1, 3) * 30, "bias": TRUE[3:].float() * 30}
-        )
-        made.turn(found.transform.float())
-        sums.append(made._sum().double().reshape(-1))
     assert 0.01 < float((sums[0] - sums[1]).norm()) <= 0.4
 
 
@@ -207,12 +206,10 @@ def test_a_whole_run_ends_with_calibrated_weights_and_costs_what_it_did(
     assert len(seen) == 10
     final = outcome.weights["linear.weight"].reshape(-1)
     assert torch.equal(final, seen[-1])  # no mean of models is taken over it
-    assert torch.allclose(
-        final / final.norm(), seen[-2] / seen[-2].norm(), atol=1e-5
-    )  # the same way
-    assert not torch.allclose(
-        final / final.norm(), seen[-3] / seen[-3].norm(), atol=1e-3
-    )  # the mean of those before
+    # the same way
+    assert torch.allclose(final / final.norm(), seen[-2] / seen[-2].norm(), atol=1e-5)
+    # the mean of those before
+    assert not torch.allclose(final / final.norm(), seen[-3] / seen[-3].norm(), atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -241,8 +238,8 @@ def test_settings_that_cannot_work_are_refused(keys: dict[str, Any], said: str) 
     ],
 )
 def test_only_a_model_of_two_classes_with_a_bias_is_calibrated(keys: dict[str, Any]) -> None:
-    # Refused before a round is paid for: the scores of three classes failed in the last one, and those of a regression
-    # were moved as if they were log odds.
+    # Refused before a round is paid for: the scores of three classes failed in the last one, and
+    # those of a regression were moved as if they were log odds.
     assert small(**keys).config.train.calibration_rounds == 0
     with pytest.raises(
         ConfigError, match="calibration_rounds=2: is for two classes and a model with a bias"

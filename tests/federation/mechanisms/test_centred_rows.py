@@ -1,4 +1,6 @@
-"""Gradients around the middle of columns: the same step as in the columns' own axes, and public numbers alone."""
+"""Gradients around the middle of columns: the same step as in the columns' own axes, and public
+numbers alone.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,6 @@
-"""A mechanism over sums: what users send adds up in float64, and one with other hooks trains them one at a time."""
+"""A mechanism over sums: what users send adds up in float64, and one with other hooks trains
+them one at a time.
+"""
 
 import torch
 
@@ -12,11 +14,8 @@ def test_a_sum_counts_everybody_once_and_keeps_small_ones() -> None:
     total = CohortSum(1.0, torch.zeros(1, dtype=torch.float64))
     total.add(Contributions(torch.tensor([[1e8], [1.0]]), torch.tensor([0.5, -0.5])))
     total.add(Contributions(torch.tensor([[1.0]]), torch.tensor([0.5])))
-    assert (float(total.updates), total.bits, total.replies) == (
-        1e8 + 2,
-        0.5,
-        3,
-    )  # float32 would lose the ones
+    # float32 would lose the ones
+    assert (float(total.updates), total.bits, total.replies) == (1e8 + 2, 0.5, 3)
 
 
 def test_hooks_of_ones_own_train_users_one_at_a_time() -> None:

@@ -1,4 +1,6 @@
-"""Means and spreads of columns: what a row can move, what follows from the sums, and that wide bounds cost nothing."""
+"""Means and spreads of columns: what a row can move, what follows from the sums, and that wide
+bounds cost nothing.
+"""
 
 import itertools
 import math
@@ -135,7 +137,9 @@ def test_a_row_moves_later_passes_by_at_most_the_clip_norm_in_any_columns(
 
 
 def test_what_noise_hides_in_one_pass_the_next_ones_find() -> None:
-    """Values fill a hundredth and a thousandth of their bounds, or one point; a level stays as it is."""
+    """Values fill a hundredth and a thousandth of their bounds, or one point; a level stays as
+    it is.
+    """
     generator, count = torch.Generator().manual_seed(3), 4000
     narrow = 0.7 + torch.randn(count, 2, generator=generator) * torch.tensor([0.01, 0.001])
     level = (torch.rand(count, 1, generator=generator) < 0.2).float()
@@ -198,10 +202,8 @@ def test_the_start_is_the_odds_unless_they_drown(
 
 def test_odds_of_several_classes_and_none_of_a_number() -> None:
     count = 3000
-    features, labels = (
-        torch.zeros(count, 2),
-        torch.arange(count) % 6 // 3 * 2,
-    )  # half 0, half 2, no 1
+    # half 0, half 2, no 1
+    features, labels = torch.zeros(count, 2), torch.arange(count) % 6 // 3 * 2
     found = round_of(2, count, 3, privacy__target_epsilon=1e3)
     odds = found.take({"a": answered(found, features, labels, 3)}).odds
     assert odds[0] == pytest.approx(float(odds[2]), abs=0.05)
@@ -216,7 +218,9 @@ def test_odds_of_several_classes_and_none_of_a_number() -> None:
 def test_rare_classes_keep_the_columns_own_scale_at_noise_that_even_ones_do_not(
     outputs: int,
 ) -> None:
-    """Noise of a mean is about 0.1 here: half of p (1 - p) of even classes, and twice that of rare ones."""
+    """Noise of a mean is about 0.1 here: half of p (1 - p) of even classes, and twice that of
+    rare ones.
+    """
     count = 1000
     features = torch.rand(count, 2, generator=torch.Generator().manual_seed(2)) * 0.1
     found = round_of(2, count, outputs, privacy__target_epsilon=0.4)
@@ -243,7 +247,9 @@ def test_without_a_bias_nothing_is_centred() -> None:
 
 
 def test_where_a_row_stands_does_not_move_the_moment() -> None:
-    """Coordinates from an aggregator whose products with rows are rounding alone, times as much as a party accepts."""
+    """Coordinates from an aggregator whose products with rows are rounding alone, times as much
+    as a party accepts.
+    """
     width, count = 40, 1501
     config = config_of()
     facts = federation_facts(config, {"a": count}, width + 1)

@@ -1,4 +1,6 @@
-"""DP-FedAvg: what one user can change, what noise there is, what it costs; every check fails on a broken mechanism."""
+"""DP-FedAvg: what one user can change, what noise there is, what it costs; every check fails on
+a broken mechanism.
+"""
 
 import logging
 import math
@@ -109,16 +111,17 @@ def test_the_sigma_that_is_reported_is_the_one_that_was_added() -> None:
 
 
 def test_the_sigma_of_a_secret_cohort_does_not_tell_how_many_replied() -> None:
-    """Who knows that somebody never replies would see whether that one had been drawn, past the sampling's epsilon."""
+    """Who knows that somebody never replies would see whether that one had been drawn, past the
+    sampling's epsilon.
+    """
     told = set()
     for replies in (40, 45, 50):
         mechanism = user_mechanism(user_config(PARTIES, {"privacy.tolerated_dropouts": 10}))
         combined = mechanism.on_receive(sent_by(mechanism, torch.zeros(replies, 4)), zeros(4), 1)
         told.add((combined.sigma, *sorted(combined.metrics.items())))
     assert len(told) == 1
-    assert math.isclose(
-        combined.sigma, 2.0 * 3.0
-    )  # what the guarantee rests on; more replies only add to it
+    # what the guarantee rests on; more replies only add to it
+    assert math.isclose(combined.sigma, 2.0 * 3.0)
 
 
 # --- what one user can change ---
@@ -152,9 +155,8 @@ def test_the_share_of_a_party_covers_what_the_aggregator_sees_of_it(site: tuple[
         sent_by(user_mechanism(config), rows)[0].tensors["weight"].double() for rows in (far, away)
     ]
     silent = sent_by(user_mechanism(config), torch.zeros(1, size))[0].tensors["weight"].double()
-    along = far[0].double() / float(
-        far.double().norm()
-    )  # rounding to the grid is hidden in one direction
+    # rounding to the grid is hidden in one direction
+    along = far[0].double() / float(far.double().norm())
     measured = float(silent.std()) / float((sent[0] - sent[1]) @ along)
     assert abs(gaussian_of(user_mechanism(config).numbers.share_event) / measured - 1) < 0.03
 
@@ -208,9 +210,7 @@ def test_a_target_covers_all_rounds(sampling: Keys) -> None:
         sampling, {"privacy.noise_multiplier": None, "privacy.target_epsilon": 3.0}
     )
     numbers = user_mechanism(config).numbers
-    spent = epsilon(
-        numbers.sampler.event(numbers.noise_multiplier, 10), config.privacy.delta
-    ).quoted
+    spent = epsilon(numbers.sampler.event(numbers.noise_multiplier, 10), config.delta).quoted
     assert 0.995 * 3.0 <= spent <= 3.0
 
 
@@ -290,7 +290,8 @@ def test_weighting_by_rows_is_refused() -> None:
 
 
 def test_cohorts_have_the_rate_that_is_accounted() -> None:
-    # 200 cohorts of 1000 users at 5 %: the total has a deviation of 97, the tolerance is six of them
+    # 200 cohorts of 1000 users at 5 %: the total has a deviation of 97, the tolerance is six of
+    # them
     mechanism = user_mechanism(user_config(POISSON))
     sizes = [len(mechanism.draw()) for _ in range(200)]
     assert abs(sum(sizes) - 10_000) < 600
@@ -302,9 +303,8 @@ def test_cohorts_have_the_rate_that_is_accounted() -> None:
 def test_parties_are_drawn_from_the_declared_population() -> None:
     names = [f"p{number}" for number in range(100)]
     mechanism = user_mechanism(user_config(FIXED))
-    drawn = [
-        mechanism.cohort(names, 1) for _ in range(50)
-    ]  # 5 of the 50 numbers on average are parties
+    # 5 of the 50 numbers on average are parties
+    drawn = [mechanism.cohort(names, 1) for _ in range(50)]
     assert 100 < sum(map(len, drawn)) < 400
     assert all(len(set(cohort)) == len(cohort) for cohort in drawn)
 
@@ -340,7 +340,8 @@ def test_more_missing_than_tolerated_discards_and_charges(
     assert mechanism.clip_norm == 3.0
     assert "round 7: 6 of 50 replies are missing" in caplog.text
     assert "discarded" in caplog.text
-    # the parties have charged their own ledgers before they sent; a trusted aggregator charges its own
+    # the parties have charged their own ledgers before they sent; a trusted aggregator charges its
+    # own
     assert (combined.event is not None) is trust
     enough = mechanism.on_receive(sent_by(mechanism, torch.ones(45, 4)), current, 8)
     assert not enough.discarded

@@ -114,6 +114,7 @@ def test_a_simulation_trains_and_its_ledger_says_who_shares_the_noise(
         "privacy.secure_aggregation": secure,
         "privacy.noise_multiplier": 1.0,
         "privacy.ledger": str(tmp_path / "ledger.sqlite"),
+        "train.auto": False,
         "train.rounds": 3,
         "train.sample_rate": 1.0,
     }

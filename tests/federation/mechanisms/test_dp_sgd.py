@@ -1,4 +1,6 @@
-"""DP-SGD as a mechanism: what it plans is what it charges, and a private row count is never used as a divisor."""
+"""DP-SGD as a mechanism: what it plans is what it charges, and a private row count is never used
+as a divisor.
+"""
 
 from pathlib import Path
 
@@ -47,10 +49,12 @@ def test_delta_must_be_below_one_over_rows() -> None:
 
 
 def test_sums_are_divided_by_the_declared_rows(tmp_path: Path) -> None:
-    """With no signal at all (zero features, learning rate 1) the weights are the noise over the declared batch.
+    """With no signal at all (zero features, learning rate 1) the weights are the noise over the
+    declared batch.
 
-    40 rows declared, 20 held: the standard deviation of one step is sigma / (q * 40), not sigma / (q * 20). The
-    bound is 6 standard errors of the deviation of 3 * 400 draws: a false alarm in less than one run in 1e8.
+    40 rows declared, 20 held: the standard deviation of one step is sigma / (q * 40), not sigma /
+    (q * 20). The bound is 6 standard errors of the deviation of 3 * 400 draws: a false alarm in
+    less than one run in 1e8.
     """
     config = small_config(
         train__local_steps=1,

@@ -1,4 +1,6 @@
-"""Without privacy, steps by an exact second moment: the loss falls from any weights, and no private run can ask it."""
+"""Without privacy, steps by an exact second moment: the loss falls from any weights, and no
+private run can ask it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ PLAIN = {
 
 
 def narrow_table(rows: int, seed: int, separable: bool) -> Table:
-    """Columns that fill all, a hundredth and a ten-thousandth of their bounds, far from the middle."""
+    """Columns that fill all, a hundredth and a ten-thousandth of their bounds, far from the
+    middle.
+    """
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(rows, FEATURES, generator=generator, dtype=torch.float64)
     scores = values @ torch.tensor([1.0, -2.0, 1.5], dtype=torch.float64)
@@ -137,7 +141,9 @@ def test_weights_are_those_of_the_penalised_fit() -> None:
 
 
 def test_a_party_that_missed_the_moment_makes_nothing_diverge() -> None:
-    """Its rows lie where nobody else's do: an inverse of the others' moment alone would overshoot there."""
+    """Its rows lie where nobody else's do: an inverse of the others' moment alone would
+    overshoot there.
+    """
     wide = Table(torch.rand(200, FEATURES) * 2 - 1, torch.arange(200) % 2)
     tables = {"a": narrow_table(200, 3, separable=False), "b": wide}
     assert max(Run(tables, missing=("b",)).losses) <= math.log(2)
@@ -205,9 +211,8 @@ class Invaded:
     def finish(self) -> None:
         self.aggregator.finish_round()
         weights = self.aggregator.weights.values()
-        assert all(
-            bool(tensor.square().isfinite().all()) for tensor in weights
-        )  # fedadam takes squares
+        # fedadam takes squares
+        assert all(bool(tensor.square().isfinite().all()) for tensor in weights)
 
 
 def filled(value: float) -> Weights:
@@ -221,7 +226,9 @@ def filled(value: float) -> Weights:
 def test_numbers_that_no_rows_give_are_refused_and_cost_their_sender_the_round(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    """A gradient of 1e300 made weights infinite, a moment of 1e308 has no eigenvalues: either ended the run of all."""
+    """A gradient of 1e300 made weights infinite, a moment of 1e308 has no eigenvalues: either
+    ended the run of all.
+    """
     run = Invaded(tmp_path, **keys)
     moment = torch.eye(FEATURES + 1, dtype=torch.float64)
     moment[0, 1] = moment[1, 0] = 1e308
@@ -259,17 +266,14 @@ def test_a_moment_without_an_inverse_is_left_out(monkeypatch: pytest.MonkeyPatch
     table = narrow_table(100, 0, separable=False)
     eigh = torch.linalg.eigh
     with monkeypatch.context() as patch:
-        patch.setattr(
-            torch.linalg, "eigh", lambda matrix: eigh(matrix * math.nan)
-        )  # does not converge
+        # does not converge
+        patch.setattr(torch.linalg, "eigh", lambda matrix: eigh(matrix * math.nan))
         found = Run({"a": table})
     assert not found.mechanism.state()
     assert found.losses == Run({"a": table}, missing=("a",)).losses
     assert found.losses[-1] < math.log(2)
-    asked, tiny = (
-        found.mechanism.sums[1],
-        torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310,
-    )  # 1 over it: infinite
+    # 1 over it: infinite
+    asked, tiny = found.mechanism.sums[1], torch.eye(FEATURES + 1, dtype=torch.float64) * 1e-310
     combined = found.mechanism.take_sum(asked, {"a": as_vector(tiny)}, zeros(), 1)
     assert combined.discarded
     assert not found.mechanism.state()

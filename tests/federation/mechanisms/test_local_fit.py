@@ -1,5 +1,6 @@
 """Local training: hooks in order, terms added after the gradient, schedules over all rounds."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -79,6 +80,24 @@ def test_weight_decay_and_proximal_pull_are_added_to_the_finished_gradient() -> 
         assert torch.allclose(parameter.grad, expected)
 
 
+def test_a_pull_that_changes_between_rounds_is_the_one_of_its_round() -> None:
+    """A pull of 2 at a rate of 0.5 puts weights back where the round began, whatever they were."""
+    fit = make_fit(proximal_mu=0.1, local_steps=1)
+    moves = []
+    for pull in (0.1, 2.0):
+        fit.proximal_mu = pull
+        fit.begin(fit.weights())
+        fit._hang_terms_on_steps()
+        with torch.no_grad():
+            for parameter in fit.model.parameters():
+                parameter.add_(1.0)
+                parameter.grad = torch.zeros_like(parameter)
+        fit.optimizer.step()
+        weight = fit.model.get_parameter("0.weight").detach()
+        moves.append(float((weight - fit.start["0.weight"]).mean()))
+    assert moves == pytest.approx([0.95, 0.0], abs=1e-6)
+
+
 def test_nothing_to_add_is_none() -> None:
     assert make_fit().after_gradient is None
 
@@ -101,7 +120,9 @@ def test_a_physical_batch_bounds_the_rows_in_memory_and_changes_no_result() -> N
 
 
 def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None:
-    """Weights whose product with a row is rounding alone: in a batch, one row less moved the sum by 50 and more."""
+    """Weights whose product with a row is rounding alone: in a batch, one row less moved the sum
+    by 50 and more.
+    """
     width, count, worst, task = 105, 801, 0.0, task_for([0, 1, 2])
     for seed in range(8):
         generator = torch.Generator().manual_seed(seed)
@@ -137,7 +158,9 @@ def test_where_a_test_row_stands_does_not_move_what_it_adds_to_metrics() -> None
 
 
 def test_metrics_of_many_classes_take_rows_a_few_at_a_time() -> None:
-    """A thousand classes are a million numbers a row: whether memory is left must not depend on the count of rows."""
+    """A thousand classes are a million numbers a row: whether memory is left must not depend on
+    the count of rows.
+    """
     classes, count = 1000, 9
     task, asked = task_for(list(range(classes))), ReleasedMetrics("multiclass", classes)
     features, labels = torch.randn(count, 2), torch.arange(count)

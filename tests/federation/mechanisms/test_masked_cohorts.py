@@ -1,4 +1,6 @@
-"""A cohort's sum as one vector: what one user moves, one noise for updates and bits, and the way back."""
+"""A cohort's sum as one vector: what one user moves, one noise for updates and bits, and the way
+back.
+"""
 
 import math
 

@@ -57,7 +57,9 @@ def test_no_trust_is_needed_and_both_observers_pay_for_the_exposures() -> None:
 
 @pytest.mark.parametrize("rows", [None, {"a": 300, "b": 50, "c": 50, "d": 100}])
 def test_noise_over_what_a_record_moves_is_that_of_the_event(rows: dict[str, int] | None) -> None:
-    """Replacing a record moves a party's upload by 2 C at most, and the mean by 2 C times its part in it."""
+    """Replacing a record moves a party's upload by 2 C at most, and the mean by 2 C times its
+    part in it.
+    """
     mechanism = masked(rows, keys={"train.weighting": "rows"} if rows else None)
     found = mechanism.masked_sum
     assert found is not None
@@ -70,7 +72,9 @@ def test_noise_over_what_a_record_moves_is_that_of_the_event(rows: dict[str, int
 
 @pytest.mark.parametrize(("wrong", "passes"), [(1.0, True), (1 / math.sqrt(len(NAMES) - 1), False)])
 def test_honest_noise_is_the_download_noise(wrong: float, passes: bool) -> None:
-    """4 standard errors over 2,000 numbers; the other case shares sigma / (N - t), a classic mistake."""
+    """4 standard errors over 2,000 numbers; the other case shares sigma / (N - t), a classic
+    mistake.
+    """
     mechanism = masked(parameters=2000)
     found = mechanism.masked_sum
     assert found is not None

@@ -1,4 +1,6 @@
-"""DP-FedAvg under masks: what one user can move, whose noise counts, who is trained, and whole rounds."""
+"""DP-FedAvg under masks: what one user can move, whose noise counts, who is trained, and whole
+rounds.
+"""
 
 import math
 from pathlib import Path
@@ -97,7 +99,9 @@ def test_a_target_buys_the_noise_of_a_trusted_aggregator() -> None:
 @pytest.mark.parametrize("clipping", [{}, ADAPTIVE])
 @pytest.mark.parametrize("length", [0.0, 2.9, 3.0, 1e6, math.nan])
 def test_one_user_moves_the_vector_by_at_most_its_clip_norm(clipping: Keys, length: float) -> None:
-    """Update and bit together; the bit of a user who is not there is 0, so that it moves by a half."""
+    """Update and bit together; the bit of a user who is not there is 0, so that it moves by a
+    half.
+    """
     mechanism = masked(clipping)
     assert mechanism.cohorts is not None
     row = (
@@ -107,9 +111,8 @@ def test_one_user_moves_the_vector_by_at_most_its_clip_norm(clipping: Keys, leng
     most = mechanism.cohorts.private_sum.clip_norm
     assert float(vector.norm()) <= most * (1 + 1e-12)
     if length == 3.0:
-        assert float(vector.norm()) == pytest.approx(
-            most, rel=1e-5
-        )  # and not less: the noise is for all of it
+        # and not less: the noise is for all of it
+        assert float(vector.norm()) == pytest.approx(most, rel=1e-5)
 
 
 @pytest.mark.parametrize(("clipping", "unit"), [({}, 1.0), (ADAPTIVE, 1.0), (ADAPTIVE, 1.1)])
@@ -129,7 +132,9 @@ def test_noise_over_what_one_user_moves_is_z(clipping: Keys, unit: float) -> Non
 
 @pytest.mark.parametrize(("wrong", "passes"), [(1.0, True), (1 / math.sqrt(HOLDERS - 1), False)])
 def test_the_noise_of_the_honest_holders_is_all_of_it(wrong: float, passes: bool) -> None:
-    """Noise of N - 1 holders against z C; 4 standard errors over 400 releases of 8 numbers: false alarms below 1e-4."""
+    """Noise of N - 1 holders against z C; 4 standard errors over 400 releases of 8 numbers:
+    false alarms below 1e-4.
+    """
     mechanism = masked(ADAPTIVE, POISSON)
     assert mechanism.cohorts is not None
     empty = mechanism.open_sum({"weight": torch.zeros(WEIGHTS)})

@@ -1,8 +1,10 @@
-"""NbAFL: the paper's formulas, clip before noise, both noises as large as they should be, both epsilons as labelled.
+"""NbAFL: the paper's formulas, clip before noise, both noises as large as they should be, both
+epsilons as labelled.
 
-Each claim is a ``check_*`` function that raises AssertionError; it must pass on the mechanism and fail on a broken one.
-The noise of these tests is seeded, so they always give the same verdict; the bounds on a measured deviation are five of
-its standard errors, so another seed would fail with probability below 1e-6.
+Each claim is a ``check_*`` function that raises AssertionError; it must pass on the mechanism and
+fail on a broken one. The noise of these tests is seeded, so they always give the same verdict; the
+bounds on a measured deviation are five of its standard errors, so another seed would fail with
+probability below 1e-6.
 """
 
 import math
@@ -60,11 +62,13 @@ from tests.federation.nbafl_parts import (
     weights,
 )
 
-# --- the claims ------------------------------------------------------------------------------------------------------
+# --- the claims
 
 
 def check_upload_noise(kind: type[Nbafl]) -> None:
-    """What is uploaded is the clipped weights plus noise of the formula's deviation, which is the one reported."""
+    """What is uploaded is the clipped weights plus noise of the formula's deviation, which is
+    the one reported.
+    """
     mechanism = make(kind)
     assert mechanism.formula.upload_sigma == 2 * noise_constant(0.01) * C * 2 / (ROWS * 10)
     start = weights(1.0, 30.0)
@@ -93,7 +97,9 @@ def check_download_noise(kind: type[Nbafl]) -> None:
 
 
 def check_accounted(kind: type[Nbafl]) -> None:
-    """The accounted epsilon is that of sensitivity 2C, by a solver of our own; the nominal one is the configured."""
+    """The accounted epsilon is that of sensitivity 2C, by a solver of our own; the nominal one
+    is the configured.
+    """
     mechanism = make(kind)
     plans = {name: mechanism.plan(facts) for name, facts in mechanism.facts.parties.items()}
     said = privacy_statement(
@@ -138,11 +144,12 @@ def test_a_broken_mechanism_is_caught(
         check(kind)
 
 
-# --- formulas --------------------------------------------------------------------------------------------------------
+# --- formulas
 
 
 def test_golden_values() -> None:
-    # flower-dp (https://github.com/ckinateder/flower-dp), privacy.py, doctests of calculate_c and calculate_sigma_d
+    # flower-dp (https://github.com/ckinateder/flower-dp), privacy.py, doctests of calculate_c and
+    # calculate_sigma_d
     assert noise_constant(2e-5) == 4.699557816587533
     formula = Formula(
         0.8, noise_constant(1e-5), clip_norm=1.5, exposures=2, rounds=3, parties=2, rows=10_000
@@ -196,7 +203,7 @@ def test_a_zero_by_formula_is_said() -> None:
     assert "download noise is zero by formula (rounds T=2 are not above L sqrt(N)=4" in notes
 
 
-# --- at the party ----------------------------------------------------------------------------------------------------
+# --- at the party
 
 
 def test_the_proximal_term_pulls_to_the_global_weights() -> None:
@@ -214,7 +221,9 @@ def test_the_proximal_term_pulls_to_the_global_weights() -> None:
 
 
 def test_one_record_can_move_the_weights_further_than_the_paper_assumes() -> None:
-    """Why the nominal epsilon is not charged: a flipped label moves clipped weights by more than 2C/m."""
+    """Why the nominal epsilon is not charged: a flipped label moves clipped weights by more than
+    2C/m.
+    """
     long: dict[str, Any] = {
         "train.learning_rate": 1.0,
         "train.local_steps": 100,
@@ -279,7 +288,7 @@ def test_the_schedule_gives_everybody_the_same_and_no_round_to_nobody(
     assert max(sizes) - min(sizes) <= 1
 
 
-# --- at the aggregator -----------------------------------------------------------------------------------------------
+# --- at the aggregator
 
 
 def test_everybody_in_every_round_gives_the_closed_form() -> None:
@@ -329,7 +338,7 @@ def test_a_server_optimiser_sees_the_mean_with_its_noise() -> None:
     assert_deviation(flat(aggregator.finish_round().weights), mechanism.download_sigma / 2)
 
 
-# --- a trusted aggregator --------------------------------------------------------------------------------------------
+# --- a trusted aggregator
 
 
 def test_without_upload_noise_the_aggregator_keeps_the_ledger(tmp_path: Path) -> None:
@@ -391,7 +400,7 @@ def test_a_party_that_does_not_trust_the_aggregator_refuses(tmp_path: Path) -> N
         Party(settings, make_fit(mechanism), mechanism, Ledger(tmp_path / "ledger.sqlite"))
 
 
-# --- K of N parties a round -------------------------------------------------------------------------------------------
+# --- K of N parties a round
 
 
 THREE: dict[str, Any] = {"nbafl.parties_per_round": 3, "train.rounds": 8}
@@ -423,7 +432,7 @@ def test_k_of_n_has_no_nominal_epsilon_and_is_accounted_like_any_release() -> No
     assert figures["accounted_epsilon"] == 7.0
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A plan counts rounds, releases and costs: those that train, those that ask another sum, those without this party."""
+"""A plan counts rounds, releases and costs: those that train, those that ask another sum, those
+without this party.
+"""
 
 from dp_accounting.dp_event import GaussianDpEvent, NoOpDpEvent
 

@@ -1,4 +1,6 @@
-"""Rounds that ask another sum than training's: what they release, cost and leave, alone and under masks."""
+"""Rounds that ask another sum than training's: what they release, cost and leave, alone and
+under masks.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,8 +26,9 @@ from homo_dp.federation.mechanisms.round_sums import (
 )
 from homo_dp.federation.sessions.plan import PlanRefused, check_releases_cap
 from homo_dp.federation.sessions.statement import epsilon_after
-from homo_dp.privacy.accounting.accountants import epsilon
+from homo_dp.privacy.accounting.accountants import epsilon, filtered_epsilon
 from homo_dp.privacy.accounting.events import compose
+from homo_dp.privacy.accounting.filters import order_for
 from homo_dp.privacy.errors import BudgetExceeded, PrivacyError
 from homo_dp.privacy.moments import outer_products, second_moment, triangle_size
 from homo_dp.privacy.noise.grid import on_grid
@@ -58,7 +61,7 @@ class SecondMomentFirst(DpFedSgd):
         noise = (
             5.0
             if privacy.target_epsilon is None
-            else noise_of_share(0.2, privacy.target_epsilon, privacy.delta)
+            else noise_of_share(0.2, privacy.target_epsilon, self.config.delta)
         )
         found = PrivateSum(triangle_size(self.width), RADIUS**2, noise, rows, share=self._share)
         return {1: RoundSum("second_moment", found, "X^T X with noise, once")}
@@ -103,9 +106,8 @@ def test_a_round_answers_the_sum_that_it_asks_and_the_ledger_says_which(tmp_path
     assert [row.sigma for row in rows] == [5.0 * RADIUS**2, 2.0]
     assert '"noise_multiplier":5.0' in rows[0].event
     assert party.applied_sigma == 2.0  # of the training
-    assert (
-        party.handle(weights_message(1)) is first
-    )  # asked again: the same answer, no second charge
+    # asked again: the same answer, no second charge
+    assert party.handle(weights_message(1)) is first
     assert len(party.ledger.rows(RUN, "a")) == 2
     with pytest.raises(BudgetExceeded):  # two rounds that train and one that asks: no fourth
         party.handle(weights_message(4))
@@ -181,7 +183,8 @@ def test_what_was_released_before_the_run_is_solved_for_and_stated() -> None:
     assert spent is not None
     assert none_yet is not None
     assert 0.99 * 2.0 <= spent.quoted <= 2.0
-    assert none_yet.quoted == pytest.approx(epsilon(GaussianDpEvent(4.0), plan.delta).quoted)
+    before = filtered_epsilon(GaussianDpEvent(4.0), order_for(2.0), plan.delta)
+    assert none_yet.quoted == pytest.approx(before)
 
 
 def test_a_target_that_the_other_sums_use_up_is_refused() -> None:

@@ -1,4 +1,6 @@
-"""Solvers for linear models: rounds that ask a second moment, what they cost, and that they learn."""
+"""Solvers for linear models: rounds that ask a second moment, what they cost, and that they
+learn.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -139,9 +141,8 @@ def test_a_step_goes_back_to_the_columns_coordinates() -> None:
         "linear.bias": torch.tensor([100.0]),
     }
     turned = as_weights(as_table(gradient) @ mechanism._moment.found.transform, gradient)
-    moved = mechanism.on_receive(
-        [Update("a", turned, 1.0)], zeros(), 1
-    ).weights  # a Newton step: S^-1 g
+    # a Newton step: S^-1 g
+    moved = mechanism.on_receive([Update("a", turned, 1.0)], zeros(), 1).weights
     assert torch.allclose(moved["linear.weight"], torch.tensor([[-0.5, -1.0, -2.0]]), atol=1e-5)
     again = small_mechanism(config, {"a": 100})
     again.restore(mechanism.state())
@@ -171,7 +172,9 @@ def test_a_network_has_no_second_moment(tmp_path: Path) -> None:
 
 
 def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tuple[Tensor, float]:
-    """What a party adds to a sum before its noise, in columns that the aggregator sent; and the sum's clip norm."""
+    """What a party adds to a sum before its noise, in columns that the aggregator sent; and the
+    sum's clip norm.
+    """
     keys = {
         "privacy.mechanism": "dp_fedsgd",
         "privacy.noise_multiplier": 4.0,
@@ -203,7 +206,9 @@ def sum_of(features: Tensor, transform: Tensor, asked: int, declared: int) -> tu
 def test_rounding_in_columns_that_an_aggregator_made_moves_no_other_row(
     asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows cancel in these columns, and one of ones multiplies what is left: 5.8 C where rows are rounded by place."""
+    """Rows cancel in these columns, and one of ones multiplies what is left: 5.8 C where rows
+    are rounded by place.
+    """
     monkeypatch.setattr(PrivateSum, "release", lambda self, total, noise: total)
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(100, generator=generator)
@@ -220,9 +225,8 @@ def test_rounding_in_columns_that_an_aggregator_made_moves_no_other_row(
         -1, 2
     )
     gaps = places[:, 1] - places[:, 0]
-    table = tried[torch.stack([gaps.argmax(), gaps.argmin()])].repeat(
-        2500, 1
-    )  # as place moves them, one way
+    # as place moves them, one way
+    table = tried[torch.stack([gaps.argmax(), gaps.argmin()])].repeat(2500, 1)
     whole, clip_norm = sum_of(table, transform, asked, len(table))
     rest, _ = sum_of(table[1:], transform, asked, len(table))
     assert float((whole - rest).norm()) <= clip_norm

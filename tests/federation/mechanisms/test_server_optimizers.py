@@ -51,7 +51,9 @@ def test_state_continues_where_it_stopped(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavgm", "fedadam"])
 def test_tensors_that_are_no_numbers_to_move_stay_as_they_are(name: str) -> None:
-    """Declared public buffers of integers or flags: a moved one would have another type and be refused by parties."""
+    """Declared public buffers of integers or flags: a moved one would have another type and be
+    refused by parties.
+    """
     fixed = {"steps": torch.tensor(7), "flags": torch.tensor([True, False])}
     optimizer = ServerOptimizer(
         ServerOptimizerConfig.model_validate({"name": name, "learning_rate": 0.5})

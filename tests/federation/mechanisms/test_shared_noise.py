@@ -1,4 +1,6 @@
-"""What is said of shared noise: how much of it there is, who adds it, and nothing where nobody shares."""
+"""What is said of shared noise: how much of it there is, who adds it, and nothing where nobody
+shares.
+"""
 
 import math
 

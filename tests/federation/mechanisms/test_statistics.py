@@ -1,4 +1,6 @@
-"""Statistics as a mechanism: all questions together cost the target, and names of levels are not asked under masks."""
+"""Statistics as a mechanism: all questions together cost the target, and names of levels are not
+asked under masks.
+"""
 
 from pathlib import Path
 from typing import Any

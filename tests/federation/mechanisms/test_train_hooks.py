@@ -1,4 +1,6 @@
-"""Hooks around training: order, copies where the result is private, and injectors that only post-process."""
+"""Hooks around training: order, copies where the result is private, and injectors that only
+post-process.
+"""
 
 import math
 

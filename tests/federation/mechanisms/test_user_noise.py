@@ -1,4 +1,6 @@
-"""Noise on sums over users: events cost what the numbers say, and the target holds against the right observer."""
+"""Noise on sums over users: events cost what the numbers say, and the target holds against the
+right observer.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,6 @@
-"""Rows alike in all directions: from a noisy moment, with a floor where noise drowns a direction."""
+"""Rows alike in all directions: from a noisy moment, with a floor where noise drowns a
+direction.
+"""
 
 import math
 
@@ -24,14 +26,15 @@ def test_every_direction_has_the_same_mean_square() -> None:
 def test_a_direction_below_the_noise_is_not_blown_up() -> None:
     found = Whitening.of(MOMENT, noise=1.0)
     assert float((ROWS @ found.transform)[:, 2].square().mean()) < 0.01
-    negative = Whitening.of(
-        MOMENT - 5 * torch.eye(3, dtype=torch.float64), noise=1.0
-    )  # noise can do that
+    # noise can do that
+    negative = Whitening.of(MOMENT - 5 * torch.eye(3, dtype=torch.float64), noise=1.0)
     assert torch.isfinite(negative.transform).all()
 
 
 def test_what_scaled_columns_have_in_common_counts_beyond_its_noise_only() -> None:
-    """Twenty columns that have nothing in common, through noise: their directions are seen as nearer to alike."""
+    """Twenty columns that have nothing in common, through noise: their directions are seen as
+    nearer to alike.
+    """
     noise = (
         torch.randn(20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.2
     )
@@ -46,9 +49,8 @@ def test_what_scaled_columns_have_in_common_counts_beyond_its_noise_only() -> No
 def test_a_gradient_step_in_these_coordinates_is_newtons_for_least_squares() -> None:
     weights = torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.float64)
     found = Whitening.of(MOMENT, noise=1e-12)
-    gradient = (
-        -(weights @ MOMENT) @ found.transform
-    )  # of half the mean square at zero weights, as parties send it
+    # of half the mean square at zero weights, as parties send it
+    gradient = -(weights @ MOMENT) @ found.transform
     torch.testing.assert_close(-found.back(gradient), weights, rtol=1e-4, atol=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""Messages: what goes in comes out, what does not belong is refused, and nothing but MessageError comes out."""
+"""Messages: what goes in comes out, what does not belong is refused, and nothing but
+MessageError comes out.
+"""
 
 import hashlib
 import json
@@ -66,6 +68,8 @@ def test_every_kind_comes_back_as_it_went(kind: str) -> None:
         "ledger_head": HEAD,
         "releases": ["update"],
         "survivors": ["bank_a", "bank_b"],
+        "parties": ["bank_a", "bank_b"],
+        "asked": 1,
         "signers": ["bank_a"],
     }
     allowed = KINDS[kind]
@@ -396,9 +400,8 @@ def test_mutated_bodies_under_a_matching_digest_only_raise_our_error() -> None:
             head.replace(digest, hashlib.sha256(changed).hexdigest()).encode("latin1") + changed
         )
         understood += only_message_errors(fitting)
-    assert (
-        understood > 300
-    )  # numbers changed in place are a proper message: the loop does get as far as the tensors
+    # numbers changed in place are a proper message: the loop does get as far as the tensors
+    assert understood > 300
     assert kilobytes() - before < 64 * 1024
 
 

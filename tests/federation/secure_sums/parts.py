@@ -64,7 +64,9 @@ class Federation:
         no_opening: Collection[str] = (),
         crashes: bool = False,
     ) -> SecureSum:
-        """One sum up to its openings; parties may be missing at each message, or start anew before each."""
+        """One sum up to its openings; parties may be missing at each message, or start anew
+        before each.
+        """
         first = next(iter(values.values()))
         held = SecureSum(self.roster, sum_id, len(first), first.dtype)
         party = self.start if crashes else self.parties.__getitem__

@@ -1,4 +1,6 @@
-"""The total is bit for bit the sum of the survivors' integers, whoever drops out at which message, after any crash."""
+"""The total is bit for bit the sum of the survivors' integers, whoever drops out at which
+message, after any crash.
+"""
 
 import itertools
 
@@ -18,7 +20,9 @@ def test_everybody_there(word: type) -> None:
 
 
 def test_every_set_of_dropouts_at_every_message() -> None:
-    """Ten parties, three may be missing: each of the three at the vector, the signature or the opening."""
+    """Ten parties, three may be missing: each of the three at the vector, the signature or the
+    opening.
+    """
     federation = Federation(10, dropouts=3)
     values = random_values(federation.identities, 5)
     sets = itertools.combinations(federation.identities, 3)

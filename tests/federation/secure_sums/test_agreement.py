@@ -1,4 +1,6 @@
-"""Keys of a run: only the peers of one's own config, bound to the run, with a secret that needs both halves."""
+"""Keys of a run: only the peers of one's own config, bound to the run, with a secret that needs
+both halves.
+"""
 
 from typing import Any
 
@@ -82,14 +84,15 @@ def test_a_secret_of_one_peer_does_not_pass_for_another() -> None:
         )
 
 
-MANY = (
-    250_000  # seeds of 32 bits would meet 7 times among so many, and never with a chance of 0.0007
-)
+# seeds of 32 bits would meet 7 times among so many, and never with a chance of 0.0007
+MANY = 250_000
 
 
 @pytest.mark.parametrize("whose", ["own", "pair"])
 def test_seeds_are_as_many_as_there_are_sums(whose: str) -> None:
-    """No two sums have the same seed, which seeds of 32 bits, however they are spread out, would have by chance."""
+    """No two sums have the same seed, which seeds of 32 bits, however they are spread out, would
+    have by chance.
+    """
     keys, secret = RunKeys(bytes(range(64))), bytes(range(32))
     sums = (f"{number}/update" for number in range(MANY))
     if whose == "own":
@@ -97,6 +100,5 @@ def test_seeds_are_as_many_as_there_are_sums(whose: str) -> None:
     else:
         seeds = {agreement.derived(secret, "mask", name) for name in sums}
     assert len(seeds) == MANY
-    assert all(
-        len(set(column)) == 256 for column in zip(*list(seeds)[:5000], strict=True)
-    )  # each byte has any value
+    # each byte has any value
+    assert all(len(set(column)) == 256 for column in zip(*list(seeds)[:5000], strict=True))

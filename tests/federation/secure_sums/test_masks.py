@@ -65,7 +65,9 @@ def test_every_byte_of_a_seed_counts() -> None:
 def test_the_mask_is_the_keystream_of_counter_mode(
     word: type[np.unsignedinteger[Any]], size: int
 ) -> None:
-    """By the plain definition: parties of other versions, and of other libraries, have the same masks."""
+    """By the plain definition: parties of other versions, and of other libraries, have the same
+    masks.
+    """
     seed, values = os.urandom(32), np.zeros(size, word)
     add_mask(values, seed)
     stream = Cipher(AES256(seed), CTR(bytes(16))).encryptor().update(bytes(values.nbytes))

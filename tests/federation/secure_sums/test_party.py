@@ -59,8 +59,9 @@ def test_a_set_that_cannot_be_is_refused(survivors: list[str], why: str) -> None
 def test_shares_are_opened_only_for_a_quorum_under_the_same_set() -> None:
     """The attack that yields two smaller sums: different sets told to different parties.
 
-    Ten parties, three may be missing. Half of them is told of one set, the other half of another; without signatures
-    each half would open seeds for its own set, and the aggregator would get two sums of few parties.
+    Ten parties, three may be missing. Half of them is told of one set, the other half of another;
+    without signatures each half would open seeds for its own set, and the aggregator would get two
+    sums of few parties.
     """
     federation = Federation(10, dropouts=3, colluders=1)
     names = list(federation.identities)
@@ -79,16 +80,16 @@ def test_shares_are_opened_only_for_a_quorum_under_the_same_set() -> None:
         with pytest.raises(MessageError, match="6 must have"):
             federation.parties[name].open("1/update", signatures[half])
         everything = {name: made for both in signatures.values() for name, made in both.items()}
-        with pytest.raises(
-            MessageError, match="is not signed"
-        ):  # signatures under the other set do not count
+        # signatures under the other set do not count
+        with pytest.raises(MessageError, match="is not signed"):
             federation.parties[name].open("1/update", everything)
 
 
 def two_sets_told(federation: Federation, values: dict[str, Vector]) -> bool:
-    """Ten parties, half told that the last three are missing, half that the first three are: whether the aggregator
-    gets the numbers of one of the first. It needs the party's own seed (of those told the first set) and its round key
-    (of those told the second)."""
+    """Ten parties, half told that the last three are missing, half that the first three are:
+    whether the aggregator gets the numbers of one of the first. It needs the party's own seed (of
+    those told the first set) and its round key (of those told the second).
+    """
     names = list(federation.identities)
     vectors = {name: federation.parties[name].mask("1/update", values[name]) for name in names}
     openings: dict[str, Opening] = {}
@@ -98,9 +99,8 @@ def two_sets_told(federation: Federation, values: dict[str, Vector]) -> bool:
         signature = federation.parties[name].agree("1/update", told, shares)
         with contextlib.suppress(MessageError):
             openings[name] = federation.parties[name].open("1/update", {name: signature})
-    place = {
-        name: number for number, name in enumerate(names, 1)
-    }  # everybody holds a share of every seed and key
+    # everybody holds a share of every seed and key
+    place = {name: number for number, name in enumerate(names, 1)}
     one, others = names[0], names[1:]
     with contextlib.suppress(MessageError):
         found = vectors[one].values.copy()
@@ -126,9 +126,8 @@ def test_without_signatures_and_majorities_two_sets_show_a_partys_numbers(
 ) -> None:
     if not signatures:
         monkeypatch.setattr(SecureSumParty, "_check_quorum", lambda *_: None)
-    monkeypatch.setattr(
-        Roster, "share_threshold", threshold
-    )  # of ten holders with a colluder, 6 is the least
+    # of ten holders with a colluder, 6 is the least
+    monkeypatch.setattr(Roster, "share_threshold", threshold)
     federation = Federation(10, dropouts=3, colluders=1)
     values = random_values(federation.identities, 5)
     assert two_sets_told(federation, values) is (not signatures and threshold == 5)

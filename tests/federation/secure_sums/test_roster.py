@@ -1,4 +1,6 @@
-"""Thresholds: two sets cannot both reach a quorum, colluders cannot open a seed, honest survivors stay connected."""
+"""Thresholds: two sets cannot both reach a quorum, colluders cannot open a seed, honest
+survivors stay connected.
+"""
 
 import contextlib
 import itertools
@@ -35,7 +37,9 @@ def test_what_is_accepted_keeps_its_guarantees(parties: int, dropouts: int, coll
 
 @pytest.mark.parametrize("parties", [51, 60, 90])
 def test_colluders_and_dropouts_never_take_all_neighbours_of_a_party(parties: int) -> None:
-    """Its own seed is opened in every sum, so the mask with one honest survivor is all that hides its numbers."""
+    """Its own seed is opened in every sum, so the mask with one honest survivor is all that
+    hides its numbers.
+    """
     for dropouts, colluders in itertools.product(range(0, 30, 5), range(parties)):
         with contextlib.suppress(ConfigError):
             made = roster(parties, dropouts, colluders)

@@ -1,4 +1,6 @@
-"""Keys of single sums: opened for one sum only, kept before anybody masks, and garbage costs no more than a round."""
+"""Keys of single sums: opened for one sum only, kept before anybody masks, and garbage costs no
+more than a round.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ def test_nobody_masks_before_the_round_keys_of_others_are_kept() -> None:
 
 @pytest.mark.parametrize("what", ["list", "row"])
 def test_a_missing_party_that_left_garbage_costs_the_round_and_nothing_else(what: str) -> None:
-    """A list that names other seeds does not fit the commitments; shares that cannot be unsealed are too few."""
+    """A list that names other seeds does not fit the commitments; shares that cannot be unsealed
+    are too few.
+    """
     federation = Federation(4, dropouts=1, colluders=0)
     if what == "list":
         federation.lists["p003"] = dict.fromkeys(SUMS, bytes(96))

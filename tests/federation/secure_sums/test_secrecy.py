@@ -1,4 +1,6 @@
-"""What the aggregator holds, minus the total, is noise: each attack works on a broken party and fails on ours."""
+"""What the aggregator holds, minus the total, is noise: each attack works on a broken party and
+fails on ours.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ NUMBERS = 4096
 
 
 def same_total(federation: Federation) -> tuple[dict[str, Vector], dict[str, Vector]]:
-    """Two inputs with the same total: small numbers, and the same moved by 2^40 from one party to the next."""
+    """Two inputs with the same total: small numbers, and the same moved by 2^40 from one party
+    to the next.
+    """
     generator = np.random.default_rng(7)
     one = {
         name: generator.integers(0, 100, NUMBERS, dtype=np.uint64) for name in federation.identities
@@ -49,10 +53,8 @@ def test_inputs_with_the_same_total_look_the_same() -> None:
     federation = Federation(4, dropouts=1, colluders=0)
     for number, values in enumerate(same_total(federation)):
         held = federation.sum(values, sum_id=f"{number}/update")
-        for (
-            name,
-            vector,
-        ) in held.vectors.items():  # what the aggregator has after it took all own masks off
+        # what the aggregator has after it took all own masks off
+        for name, vector in held.vectors.items():
             own = federation.parties[name]._keys.own_seed("mask", f"{number}/update")
             add_mask(vector.values, own, subtract=True)
         assert (
@@ -69,7 +71,9 @@ def test_bytes_without_masks_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def late_vector_opened(federation: Federation, values: dict[str, Vector]) -> bool:
-    """p003's vector comes after the survivors opened their seeds with it: does it show p003's numbers?"""
+    """p003's vector comes after the survivors opened their seeds with it: does it show p003's
+    numbers?
+    """
     held = federation.sum(values, no_vector={"p003"})
     late = federation.parties["p003"].mask("1/update", values["p003"]).values.copy()
     key = combine(held._shares("keys", "p003"))
@@ -101,7 +105,9 @@ def test_a_late_vector_without_its_own_mask_would_not(monkeypatch: pytest.Monkey
 
 
 def difference_of_sums_shown(federation: Federation) -> bool:
-    """Whether two vectors of one party, subtracted, show how its numbers changed from one sum to the next."""
+    """Whether two vectors of one party, subtracted, show how its numbers changed from one sum to
+    the next.
+    """
     first, second = (random_values(federation.identities, 5, seed=seed) for seed in (1, 2))
     party = federation.parties["p000"]
     before, after = party.mask("1/update", first["p000"]), party.mask("2/update", second["p000"])
@@ -130,7 +136,9 @@ def small_seed(secret: bytes, bits: int = 10) -> bytes:
 
 
 def seeds_guessed(held: SecureSum, candidates: list[bytes]) -> bool:
-    """Whether some difference of two candidate keystreams turns the first party's vector into small numbers."""
+    """Whether some difference of two candidate keystreams turns the first party's vector into
+    small numbers.
+    """
     vector = held.vectors["p000"].values[:4]
     streams = []
     for seed in candidates:
@@ -146,7 +154,9 @@ def seeds_guessed(held: SecureSum, candidates: list[bytes]) -> bool:
 
 
 def test_few_seeds_would_be_guessed_and_ours_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeds of 32 bits take 2^32 guesses and a table; the same attack on 10 bits takes a thousand."""
+    """Seeds of 32 bits take 2^32 guesses and a table; the same attack on 10 bits takes a
+    thousand.
+    """
     candidates = [hashlib.sha256(b"small %d" % number).digest() for number in range(1 << 10)]
     federation = Federation(2)
     values = {name: np.full(4, 3, dtype=np.uint64) for name in federation.identities}
@@ -172,7 +182,9 @@ def test_every_seed_has_32_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown_by_neighbours(federation: Federation) -> bool:
-    """Whether the colluding parties around p000 on the ring, with what everybody opens, have its numbers."""
+    """Whether the colluding parties around p000 on the ring, with what everybody opens, have its
+    numbers.
+    """
     values = random_values(federation.identities, 3)
     held = federation.sum(values)
     found = held.vectors["p000"].values.copy()
@@ -199,7 +211,9 @@ def test_as_many_colluders_as_tolerated_do_not_surround_a_party(
 
 
 def test_colluders_cannot_open_a_seed_alone() -> None:
-    """With the threshold that the roster sets; a threshold of the number of colluders would give it to them."""
+    """With the threshold that the roster sets; a threshold of the number of colluders would give
+    it to them.
+    """
     federation = Federation(5, colluders=2)
     assert federation.roster.share_threshold > 2
     party: SecureSumParty = federation.parties["p000"]

@@ -1,4 +1,6 @@
-"""Any threshold of shares gives the seed back, fewer say nothing about it, and the same key gives the same shares."""
+"""Any threshold of shares gives the seed back, fewer say nothing about it, and the same key
+gives the same shares.
+"""
 
 import itertools
 
@@ -17,7 +19,9 @@ def test_every_subset_of_the_threshold_gives_the_secret() -> None:
 
 
 def test_fewer_shares_fit_every_secret_equally_well() -> None:
-    """With one share short of the threshold, a share exists for every candidate, so nothing is ruled out."""
+    """With one share short of the threshold, a share exists for every candidate, so nothing is
+    ruled out.
+    """
     shares = split(SECRET, 2, 2, b"k" * 32)
     other = split(bytes(32), 2, 2, b"k" * 32)
     assert shares[0] != SECRET.rjust(33, b"\0")

@@ -70,9 +70,8 @@ def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None
     )
     with pytest.raises(MessageError, match="above 1e\\+06"):
         aggregator.receive(update("a", 3e38))
-    for number in range(
-        1, 6
-    ):  # each is within the range of weights, and momentum would carry their mean out of it
+    # each is within the range of weights, and momentum would carry their mean out of it
+    for number in range(1, 6):
         aggregator.receive(update("a", 1e6, number))
         aggregator.receive(update("b", 9e5, number))
         aggregator.finish_round()
@@ -82,7 +81,9 @@ def test_one_party_cannot_move_weights_to_where_the_others_refuse_them() -> None
 
 
 def test_weights_that_are_not_finite_are_never_sent() -> None:
-    """Momentum carries weights of one party, each of them finite, beyond float32; later rounds go on without that."""
+    """Momentum carries weights of one party, each of them finite, beyond float32; later rounds
+    go on without that.
+    """
     optimizer = {"name": "fedavgm", "momentum": 0.9}
     aggregator = make(
         privacy__mechanism="none", privacy__noise_multiplier=None, train__server_optimizer=optimizer
@@ -98,9 +99,8 @@ def test_weights_that_are_not_finite_are_never_sent() -> None:
     aggregator.start_round()
     aggregator.receive(update("b", -3e38, 3))
     aggregator.finish_round()
-    assert float(aggregator.weights["linear.bias"]) == pytest.approx(
-        3e38
-    )  # this step is too long, too
+    # this step is too long, too
+    assert float(aggregator.weights["linear.bias"]) == pytest.approx(3e38)
     aggregator.start_round()
     aggregator.receive(update("b", 0.0, 4))
     aggregator.finish_round()
@@ -227,13 +227,15 @@ def test_updates_that_were_refused_are_the_reason_that_is_given() -> None:
         return Message(RUN, message.round, "a", "aggregator", "update", bad)
 
     with pytest.raises(
-        TransportError, match=r"0 of at least 1 .*diverged, lower train\.learning_rate$"
+        TransportError, match=r"a \(bad_update\); .*diverged, lower train\.learning_rate$"
     ):
         run_in_memory(aggregator, {"a": answer})
 
 
 def test_a_sum_that_no_table_can_have_is_refused() -> None:
-    """Finite numbers of 1e308 became infinite in a total, and ended the aggregator where a count was read off it."""
+    """Finite numbers of 1e308 became infinite in a total, and ended the aggregator where a count
+    was read off it.
+    """
     config = load_config(
         None, {"privacy.mechanism": "statistics", "data.columns": {"x": {"bounds": [0, 1]}}}
     )

@@ -1,5 +1,9 @@
-"""What an aggregator finds again that was killed between keeping a round and charging for it, and when it ends."""
+"""What an aggregator finds again that was killed between keeping a round and charging for it,
+and when it ends.
+"""
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -78,7 +82,9 @@ USERS = {
 def test_a_run_that_all_have_refused_ends_with_their_words_at_once(
     tmp_path: Path, keys: dict[str, object]
 ) -> None:
-    """The last of them decides, not ``round_timeout``, which is half an hour here; nothing is spent on noise alone."""
+    """The last of them decides, not ``round_timeout``, which is half an hour here; nothing is
+    spent on noise alone.
+    """
     run = SmallRun(tmp_path, small_config(**keys), "abc", min_parties=1, round_timeout=1800.0)
     words = {"a": "epsilon_cap", "b": "rounds_cap", "c": "budget"}
     for name in words:
@@ -102,3 +108,42 @@ def test_a_run_that_all_have_refused_ends_with_their_words_at_once(
     saved = RunState(tmp_path).load()
     assert saved is not None
     assert (saved.facts.round, saved.rows) == (0, [])
+
+
+def test_no_round_is_asked_while_too_few_parties_are_there(tmp_path: Path) -> None:
+    """Others paid for rounds that could not count: 18 paid, 8 counted."""
+    run = SmallRun(tmp_path, small_config(), "abc", min_parties=3, round_timeout=0.5)
+    run.start("a")
+    run.start("b")
+    run.start_replying("c", zeros(), since=1000)  # joins, and never answers a round
+
+    def back() -> None:
+        for number in range(1, 4):
+            info = {"rows": None, "ledger_head": None}
+            run.post.end("c").send(Message(RUN, number, "c", AGGREGATOR, "join", {}, info))
+            time.sleep(2.0)
+
+    later = threading.Timer(4.0, back)
+    later.start()
+    run.members.say = lambda text: None
+    thread = threading.Thread(target=run.aggregate, daemon=True)
+    thread.start()
+    time.sleep(3.5)
+    # the first round is paid for by a and b, and no other one until c is there again
+    assert {message.round for message in run.of("weights")} == {1}
+    later.join()
+    time.sleep(1.5)
+    assert max(message.round for message in run.of("weights")) > 1
+
+
+def test_all_parties_are_told_that_a_run_is_given_up(tmp_path: Path) -> None:
+    """They waited for an hour without a message."""
+    keys: dict[str, object] = {"privacy__secure_aggregation": True, "train__local_steps": None}
+    keys |= {"privacy__mechanism": "dp_fedsgd"}
+    run = SmallRun(tmp_path, small_config(**keys), "abc", round_timeout=1.0)
+    for name in "abc":
+        run.start_replying(name, zeros())  # joins, and says nothing at the meeting
+    with pytest.raises(TransportError, match="did not meet the others"):
+        run.aggregate()
+    told = [message for message in run.of("status") if message.info["state"] == "stopped"]
+    assert {message.recipient for message in told} == set("abc")

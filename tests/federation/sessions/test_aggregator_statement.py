@@ -1,4 +1,6 @@
-"""What an aggregator can say about privacy: a bound from the plan, and nothing about rows that were not declared."""
+"""What an aggregator can say about privacy: a bound from the plan, and nothing about rows that
+were not declared.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Early stopping and the best round: by released or public figures alone, at the price of what was released."""
+"""Early stopping and the best round: by released or public figures alone, at the price of what
+was released.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,8 @@ from homo_dp.privacy.ledger import Ledger
 from homo_dp.runs.outputs import indicators_of, judged_line
 from homo_dp.runs.simulation import Simulation
 
-STOPS = {
-    "train.early_stopping": {"patience": 2, "min_delta": 10.0}
-}  # nothing gets better by 10: stops at the third
+# nothing gets better by 10: stops at the third
+STOPS = {"train.early_stopping": {"patience": 2, "min_delta": 10.0}}
 NOISED = {"metrics.release": "noised", "metrics.every": 1}
 
 
@@ -25,6 +26,7 @@ def _config(folder: Path, keys: dict[str, Any]) -> Config:
         "privacy.target_epsilon": 8.0,
         "privacy.ledger": str(folder / "ledger.sqlite"),
         "tracking.enabled": False,
+        "train.auto": False,
         "train.rounds": 6,
         "train.local_steps": 2,
     }
@@ -81,9 +83,8 @@ def test_the_model_of_the_best_round_is_published(tmp_path: Path, keys: dict[str
     same = all(
         torch.equal(seen[best["round"]][key], outcome.weights[key]) for key in outcome.weights
     )
-    assert same is (
-        "train.averaging" not in keys or best["round"] == known[0]["round"]
-    )  # an average of one is itself
+    # an average of one is itself
+    assert same is ("train.averaging" not in keys or best["round"] == known[0]["round"])
 
 
 def test_local_figures_steer_nothing(tmp_path: Path) -> None:
@@ -139,19 +140,16 @@ def test_metrics_of_each_party_have_its_own_noise(tmp_path: Path) -> None:
     whole = indicators["released_metrics"]["rows"]
     sigma = simulation.mechanism.sums[2].private_sum.sigma
     for name, own in indicators["released_parties"].items():
-        assert own["rows"]["error"] == pytest.approx(
-            whole["error"] / 3**0.5, rel=0.4
-        )  # a part of three equal ones
+        # a part of three equal ones
+        assert own["rows"]["error"] == pytest.approx(whole["error"] / 3**0.5, rel=0.4)
         test = simulation.federation.parties[name].test
         assert test is not None
-        assert (
-            abs(own["rows"]["value"] - len(test)) < 8 * sigma * (2 * 20) ** 0.5
-        )  # of 20 counts: 1e-15
+        # of 20 counts: 1e-15
+        assert abs(own["rows"]["value"] - len(test)) < 8 * sigma * (2 * 20) ** 0.5
         assert numbers[-1][name]["released_acc"] == own["acc"]["value"]
     total = sum(own["rows"]["value"] for own in indicators["released_parties"].values())
-    assert total == pytest.approx(
-        whole["value"]
-    )  # the same release, read twice: nothing more was asked
+    # the same release, read twice: nothing more was asked
+    assert total == pytest.approx(whole["value"])
 
 
 def test_totals_alone_are_seen_under_masks() -> None:

@@ -1,7 +1,9 @@
-"""An aggregator that lies to real sessions of parties about one masked sum, and what it holds in the end.
+"""An aggregator that lies to real sessions of parties about one masked sum, and what it holds in
+the end.
 
-Five parties, one may be missing and one colludes: the aggregator has all that the last of them knows. Whatever it
-asks, of no honest party and round does it hold enough shares both of the own seed and of the round key.
+Five parties, one may be missing and one colludes: the aggregator has all that the last of them
+knows. Whatever it asks, of no honest party and round does it hold enough shares both of the own
+seed and of the round key.
 """
 
 from __future__ import annotations
@@ -52,9 +54,8 @@ class Hostile:
         self.roster = Roster(run, PUBLIC, 1, 1)
         self.sessions = {name: self.start(name) for name in NAMES}
         self.updates: dict[tuple[str, int], Message] = {}
-        self.opened: dict[
-            tuple[str, int, str], set[tuple[str, bytes]]
-        ] = {}  # what, round, of whom: shares by holder
+        # what, round, of whom: shares by holder
+        self.opened: dict[tuple[str, int, str], set[tuple[str, bytes]]] = {}
 
     def start(self, name: str) -> PartySession:
         """A party's session from what is in its folder."""
@@ -182,7 +183,9 @@ class Hostile:
         }
 
     def check(self) -> None:
-        """The aggregator with its colluder e never has both secrets of an honest party in one round."""
+        """The aggregator with its colluder e never has both secrets of an honest party in one
+        round.
+        """
         threshold = self.roster.share_threshold
         for number, peer in itertools.product((1, 2, 3), NAMES[:4]):
             held = {
@@ -209,10 +212,8 @@ def test_two_sets_told_to_two_halves_open_nothing(hostile: Hostile) -> None:
     first, second = FOUR["d"], FOUR["a"]
     one = hostile.signed(["a", "b"], first)
     other = hostile.signed(["c", "d"], second)
-    for colluder, told, found in (
-        ("e", first, one),
-        ("e", second, other),
-    ):  # e signs whatever it is asked to
+    # e signs whatever it is asked to
+    for colluder, told, found in (("e", first, one), ("e", second, other)):
         made = SecureSumParty(
             hostile.roster, colluder, IDENTITIES[colluder].sign, hostile.files(f"{colluder}{told}")
         )
@@ -244,9 +245,8 @@ def test_a_late_vector_finds_its_own_seed_closed(hostile: Hostile) -> None:
     assert len(hostile.opened["key", 1, "d"]) == 4
     assert hostile.update("d").kind == "update"
     everybody = list(NAMES)
-    assert (
-        hostile.survivors("d", everybody).kind == "signature"
-    )  # its first set; nobody else signs it
+    # its first set; nobody else signs it
+    assert hostile.survivors("d", everybody).kind == "signature"
     for name in FOUR["d"]:
         assert refused(hostile.survivors(name, everybody))
     assert refused(hostile.signatures("d", found, everybody))
@@ -275,9 +275,8 @@ def test_what_comes_before_its_time_is_refused(hostile: Hostile) -> None:
     empty = {"signatures": as_matrix([])}
     assert refused(hostile.ask("a", hostile.about("a", 1, "signatures", empty, signers=[])))
     shares = {"shares": torch.zeros((4, 49), dtype=torch.uint8)}
-    assert refused(
-        hostile.ask("a", hostile.about("a", 1, "survivors", shares, survivors=NAMES))
-    )  # nothing was paid
+    # nothing was paid
+    assert refused(hostile.ask("a", hostile.about("a", 1, "survivors", shares, survivors=NAMES)))
     hostile.update("a")
     assert refused(hostile.ask("a", hostile.about("a", 1, "signatures", empty, signers=[])))
     assert refused(hostile.ask("a", hostile.about("a", 2, "survivors", shares, survivors=NAMES)))

@@ -58,7 +58,9 @@ def test_a_damaged_book_is_named(tmp_path: Path) -> None:
 
 
 def test_an_update_that_was_underway_is_not_behind_another_run(tmp_path: Path) -> None:
-    """A party in two runs with one ledger: what it showed in one may overtake what it sent before in the other."""
+    """A party in two runs with one ledger: what it showed in one may overtake what it sent
+    before in the other.
+    """
     one, other = LedgerHeads(tmp_path / "heads.json"), LedgerHeads(tmp_path / "heads.json")
     one.take("a", head(1))
     other.take("a", head(3))
@@ -70,14 +72,15 @@ def test_an_update_that_was_underway_is_not_behind_another_run(tmp_path: Path) -
         one.take("a", head(1), underway=True)
     with pytest.raises(MessageError, match="it showed 3 before"):
         one.take("a", head(2))
-    with pytest.raises(
-        MessageError, match="it showed 3 before"
-    ):  # a run that begins later knows all of them
+    # a run that begins later knows all of them
+    with pytest.raises(MessageError, match="it showed 3 before"):
         LedgerHeads(tmp_path / "heads.json").take("a", head(2), underway=True)
 
 
 def test_what_was_underway_may_not_contradict_another_run_either(tmp_path: Path) -> None:
-    """A ledger that was set back and filled up again shows another row at the same place, whichever run it is for."""
+    """A ledger that was set back and filled up again shows another row at the same place,
+    whichever run it is for.
+    """
     one, other = LedgerHeads(tmp_path / "heads.json"), LedgerHeads(tmp_path / "heads.json")
     other.take("a", head(3))
     other.save()

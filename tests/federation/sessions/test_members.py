@@ -1,4 +1,6 @@
-"""What the aggregator believes of parties: the newest ledger head, and no refusal that is out of date."""
+"""What the aggregator believes of parties: the newest ledger head, and no refusal that is out of
+date.
+"""
 
 from pathlib import Path
 
@@ -27,13 +29,14 @@ def test_the_head_after_the_last_round_is_kept_too(tmp_path: Path) -> None:
         assert kept.newest(party) == run.of("update", party)[-1].info["ledger_head"]
 
 
-@pytest.mark.parametrize(
-    "moment", [1, 2]
-)  # in round 1 no ledger head tells that it is old: the update does
+# in round 1 no ledger head tells that it is old: the update does
+@pytest.mark.parametrize("moment", [1, 2])
 def test_an_old_refusal_does_not_keep_a_party_out_that_came_back(
     tmp_path: Path, moment: int
 ) -> None:
-    """Whoever carries messages can deliver one again: that a party once refused must not end the run."""
+    """Whoever carries messages can deliver one again: that a party once refused must not end the
+    run.
+    """
     run = SmallRun(tmp_path, small_config(train__rounds=3), "ab")
     old = Message(
         RUN, 0, "b", AGGREGATOR, "refused", {}, {"reason": "epsilon_cap", "ledger_head": None}
@@ -58,14 +61,13 @@ def test_an_old_refusal_does_not_keep_a_party_out_that_came_back(
 def test_a_count_that_no_plan_can_have_costs_its_sender_the_run_and_nobody_else(
     tmp_path: Path, rows: int
 ) -> None:
-    """In the plan, a count of 0 made it invalid at every party, and one above 1 / delta ended the aggregator."""
+    """In the plan, a count of 0 made it invalid at every party, and one above 1 / delta ended
+    the aggregator.
+    """
     run = SmallRun(tmp_path, small_config(), "abe", min_parties=2, round_timeout=0.5)
     run.members.most_rows = 1000
-    for name, count in (
-        ("e", rows),
-        ("a", 1000),
-        ("b", 1),
-    ):  # the last of them end the wait, however slow it is
+    # the last of them end the wait, however slow it is
+    for name, count in (("e", rows), ("a", 1000), ("b", 1)):
         head = {"count": 0, "hash": ""}
         run.post.end(name).send(
             Message(RUN, 0, name, AGGREGATOR, "join", {}, {"rows": count, "ledger_head": head})
@@ -77,7 +79,9 @@ def test_a_count_that_no_plan_can_have_costs_its_sender_the_run_and_nobody_else(
 
 
 def test_sums_hold_the_most_rows_that_a_party_may_declare() -> None:
-    """Else one party's count would end the run of all where its sums are planned; the noise is the least of a run."""
+    """Else one party's count would end the run of all where its sums are planned; the noise is
+    the least of a run.
+    """
     keys = {
         "privacy.mechanism": "dp_fedsgd",
         "privacy.delta": 1e-12,

@@ -25,7 +25,9 @@ def test_the_same_question_gets_the_same_answer(durable: bool) -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_other_weights_in_the_same_round_get_none(durable: bool) -> None:
-    """One charge must not buy two answers: to two weight vectors they would tell two things about the rows."""
+    """One charge must not buy two answers: to two weight vectors they would tell two things
+    about the rows.
+    """
     kept = packed(QUESTION, ANSWER, KINDS, durable=durable)
     with pytest.raises(MessageError, match="another message was answered"):
         unpacked(replace(QUESTION, tensors={"w": torch.full((4,), 0.5)}), kept, KINDS)

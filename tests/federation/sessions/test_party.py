@@ -1,4 +1,6 @@
-"""A party: charge before release, refuse before data is touched, never send what the contract does not cover."""
+"""A party: charge before release, refuse before data is touched, never send what the contract
+does not cover.
+"""
 
 from pathlib import Path
 

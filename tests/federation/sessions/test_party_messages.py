@@ -1,4 +1,6 @@
-"""What a party says beside its answers: the ledger's head with every message, one word a refusal, and only so many."""
+"""What a party says beside its answers: the ledger's head with every message, one word a
+refusal, and only so many.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The plan: what a party takes from it, what it never takes, and what it refuses before a row is touched."""
+"""The plan: what a party takes from it, what it never takes, and what it refuses before a row is
+touched.
+"""
 
 from typing import Any
 
@@ -151,7 +153,9 @@ def test_caps_on_rounds_and_releases() -> None:
     "own", [{"privacy__noise_multiplier": 2.0}, {"privacy__mechanism": "nbafl"}]
 )
 def test_a_config_that_names_no_target_must_name_a_cap(own: dict[str, Any]) -> None:
-    """Its own noise_multiplier or nbafl.epsilon gives way to the plan, so nothing would bound what a run may cost."""
+    """Its own noise_multiplier or nbafl.epsilon gives way to the plan, so nothing would bound
+    what a run may cost.
+    """
     plan = plan_of(privacy__target_epsilon=1000.0)
     assert refusal(config(**own), plan) == "epsilon_cap"
     assert agree(config(**own, party__caps__epsilon=3.0), plan).privacy.target_epsilon == 3.0
@@ -199,9 +203,8 @@ def test_other_columns_than_the_aggregators_are_refused_whatever_the_id_is_calle
 
 def test_curves_are_in_a_plan_only_where_they_are_taken() -> None:
     plain, asked = plan_of(), plan_of(data__curves=True)
-    assert plain == plan_of(
-        data__curves=False
-    )  # so that kept plans of before there were curves are the same job
+    # so that kept plans of before there were curves are the same job
+    assert plain == plan_of(data__curves=False)
     assert "curves" not in plain["data"]
     assert asked["data"] == plain["data"] | {"curves": True}
     assert read_plan(asked)["data"]["curves"] is True
@@ -234,6 +237,16 @@ def test_a_party_that_states_curves_refuses_a_plan_without_them() -> None:
     with pytest.raises(PlanRefused, match="curves"):
         check_encoding(plan, public_encoding(stated).to_json())
     check_encoding(plan, public_encoding(agree(config(data__curves=False), plan)).to_json())
+
+
+def test_the_source_of_bounds_is_in_the_plan_unless_they_were_read_from_rows() -> None:
+    assert "bounds_source" not in plan_of()["data"]
+    plan = plan_of(data__bounds_source="codebook")
+    assert agree(config(), plan).data.bounds_source == "codebook"
+    assert agree(config(data__bounds_source="public"), plan).data.bounds_source == "public"
+    assert "bounds_source" not in plan_of(data__bounds_source="draft")["data"]
+    drafted = plan | {"data": plan["data"] | {"bounds_source": "draft"}}
+    assert refusal(config(), drafted) == "plan"
 
 
 def test_facts_hold_what_was_declared_and_nothing_else() -> None:

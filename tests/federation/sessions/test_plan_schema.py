@@ -1,4 +1,6 @@
-"""Plans that nobody honest would send: read quickly, in little memory, and answered by a refusal and nothing else."""
+"""Plans that nobody honest would send: read quickly, in little memory, and answered by a refusal
+and nothing else.
+"""
 
 import copy
 import json
@@ -233,7 +235,9 @@ def test_a_party_may_cap_work_lower(key: str, cap: float) -> None:
 
 
 def test_one_step_a_round_is_one_whatever_rows_are_declared() -> None:
-    """A declared count of 1e9 in batches of 50 was refused for 2e7 local steps, which this mechanism does not take."""
+    """A declared count of 1e9 in batches of 50 was refused for 2e7 local steps, which this
+    mechanism does not take.
+    """
     declared = {"data.rows.a": 10**9, "privacy.delta": 1e-12}
     mine, plan = (
         load_config(None, FILES | declared),
@@ -271,7 +275,9 @@ def test_the_first_plan_stands_when_a_second_one_is_monstrous() -> None:
 
 
 def test_a_plan_of_an_earlier_version_is_the_same_job() -> None:
-    """Keys that came later have their defaults: an aggregator goes on with the plan that it has kept."""
+    """Keys that came later have their defaults: an aggregator goes on with the plan that it has
+    kept.
+    """
     old = valid()
     for block in old["data"]["columns"].values():
         for name in ("date", "parts", "format", "source"):
@@ -281,7 +287,9 @@ def test_a_plan_of_an_earlier_version_is_the_same_job() -> None:
 
 @pytest.mark.parametrize("form", ["%d %d", "%d.%m", "soon", "%", "%Q", 7])
 def test_a_form_that_reads_no_day_is_refused_before_rows(form: object) -> None:
-    """Such a form would fail at the first cell that it is tried on, and the failure would tell of that cell."""
+    """Such a form would fail at the first cell that it is tried on, and the failure would tell
+    of that cell.
+    """
     plan = valid()
     plan["data"]["columns"]["x"] = {"date": ["2000-01-01", "2001-01-01"], "format": form}
     with pytest.raises(PlanRefused, match="format"):

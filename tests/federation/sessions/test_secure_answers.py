@@ -1,4 +1,6 @@
-"""Masked sums in a party's session: what it refuses before a row is touched, and what it answers again."""
+"""Masked sums in a party's session: what it refuses before a row is touched, and what it answers
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Secure sums as messages: what a hostile side puts in a tensor is refused, and each round asks the planned sum."""
+"""Secure sums as messages: what a hostile side puts in a tensor is refused, and each round asks
+the planned sum.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -74,9 +76,8 @@ def test_noise_that_is_planned_for_another_roster_is_refused() -> None:
     planned(4).check(roster(4))
     assert (planned(4).of(1).dimension, planned(4).of(2).dimension) == (5, 3)
     with pytest.raises(PrivacyError, match="use one roster for both"):
-        planned(3).check(
-            roster(4)
-        )  # each of four would add noise for three: more than needed; of five: too little
+        # each of four would add noise for three: more than needed; of five: too little
+        planned(3).check(roster(4))
     with pytest.raises(PrivacyError, match="use one roster for both"):
         planned(5).check(roster(4))
 

@@ -1,4 +1,6 @@
-"""What a privacy statement adds for noise that is not ideal: over all that the run released, and all who drew noise."""
+"""What a privacy statement adds for noise that is not ideal: over all that the run released, and
+all who drew noise.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client of another framework: whatever it returns or raises, its update has the right shape, and is zero if bad."""
+"""A client of another framework: whatever it returns or raises, its update has the right shape,
+and is zero if bad.
+"""
 
 import logging
 import math
@@ -25,7 +27,7 @@ def moved(client: Callable[..., Any]) -> dict[str, torch.Tensor]:
     )
     fit.start = {name: value.clone() for name, value in fit.model.state_dict().items()}
     fit.round_number = 3
-    fit._client_steps(1, lambda: None)
+    fit.train_round(fit.plain_training(), lambda: None)
     return {name: value - fit.start[name] for name, value in fit.model.state_dict().items()}
 
 

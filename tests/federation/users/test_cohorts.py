@@ -1,4 +1,6 @@
-"""Users trained together: the same sums as one at a time, whatever the model, the sizes, the pieces and the options."""
+"""Users trained together: the same sums as one at a time, whatever the model, the sizes, the
+pieces and the options.
+"""
 
 import logging
 import math
@@ -116,10 +118,8 @@ def both(name: str, keys: Keys, sizes: list[int] | None = None) -> tuple[CohortS
     config = user_config(ADAPTIVE, few, keys)
     users = ragged_users(shape, classes, sizes)
     model = make()
-    weights, chosen = (
-        start_weights(model),
-        torch.tensor([0, 1, 2, 3, 5, 6, 7, 900]),
-    )  # 900 never replies
+    # 900 never replies
+    weights, chosen = start_weights(model), torch.tensor([0, 1, 2, 3, 5, 6, 7, 900])
     kinds: tuple[type[CohortTraining], ...] = (Together, OneAtATime)
     together, alone = (
         kind(model, loss, users, config.train).run(
@@ -188,9 +188,8 @@ def test_one_large_user_does_not_hold_up_the_small_ones() -> None:
     layout = Layout.of(training.model.state_dict())
     assert training._pieces(torch.arange(51), layout) == [50, 1]
     assert training._pieces(torch.arange(50), layout) == [50]
-    whole = TrainConfig(
-        local_steps=1, sample_rate=1.0, physical_batch_size=2000
-    )  # 3 rows each, and 3,000
+    # 3 rows each, and 3,000
+    whole = TrainConfig(local_steps=1, sample_rate=1.0, physical_batch_size=2000)
     assert Together(nn.Linear(6, 1), binary_logistic, users, whole)._pieces(
         torch.arange(51), layout
     ) == [50, 1]
@@ -227,7 +226,9 @@ def test_an_empty_cohort_is_an_empty_sum() -> None:
 
 
 def moved_by_one_more(**train: float) -> float:
-    """By how many clip norms one user more moves the sum of all others, where steps make a rounding large."""
+    """By how many clip norms one user more moves the sum of all others, where steps make a
+    rounding large.
+    """
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(10, 16), nn.Tanh(), nn.Linear(16, 1))
     users = ragged_users((10,), sizes=[7] * 19 + [40])
@@ -247,9 +248,8 @@ def moved_by_one_more(**train: float) -> float:
 def test_nobody_s_update_depends_on_who_else_is_trained_where_steps_are_large(
     train: dict[str, float],
 ) -> None:
-    assert (
-        moved_by_one_more(**train) < 1e-12
-    )  # together it was 0.01 at the rate of 10, and 1.3 after 100 epochs at 30
+    # together it was 0.01 at the rate of 10, and 1.3 after 100 epochs at 30
+    assert moved_by_one_more(**train) < 1e-12
 
 
 def test_users_whose_settings_somebody_else_chose_are_apart_and_so_are_those_with_large_steps() -> (

@@ -1,4 +1,6 @@
-"""Many users in one table: their rows one after the other, and batches that each user can work out alone."""
+"""Many users in one table: their rows one after the other, and batches that each user can work
+out alone.
+"""
 
 import numpy as np
 import pytest
@@ -67,8 +69,23 @@ def test_orders_differ_between_users_rounds_and_epochs_and_repeat_otherwise() ->
     assert order(2, 1)[0] != first
 
 
+def test_batches_of_a_user_are_those_that_it_has_alone() -> None:
+    """A user whose batch is all of its rows had another order of addition beside one with more."""
+    plan = LocalPlan(TrainConfig(local_epochs=2, batch_size=4))
+    rows, users = np.array([3, 9, 4, 30]), np.array([7, 8, 9, 10])
+    together = list(plan.batches(users, rows, 1))
+    for at in range(len(rows)):
+        for step, batch in enumerate(plan.batches(users[at : at + 1], rows[at : at + 1], 1)):
+            among = together[step]
+            assert (
+                among.positions[at][among.taken[at]].tolist()
+                == batch.positions[0][batch.taken[0]].tolist()
+            )
+
+
 def test_orders_are_uniform() -> None:
-    # 4,000 orders of 3 rows: each of the 6 has a deviation of 24 around 667; the tolerance is six of them, seed 0
+    # 4,000 orders of 3 rows: each of the 6 has a deviation of 24 around 667; the tolerance is six
+    # of them, seed 0
     plan = LocalPlan(TrainConfig(local_epochs=1, batch_size=1))
     batches = list(plan.batches(np.arange(4000), np.full(4000, 3), 1))
     orders = np.concatenate([batch.positions for batch in batches], axis=1)

@@ -1,4 +1,6 @@
-"""All users of a table as one party: its answer is one bounded sum, and says nothing of who was drawn."""
+"""All users of a table as one party: its answer is one bounded sum, and says nothing of who was
+drawn.
+"""
 
 import numpy as np
 import pytest
@@ -47,9 +49,8 @@ def test_a_round_answers_with_the_sum_of_a_cohort_and_its_size_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fit, used = fit_of(table(torch.ones(USERS * 3))), mechanism()
-    monkeypatch.setattr(
-        used, "draw", lambda: torch.tensor([1, 4, USERS + 3])
-    )  # the last one never replies
+    # the last one never replies
+    monkeypatch.setattr(used, "draw", lambda: torch.tensor([1, 4, USERS + 3]))
     release = fit.fit(used, fit.model.state_dict(), 1, {})
     assert set(release.tensors) == {"cohort_sum"}
     assert float(release.tensors["cohort_sum"].norm()) <= 2 * 3.0  # two users that replied, C = 3

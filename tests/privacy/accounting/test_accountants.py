@@ -1,4 +1,6 @@
-"""Epsilon against published and other libraries' figures; and the two classic mistakes, which must not pass."""
+"""Epsilon against published and other libraries' figures; and the two classic mistakes, which
+must not pass.
+"""
 
 import itertools
 import math
@@ -36,18 +38,22 @@ def poisson(sample_rate: float, noise: float, steps: int) -> DpEvent:
 
 
 def fixed_size(noise_over_clip: float, sensitivity: float) -> DpEvent:
-    """Fixed-size batches: noise of ``noise_over_clip`` clip norms, a sum that moves by ``sensitivity`` of them."""
+    """Fixed-size batches: noise of ``noise_over_clip`` clip norms, a sum that moves by
+    ``sensitivity`` of them.
+    """
     gaussian = dp_event.GaussianDpEvent(noise_over_clip / sensitivity)
     return dp_event.SelfComposedDpEvent(
         dp_event.SampledWithoutReplacementDpEvent(ROWS, BATCH, gaussian), STEPS
     )
 
 
-# --- golden values --------------------------------------------------------------------------------------------------
+# --- golden values
 
 
 def test_golden_poisson() -> None:
-    """dp-accounting 0.6 and Opacus 1.6 agree; the true value of PLD is within [2.3675, 2.3816] (PRV, both bounds)."""
+    """dp-accounting 0.6 and Opacus 1.6 agree; the true value of PLD is within [2.3675, 2.3816]
+    (PRV, both bounds).
+    """
     spent = epsilon(poisson(BATCH / ROWS, NOISE, STEPS), DELTA)
     assert spent.rdp == pytest.approx(2.597, abs=5e-4)
     assert spent.pld == pytest.approx(2.382, abs=5e-4)
@@ -55,7 +61,9 @@ def test_golden_poisson() -> None:
 
 
 def golden_fixed_size(event_of: Callable[[float], DpEvent]) -> bool:
-    """Whether fixed-size batches with noise 1.1 C cost what replacing one record costs (RDP, dp-accounting 0.6)."""
+    """Whether fixed-size batches with noise 1.1 C cost what replacing one record costs (RDP,
+    dp-accounting 0.6).
+    """
     spent = epsilon(event_of(NOISE), DELTA)
     return spent.pld is None and abs(spent.rdp - 24.08) < 5e-3 and spent.quoted == spent.rdp
 
@@ -65,7 +73,9 @@ def test_golden_fixed_size() -> None:
 
 
 def test_a_forgotten_factor_two_is_noticed() -> None:
-    """Broken on purpose: replacing a record moves a sum of clipped rows by 2 C, this event says C."""
+    """Broken on purpose: replacing a record moves a sum of clipped rows by 2 C, this event says
+    C.
+    """
 
     def forgotten(noise: float) -> DpEvent:
         return fixed_size(noise, sensitivity=1.0)
@@ -74,7 +84,7 @@ def test_a_forgotten_factor_two_is_noticed() -> None:
     assert epsilon(forgotten(NOISE), DELTA).rdp == pytest.approx(5.243, abs=5e-4)
 
 
-# --- against Opacus -------------------------------------------------------------------------------------------------
+# --- against Opacus
 
 OPACUS_POINTS = [  # sample rate, noise multiplier, steps, delta
     (0.01, 1.0, 1000, 1e-5),
@@ -94,7 +104,9 @@ OPACUS_POINTS = [  # sample rate, noise multiplier, steps, delta
 
 @pytest.mark.parametrize(("sample_rate", "noise", "steps", "delta"), OPACUS_POINTS)
 def test_agrees_with_opacus(sample_rate: float, noise: float, steps: int, delta: float) -> None:
-    """Opacus 1.6: PRV returns its estimate plus eps_error, so take that off; tolerance 2e-3. RDP: 2e-4 relative."""
+    """Opacus 1.6: PRV returns its estimate plus eps_error, so take that off; tolerance 2e-3.
+    RDP: 2e-4 relative.
+    """
     prv, rdp = PRVAccountant(), RDPAccountant()
     prv.history = rdp.history = [(noise, sample_rate, steps)]
     spent = epsilon(poisson(sample_rate, noise, steps), delta)
@@ -105,7 +117,7 @@ def test_agrees_with_opacus(sample_rate: float, noise: float, steps: int, delta:
     assert spent.quoted < spent.rdp
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------
+# --- curves
 
 
 def rebuilt_every_round(a_round: DpEvent, rounds: int, delta: float) -> list[Epsilon]:
@@ -180,24 +192,24 @@ def test_several_gaussians_on_one_sample_are_accounted_as_one() -> None:
     )
 
 
-# --- plain Gaussians, replace one -----------------------------------------------------------------------------------
+# --- plain Gaussians, replace one
 
 
 def test_plain_gaussians_use_the_closed_form() -> None:
     ten = epsilon(dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(math.sqrt(10)), 10), 1e-5)
-    assert ten.pld == pytest.approx(
-        4.377178, abs=1e-6
-    )  # noise multiplier 1: Balle & Wang's code gives 4.3771781
-    tiny = epsilon(
-        dp_event.GaussianDpEvent(1e-3), 1e-5
-    )  # a grid for this loss would take gigabytes
+    # noise multiplier 1: Balle & Wang's code gives 4.3771781
+    assert ten.pld == pytest.approx(4.377178, abs=1e-6)
+    # a grid for this loss would take gigabytes
+    tiny = epsilon(dp_event.GaussianDpEvent(1e-3), 1e-5)
     assert tiny.pld == pytest.approx(504_263.9, rel=1e-6)
     sampled_always = epsilon(poisson(1.0, math.sqrt(10), 10), 1e-5)
     assert sampled_always.pld == pytest.approx(ten.quoted, rel=1e-12)
 
 
 def test_everybody_and_replace_one_is_not_doubled_twice() -> None:
-    """Noise 3 C, replace one: ours is Gaussian(1.5); dp-accounting's replace-one PLD halves the 3.0 itself."""
+    """Noise 3 C, replace one: ours is Gaussian(1.5); dp-accounting's replace-one PLD halves the
+    3.0 itself.
+    """
     doubling = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(dp_event.GaussianDpEvent(3.0))
     assert epsilon(dp_event.GaussianDpEvent(1.5), 1e-5).pld == pytest.approx(
         doubling.get_epsilon(1e-5), rel=1e-3
@@ -215,7 +227,7 @@ def test_relations_are_not_mixed() -> None:
     assert epsilon(fixed_and_statistic, 1e-5).rdp > 24.08
 
 
-# --- edges ----------------------------------------------------------------------------------------------------------
+# --- edges
 
 
 def test_nothing_costs_nothing() -> None:
@@ -233,7 +245,9 @@ def test_a_delta_that_pld_cannot_resolve_is_quoted_by_rdp() -> None:
 
 
 def test_tiny_sample_rates_cost_a_little_but_not_nothing() -> None:
-    """dp-accounting's logarithms cancel here and its RDP can come out negative, which it reports as free."""
+    """dp-accounting's logarithms cancel here and its RDP can come out negative, which it reports
+    as free.
+    """
     vector = [
         rdp_epsilon({to_json(poisson(1e-9, 50.0, 1)): count}, 1e-12) for count in (1, 10**6, 10**9)
     ]
@@ -241,7 +255,9 @@ def test_tiny_sample_rates_cost_a_little_but_not_nothing() -> None:
     assert vector[-1] > 0
 
 
-def test_small_noise_orders_that_fail_are_quiet_and_safe(capfd: pytest.CaptureFixture[str]) -> None:
+def test_small_noise_orders_that_fail_are_quiet_and_safe(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     spent = epsilon(poisson(0.1, 0.49, 100), 1e-5)
     assert spent.quoted < spent.rdp < math.inf
     assert capfd.readouterr().err == ""

@@ -45,7 +45,9 @@ def test_within_half_a_percent_below_the_target(
 
 
 def test_golden_back_and_forth() -> None:
-    """2.382 at noise multiplier 1.1 (see test_accounting): the way back gives 1.1 within the tolerance."""
+    """2.382 at noise multiplier 1.1 (see test_accounting): the way back gives 1.1 within the
+    tolerance.
+    """
     assert calibrate(steps, 2.382, 1e-5) == pytest.approx(1.1, rel=2.5e-3)
 
 
@@ -55,7 +57,9 @@ def test_extreme_targets() -> None:
 
 
 def test_a_jump_is_crossed_on_the_safe_side() -> None:
-    """RDP of fixed-size samples falls from 0.0105 to 0 at one noise; there is nothing within 0.5 % of 0.01."""
+    """RDP of fixed-size samples falls from 0.0105 to 0 at one noise; there is nothing within 0.5
+    % of 0.01.
+    """
     noise = calibrate(fixed_size, 0.01, 1e-4)
     assert epsilon(fixed_size(noise), 1e-4).quoted <= 0.01
     assert epsilon(fixed_size(noise * 0.999), 1e-4).quoted > 0.01

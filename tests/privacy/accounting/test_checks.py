@@ -1,4 +1,6 @@
-"""Every number of a guarantee has a range, and its refusal names the value and the range in one line."""
+"""Every number of a guarantee has a range, and its refusal names the value and the range in one
+line.
+"""
 
 import math
 from collections.abc import Callable

@@ -19,7 +19,10 @@ USES = (
     "import dp_accounting; theirs = dp_accounting.GaussianDpEvent",
     "import dp_accounting; theirs = dp_accounting.dp_event.GaussianDpEvent",
     "import dp_accounting; from dp_accounting import pld, GaussianDpEvent as theirs",
-    "import dp_accounting.rdp as rdp, dp_accounting; theirs = rdp.rdp_privacy_accountant.dp_event.GaussianDpEvent",
+    (
+        "import dp_accounting.rdp as rdp, dp_accounting; theirs = "
+        "rdp.rdp_privacy_accountant.dp_event.GaussianDpEvent"
+    ),
 )
 THREADS = """
 import threading

@@ -46,7 +46,9 @@ def test_equals_dp_accounting(population: int, size: int, noise: float) -> None:
 def test_with_much_noise_rounding_takes_no_amplification_away(
     population: int, size: int, noise: float
 ) -> None:
-    """There the differences cancel: dp-accounting's floats keep what is left of them, which is more than the truth."""
+    """There the differences cancel: dp-accounting's floats keep what is left of them, which is
+    more than the truth.
+    """
     ours, reference = (
         fixed_size_rdp(size / population, noise, ORDERS),
         theirs(population, size, noise),

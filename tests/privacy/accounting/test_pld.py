@@ -56,7 +56,9 @@ def test_a_coarser_grid_stays_above(mechanism: NoisyStep, steps: int, delta: flo
     "mechanism", [NoisyStep(1.1, 0.004), NoisyStep(0.7, 0.5), NoisyStep(0.5, laplace=True)]
 )
 def test_one_step_keeps_both_neighbours(mechanism: NoisyStep) -> None:
-    """Discretising moves mass inside cells only: each side sums to 1, and so does its image under exp(-loss)."""
+    """Discretising moves mass inside cells only: each side sums to 1, and so does its image
+    under exp(-loss).
+    """
     grid = spread(mechanism, 1e-12) / 30
     step = discretise(mechanism, grid, tail=1e-18)
     for losses in (step.removed, step.added):
@@ -80,7 +82,8 @@ def test_a_curve_is_the_compositions_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "steps", "delta", "low", "high"),
     [
-        # sanity intervals: mean of the loss for tiny noise, the analytic value where sampling hardly matters
+        # sanity intervals: mean of the loss for tiny noise, the analytic value where sampling
+        # hardly matters
         (NoisyStep(0.01, 0.5), 10, 1e-5, 25_000, 60_000),
         (NoisyStep(0.05, 0.01), 1000, 1e-5, 4_000, 5_500),
         (NoisyStep(1.0, 0.999999), 10, 1e-5, 17.85, 17.90),

@@ -36,7 +36,9 @@ def test_no_mass_is_lost(mechanism: NoisyStep) -> None:
 @pytest.mark.parametrize("noise", [0.8, 1.5])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.7])
 def test_the_divergence_is_at_least_that_of_the_gaussian(noise: float, epsilon: float) -> None:
-    """Balle & Wang's formula is exact for the plain Gaussian; a coarse grid may only be above it."""
+    """Balle & Wang's formula is exact for the plain Gaussian; a coarse grid may only be above
+    it.
+    """
     mu = 1 / noise
     exact = float(
         special.ndtr(mu / 2 - epsilon / mu)

@@ -1,4 +1,6 @@
-"""Renyi divergences of Poisson samples against dp-accounting, term by term there, all at once here."""
+"""Renyi divergences of Poisson samples against dp-accounting, term by term there, all at once
+here.
+"""
 
 import math
 

@@ -1,4 +1,6 @@
-"""Plain mechanisms and the conversion to epsilon against dp-accounting, which has the same formulas."""
+"""Plain mechanisms and the conversion to epsilon against dp-accounting, which has the same
+formulas.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""The cost of a search whose winner alone is published: dp-accounting's own figures, and the draw."""
+"""The cost of a search whose winner alone is published: dp-accounting's own figures, and the
+draw.
+"""
 
 import math
 from itertools import pairwise
@@ -9,10 +11,10 @@ import pytest
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from homo_dp.privacy.accounting.accountants import renyi, renyi_epsilon
-from homo_dp.privacy.accounting.events import to_json
+from homo_dp.privacy.accounting.accountants import epsilon, renyi, renyi_epsilon
+from homo_dp.privacy.accounting.events import from_json, to_json
 from homo_dp.privacy.accounting.renyi_bounds import ORDERS
-from homo_dp.privacy.accounting.selection import Distribution, secret_number, selected
+from homo_dp.privacy.accounting.selection import Distribution, secret_number, selected, shape_of
 from homo_dp.privacy.errors import PrivacyError
 
 SHAPES = {"poisson": math.inf, "geometric": 1.0}  # as RepeatAndSelectDpEvent calls them
@@ -28,10 +30,8 @@ def test_epsilon_is_that_of_dp_accounting(
     sampled = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(0.05, gaussian), 100
     )
-    for event, slack in (
-        (gaussian, 1e-9),
-        (sampled, 0.05),
-    ):  # their bound of a sample is larger at orders near 1
+    # their bound of a sample is larger at orders near 1
+    for event, slack in ((gaussian, 1e-9), (sampled, 0.05)):
         repeated = RepeatAndSelectDpEvent(event, mean, SHAPES[distribution])
         theirs = RdpAccountant(orders=ORDERS.tolist()).compose(repeated).get_epsilon(1e-5)
         ours = renyi_epsilon(selected(renyi({to_json(event): 1}), mean, distribution), 1e-5)
@@ -64,3 +64,32 @@ def test_a_mean_without_a_bound_is_refused() -> None:
     for mean in (0.0, 0.5, 1e6, float("nan")):
         with pytest.raises(PrivacyError, match="--trials"):
             selected(renyi({}), mean, "poisson")
+
+
+@pytest.mark.parametrize("distribution", ["poisson", "geometric"])
+def test_a_search_is_one_event_that_is_kept_and_priced(distribution: Distribution) -> None:
+    trial = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(8.0), 4)
+    event = RepeatAndSelectDpEvent(trial, 8.0, shape_of(distribution))
+    assert from_json(to_json(event)) == event
+    spent = epsilon(event, 1e-5)
+    assert spent.pld is None
+    theirs = RdpAccountant(orders=ORDERS.tolist()).compose(event).get_epsilon(1e-5)
+    assert spent.rdp == pytest.approx(theirs, rel=1e-6)
+    doubled = renyi({to_json(event): 1}, doubled=True)
+    near = RepeatAndSelectDpEvent(
+        dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(4.0), 4), 8.0, event.shape
+    )
+    assert np.allclose(doubled, renyi({to_json(near): 1}), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("event", "refusal"),
+    [
+        (RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(1.0), 8.0, 0.0), "shape=0"),
+        (RepeatAndSelectDpEvent(dp_accounting.GaussianDpEvent(1.0), 0.5, 1.0), "mean"),
+        (RepeatAndSelectDpEvent(dp_accounting.NoOpDpEvent(), 8.0, 1.0), "no release"),
+    ],
+)
+def test_a_search_without_a_bound_is_refused(event: RepeatAndSelectDpEvent, refusal: str) -> None:
+    with pytest.raises(PrivacyError, match=refusal):
+        to_json(event)

@@ -1,4 +1,6 @@
-"""Adaptive clipping: the quantile is found, the pair of update and bit costs z, and broken bits are noticed."""
+"""Adaptive clipping: the quantile is found, the pair of update and bit costs z, and broken bits
+are noticed.
+"""
 
 import math
 
@@ -61,8 +63,9 @@ def known_norms() -> torch.Tensor:
 def test_clip_norm_reaches_the_quantile_within_60_rounds(
     start: float, quantile: float, learning_rate: float, where: Keys
 ) -> None:
-    # A round moves ln C by at most eta (1 - gamma), so gamma = 0.8 needs a larger eta to come down from 100.
-    # b has a deviation of 0.05 (noise) and 0.035 (cohort of 200); ln C then wanders by up to 0.045, 0.25 is five of it.
+    # A round moves ln C by at most eta (1 - gamma), so gamma = 0.8 needs a larger eta to come down
+    # from 100. b has a deviation of 0.05 (noise) and 0.035 (cohort of 200); ln C then wanders by up
+    # to 0.045, 0.25 is five of it.
     config = user_config(where, tracking_config(start, quantile, learning_rate))
     path = clip_norms(DpFedAvg, config, known_norms(), 60)
     wanted = float(known_norms().quantile(quantile))

@@ -1,5 +1,8 @@
-"""A row's gradient has the same bits wherever it stands in a batch, so that one record more changes no other's."""
+"""A row's gradient has the same bits wherever it stands in a batch, so that one record more
+changes no other's.
+"""
 
+import copy
 import logging
 from collections.abc import Callable
 
@@ -7,11 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from homo_dp.privacy.engine.passes import fast_chain, places_of_passes
 from homo_dp.privacy.gradients.batch_invariance import Places
-from homo_dp.privacy.gradients.fast.gradients import fast_numbers
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, softmax_cross_entropy
-from homo_dp.privacy.sampling.samplers import PoissonSampler
-from homo_dp.privacy.training.private_training import PrivateTraining
+from tests.privacy.training_parts import exact_sum, training
 
 
 def clipped_sum(
@@ -20,28 +22,24 @@ def clipped_sum(
     labels: Tensor,
     mode: str = "auto",
     loss: Loss = binary_logistic,
+    most: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The clipped sum over all rows with C = 1, and the norms of their gradients."""
-    training = PrivateTraining(
-        module,
-        torch.optim.SGD(module.parameters(), lr=0.1),
+    private = training(
+        copy.deepcopy(module),
         loss,
         rows,
         labels,
-        sampler=PoissonSampler(len(rows), 1.0),
         noise_multiplier=1.0,
-        max_grad_norm=1.0,
         grad_sample_mode=mode,
+        physical_batch_size=most,
     )
-    try:
-        training._sum_clipped(torch.arange(len(rows)))
-        return training._sum.clone(), training.last_norms.clone()
-    finally:
-        training.close()
+    return exact_sum(private), private.last_norms
 
 
 def undecided_rows(columns: int, width: int, count: int) -> tuple[nn.Module, Tensor]:
-    """A small network, and rows at which its ReLU is zero but for rounding: with or without a gradient by the last bit.
+    """A small network, and rows at which its ReLU is zero but for rounding: with or without a
+    gradient by the last bit.
 
     All weights are about one: no bound on what an aggregator may send keeps this away.
     """
@@ -60,15 +58,20 @@ def undecided_rows(columns: int, width: int, count: int) -> tuple[nn.Module, Ten
 
 @pytest.mark.parametrize("mode", ["auto", "hooks", "functorch", "ew", "ghost"])
 @pytest.mark.parametrize(("columns", "width"), [(30, 10), (30, 1), (7, 5)])
+@pytest.mark.parametrize("most", [None, 24, 50])
 def test_one_record_less_moves_the_sum_by_no_more_than_the_clip_norm(
-    mode: str, columns: int, width: int
+    mode: str, columns: int, width: int, most: int | None
 ) -> None:
-    """Without filling, wide products and pieces: 18 C, 1.8 C (10.6 C in ghost mode) and 12 C."""
+    """Without filling, wide products and pieces: 18 C, 1.8 C (10.6 C in ghost mode) and 12 C.
+
+    Blocks of 24 rows start anywhere in memory where they are parts of the table.
+    """
     module, rows = undecided_rows(columns, width, 400)
     labels = torch.zeros(len(rows))
     for without in (1, 3):
         (all_rows, norms), (fewer, others) = (
-            clipped_sum(module, rows[start:], labels[start:], mode) for start in (0, without)
+            clipped_sum(module, rows[start:], labels[start:], mode, most=most)
+            for start in (0, without)
         )
         assert torch.equal(norms[without:], others)
         assert float((all_rows - fewer).norm()) <= without
@@ -156,7 +159,9 @@ def test_all_that_sums_are_made_of_is_the_same_at_every_place(name: str) -> None
 
 
 class ByPlace(nn.Module):
-    """What a product would do that rounds each row by its place, in batches of more than ``least`` rows."""
+    """What a product would do that rounds each row by its place, in batches of more than
+    ``least`` rows.
+    """
 
     def __init__(self, least: int) -> None:
         super().__init__()
@@ -168,6 +173,10 @@ class ByPlace(nn.Module):
         return rows * (1 + 1.2e-7 * (torch.arange(len(rows), dtype=rows.dtype)[:, None] % 3))
 
 
+def found_places(module: nn.Module) -> Places:
+    return places_of_passes(module, fast_chain(module), binary_logistic)
+
+
 @pytest.mark.parametrize(("least", "piece"), [(0, 1), (40, 32), (100, 64)])
 def test_a_size_that_rounds_by_place_is_taken_in_pieces(
     least: int, piece: int, caplog: pytest.LogCaptureFixture
@@ -176,14 +185,13 @@ def test_a_size_that_rounds_by_place_is_taken_in_pieces(
     module = nn.Sequential(nn.Linear(12, 16), ByPlace(least), nn.Tanh(), nn.Linear(16, 1))
     rows, labels = torch.randn(150, 12), (torch.arange(150) % 2).float()
     with caplog.at_level(logging.WARNING):
-        assert Places(module, fast_numbers(binary_logistic)).at_once(160, rows, labels) == piece
+        assert found_places(module).at_once(160, rows, labels) == piece
     assert ("one at a time" in caplog.text) == (piece == 1)
     _, norms = clipped_sum(module, rows, labels)
     total, fewer = clipped_sum(module, rows[1:], labels[1:])
     assert torch.equal(norms[1:], fewer)
-    expected = nn.Sequential(
-        module[0], module[2], module[3]
-    )  # to rounding, the sum is that of the same model
+    # to rounding, the sum is that of the same model
+    expected = nn.Sequential(module[0], module[2], module[3])
     assert torch.allclose(total, clipped_sum(expected, rows[1:], labels[1:])[0], atol=1e-4)
 
 
@@ -204,7 +212,7 @@ def test_layers_that_draw_random_numbers_are_taken_as_they_come() -> None:
 
     module = nn.Sequential(nn.Linear(4, 5), Noise(), nn.Dropout(0.5), nn.Linear(5, 1))
     before = torch.get_rng_state()
-    places = Places(module, fast_numbers(binary_logistic))
+    places = found_places(module)
     assert places.at_once(64, torch.randn(3, 4), torch.zeros(3)) == 64
     torch.set_rng_state(before)
     assert torch.equal(before, torch.get_rng_state())

@@ -1,4 +1,6 @@
-"""Clipping: factors and vectors, and per-sample clipping against one row at a time in every grad-sample mode."""
+"""Clipping: factors and vectors, and per-sample clipping against one row at a time in every
+grad-sample mode.
+"""
 
 import math
 
@@ -43,7 +45,9 @@ def test_huge_rows_are_clipped_and_not_lost_to_overflow() -> None:
 
 
 def test_rows_at_the_end_of_float32_are_not_rounded_above_the_bound() -> None:
-    """A factor below the smallest normal float32 has few bits left: rounded up, it let a row through at 1.3 C."""
+    """A factor below the smallest normal float32 has few bits left: rounded up, it let a row
+    through at 1.3 C.
+    """
     rows = torch.full((1, 1000), 3e38)
     for number in range(1, 200):
         clip_norm = 1e-5 * number**1.5
@@ -139,9 +143,8 @@ def test_a_step_sums_what_one_row_at_a_time_sums(
         physical_batch_size=physical_batch_size,
     )
     assert private.grad_sample_mode == mode
-    slack = (
-        2e-4 if mode == "ghost" else 2e-5
-    )  # ghost clipping raises norms by the bound on their rounding
+    # ghost clipping raises norms by the bound on their rounding
+    slack = 2e-4 if mode == "ghost" else 2e-5
     for found, wanted in zip(step_sum(private), expected, strict=True):
         torch.testing.assert_close(found.double(), wanted, rtol=2e-4, atol=slack)
     assert 0 < private.last_fraction_clipped < 1, (

@@ -1,4 +1,6 @@
-"""Modes of per-sample gradients: a model whose gradients a mode cannot see is refused before training."""
+"""Modes of per-sample gradients: a model whose gradients a mode cannot see is refused before
+training.
+"""
 
 from collections.abc import Callable
 
@@ -7,12 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from homo_dp.privacy.engine.engine import PrivacyEngine
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.grad_sample_mode import choose_gradients, probed_chain
-from homo_dp.privacy.gradients.losses import softmax_cross_entropy
+from homo_dp.privacy.gradients.grad_sample_mode import probed_chain
 
 ROWS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def chosen(module: nn.Module, mode: str, rows: Tensor) -> tuple[str, str]:
+    """The mode that the engine takes, and why, before it hangs any hook on the module."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    found = PrivacyEngine()._mode(module, optimizer, mode, rows, plain=True, batch_first=True)
+    return found[0], found[1]
 
 
 class TwoLayers(nn.Module):
@@ -59,7 +68,7 @@ def test_what_a_mode_does_not_see_is_refused(
     with pytest.raises(
         PrivacyError, match=r"does not see every gradient|expected 3 per-sample gradients"
     ):
-        choose_gradients(TwoLayers(between), softmax_cross_entropy, 1.0, mode, ROWS)
+        chosen(TwoLayers(between), mode, ROWS)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch"])
@@ -68,9 +77,7 @@ def test_what_a_mode_sees_is_taken(
     mode: str, between: Callable[[nn.Linear, Tensor], Tensor]
 ) -> None:
     module = TwoLayers(between)
-    chosen = choose_gradients(module, softmax_cross_entropy, 1.0, mode, ROWS)
-    assert chosen[1] == mode
-    chosen[0].close()
+    assert chosen(module, mode, ROWS)[0] == mode
     assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
 
 
@@ -78,14 +85,14 @@ def test_ghost_refuses_in_one_line_where_rows_are_folded() -> None:
     with pytest.raises(
         PrivacyError, match=r"grad_sample_mode=ghost: .*; use grad_sample_mode=hooks"
     ):
-        choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, "ghost", ROWS)
+        chosen(TwoLayers(some_rows), "ghost", ROWS)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
 def test_a_table_of_one_row_is_probed_as_any_other(mode: str) -> None:
     """What is refused must not tell how many rows there are."""
     with pytest.raises(PrivacyError):
-        choose_gradients(TwoLayers(some_rows), softmax_cross_entropy, 1.0, mode, ROWS[:1])
+        chosen(TwoLayers(some_rows), mode, ROWS[:1])
 
 
 def folded() -> nn.Module:
@@ -94,9 +101,11 @@ def folded() -> nn.Module:
 
 @pytest.mark.parametrize("mode", ["auto", "fast", "hooks"])
 def test_layers_that_fold_positions_into_rows_are_refused(mode: str) -> None:
-    """Five positions clipped one by one let a record move the sum by almost five times the bound."""
+    """Five positions clipped one by one let a record move the sum by almost five times the
+    bound.
+    """
     with pytest.raises(PrivacyError, match="one row a record"):
-        choose_gradients(folded(), softmax_cross_entropy, 1.0, mode, torch.randn(8, 5, 3))
+        chosen(folded(), mode, torch.randn(8, 5, 3))
 
 
 def test_a_chain_never_clips_parts_of_a_record() -> None:
@@ -117,9 +126,9 @@ def last_at_zero(between: Callable[[nn.Linear, Tensor], Tensor]) -> TwoLayers:
 def test_a_last_layer_of_zeros_hides_nothing(mode: str) -> None:
     """Until its first step no gradient goes through it, to be measured or to be missed."""
     with pytest.raises(PrivacyError, match="does not see every gradient"):
-        choose_gradients(last_at_zero(weight_too), softmax_cross_entropy, 1.0, mode, ROWS)
+        chosen(last_at_zero(weight_too), mode, ROWS)
     module = last_at_zero(called)
-    choose_gradients(module, softmax_cross_entropy, 1.0, mode, ROWS)[0].close()
+    chosen(module, mode, ROWS)
     assert not bool(module.second.weight.any() or module.second.bias.any())
 
 
@@ -129,9 +138,7 @@ def of_logarithms(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 def test_norms_are_compared_where_made_up_rows_give_none() -> None:
     with pytest.raises(PrivacyError, match="does not see every gradient"):
-        choose_gradients(
-            TwoLayers(of_logarithms), softmax_cross_entropy, 1.0, "hooks", torch.rand(6, 4) + 0.1
-        )
+        chosen(TwoLayers(of_logarithms), "hooks", torch.rand(6, 4) + 0.1)
 
 
 class Bag(nn.Module):
@@ -156,7 +163,7 @@ def test_a_layer_that_opacus_fails_on_is_refused_and_leaves_nothing_behind(mode:
     with pytest.raises(
         PrivacyError, match=r"grad_sample_mode=.*; (call every layer|use grad_sample_mode=hooks)"
     ):
-        choose_gradients(module, softmax_cross_entropy, 1.0, mode, torch.arange(6).view(2, 3))
+        chosen(module, mode, torch.arange(6).view(2, 3))
     assert all(layer.training for layer in module.modules())
     assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
 
@@ -164,7 +171,7 @@ def test_a_layer_that_opacus_fails_on_is_refused_and_leaves_nothing_behind(mode:
 def test_probing_draws_nothing_from_the_generator_of_the_program() -> None:
     module = TwoLayers(noisy)
     drawn = torch.get_rng_state()
-    choose_gradients(module, softmax_cross_entropy, 1.0, "hooks", ROWS)[0].close()
+    chosen(module, "hooks", ROWS)
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
@@ -192,11 +199,11 @@ def test_a_layer_that_uses_the_weights_of_another_is_not_fast(first: bool) -> No
     assert chain_of(module)[0] is not None
     assert probed_chain(module, ROWS) == (None, "a weight is used outside of its layer")
     with pytest.raises(PrivacyError, match="does not see every gradient"):
-        choose_gradients(module, softmax_cross_entropy, 1.0, "auto", ROWS)
+        chosen(module, "auto", ROWS)
     with pytest.raises(PrivacyError, match="fast: a weight is used outside of its layer"):
-        choose_gradients(module, softmax_cross_entropy, 1.0, "fast", ROWS)
+        chosen(module, "fast", ROWS)
     harmless = nn.Sequential(nn.Linear(4, 4), Doubled(), nn.Linear(4, 2))
-    assert choose_gradients(harmless, softmax_cross_entropy, 1.0, "auto", ROWS)[1] == "fast"
+    assert chosen(harmless, "auto", ROWS)[0] == "fast"
 
 
 def test_a_forward_put_on_an_object_is_not_read_around() -> None:
@@ -225,9 +232,7 @@ def test_code_of_its_own_is_fast_where_layers_are_called_once(
     between: Callable[[nn.Linear, Tensor], Tensor], mode: str, reason: str
 ) -> None:
     module = TwoLayers(between)
-    chosen = choose_gradients(module, softmax_cross_entropy, 1.0, "auto", ROWS)
-    assert chosen[1:] == (mode, reason)
-    chosen[0].close()
+    assert chosen(module, "auto", ROWS) == (mode, reason)
     assert "forward" not in vars(module.first)
     assert probed_chain(TwoLayers(weight_too), ROWS) == (
         None,

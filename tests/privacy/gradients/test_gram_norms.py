@@ -1,4 +1,6 @@
-"""Norms of sequences by Gram matrices: where large terms cancel, rounding must count against the record."""
+"""Norms of sequences by Gram matrices: where large terms cancel, rounding must count against the
+record.
+"""
 
 from collections.abc import Callable
 
@@ -38,7 +40,9 @@ def moved(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_two_almost_equal_positions_cannot_hide_a_gradient(mode: str, bias: bool) -> None:
-    """Outputs cancel to a gradient of some hundreds of C; rounding of the Gram sum once took that for zero."""
+    """Outputs cancel to a gradient of some hundreds of C; rounding of the Gram sum once took
+    that for zero.
+    """
     for apart in (1e-2, 1e-3, 1e-4, 1e-5):
         generator = torch.Generator().manual_seed(0)
         features = torch.randn(5, 2, 64, generator=generator) * 0.1

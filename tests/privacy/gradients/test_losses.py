@@ -1,4 +1,6 @@
-"""Losses that know their gradient: it is that of autograd, and outputs of the wrong shape are refused."""
+"""Losses that know their gradient: it is that of autograd, and outputs of the wrong shape are
+refused.
+"""
 
 import pytest
 import torch

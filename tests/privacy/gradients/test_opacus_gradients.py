@@ -1,4 +1,4 @@
-"""Gradients by Opacus: its hooks are gone afterwards, empty batches work, and pieces of a batch add up."""
+"""Gradients of rows by Opacus: its hooks are gone afterwards, and empty batches work."""
 
 import pytest
 import torch
@@ -7,9 +7,11 @@ from torch import nn
 from homo_dp.privacy.gradients.losses import squared_error
 from homo_dp.privacy.gradients.opacus_gradients import (
     ExpandedWeights,
-    GhostGradients,
-    MaterialisedGradients,
+    joint_norms,
+    opacus_norms,
+    row_gradients,
 )
+from tests.privacy.training_parts import flat, reference_sum
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
@@ -20,32 +22,37 @@ def network() -> nn.Module:
 
 
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew", "ghost"])
-def test_no_hook_or_gradient_stays_when_it_is_closed(mode: str) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_hook_or_gradient_stays(mode: str, fails: bool) -> None:
     module = network()
-    if mode == "ghost":
-        made: GhostGradients | MaterialisedGradients = GhostGradients(module, squared_error, 1.0)
-    else:
-        made = MaterialisedGradients(module, squared_error, 1.0, mode)
-    sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in module.parameters()]
-    made.clipped_sum(torch.randn(5, 3), torch.zeros(5), sums, False)
-    made.close()
+
+    def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if fails:
+            raise KeyError("a loss of somebody's own")
+        return outputs.squeeze(1).square()
+
+    try:
+        opacus_norms(module, loss, mode, torch.randn(5, 3))
+        assert not fails
+    except KeyError:
+        assert fails
     assert not any(layer._forward_hooks or layer._backward_hooks for layer in module.modules())
-    assert all(getattr(parameter, "grad_sample", None) is None for parameter in module.parameters())
+    for parameter in module.parameters():
+        assert parameter.grad is None
+        assert not hasattr(parameter, "grad_sample")
+        assert not hasattr(parameter, "_norm_sample")
 
 
-@pytest.mark.parametrize("mode", ["hooks", "ew"])
-def test_pieces_of_a_batch_add_up(mode: str) -> None:
-    features, module = torch.randn(6, 3), network()
-    made = MaterialisedGradients(module, squared_error, 0.5, mode)
-    whole, parts = (
-        [torch.zeros_like(p, dtype=torch.float64) for p in module.parameters()] for _ in range(2)
-    )
-    made.clipped_sum(features, torch.zeros(6), whole, False)
-    for at, piece in enumerate(torch.split(features, 2)):
-        made.clipped_sum(piece, torch.zeros(2), parts, at > 0)
-    made.close()
-    for one, other in zip(whole, parts, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
+def test_gradients_of_rows_are_those_of_one_row_after_the_other(mode: str) -> None:
+    features, labels, module = torch.randn(6, 3), torch.randn(6), network()
+    found = row_gradients(module, squared_error, mode, features, labels)
+    for row in range(6):
+        one = reference_sum(module, squared_error, features[[row]], labels[[row]], 1e9)
+        own = [rows[row] for rows in found if rows is not None]
+        torch.testing.assert_close(flat(own), flat(one), rtol=1e-5, atol=1e-6)
+    norms = opacus_norms(module, lambda outputs, _: squared_error(outputs, labels), mode, features)
+    torch.testing.assert_close(norms, joint_norms(found, 6), rtol=1e-6, atol=1e-9)
 
 
 def test_expanded_weights_take_an_empty_batch() -> None:

@@ -1,4 +1,6 @@
-"""Rows that meet are found by trying: in layers, losses, labels, backward passes and by their number."""
+"""Rows that meet are found by trying: in layers, losses, labels, backward passes and by their
+number.
+"""
 
 import pytest
 import torch
@@ -25,7 +27,9 @@ class Centred(nn.Module):
 
 
 class Masked(nn.Module):
-    """A constant that is no weight: allowed, because it is not persistent and the forward pass only reads it."""
+    """A constant that is no weight: allowed, because it is not persistent and the forward pass
+    only reads it.
+    """
 
     mask: Tensor
 
@@ -226,7 +230,9 @@ def test_sparse_gradients_are_probed_too() -> None:
 
 
 def _by_label_count(outputs: Tensor, labels: Tensor) -> Tensor:
-    """A class-balanced loss that counts the labels of the batch: one label changes the weight of other rows."""
+    """A class-balanced loss that counts the labels of the batch: one label changes the weight of
+    other rows.
+    """
     counts = torch.bincount(labels, minlength=2)
     return softmax_cross_entropy(outputs, labels) / counts[labels]
 
@@ -236,7 +242,9 @@ def _by_label_spread(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 class TimesRows(nn.Module):
-    """Multiplies by the number of rows in the batch: no row sees another, and yet each shows that another is there."""
+    """Multiplies by the number of rows in the batch: no row sees another, and yet each shows
+    that another is there.
+    """
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -273,7 +281,9 @@ def test_rows_that_show_how_many_there_are_are_found() -> None:
 
 
 class Turned(nn.Module):
-    """Gives its first layer the rows in reverse: every row's output is its own, its gradients are not in its place."""
+    """Gives its first layer the rows in reverse: every row's output is its own, its gradients
+    are not in its place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,9 +298,8 @@ class Turned(nn.Module):
 class TurnedByName(Turned):
     def forward(self, inputs: Tensor) -> Tensor:
         hidden: Tensor = self.first(input=inputs.flip(0)).flip(0)
-        outputs: Tensor = self.second(
-            hidden.tanh() + torch.randn(len(inputs), 4)
-        )  # so that norms cannot be compared
+        # so that norms cannot be compared
+        outputs: Tensor = self.second(hidden.tanh() + torch.randn(len(inputs), 4))
         return outputs
 
 

@@ -1,4 +1,6 @@
-"""Rows that meet only in large batches, at large values or in a backward pass: found when training starts."""
+"""Rows that meet only in large batches, at large values or in a backward pass: found when
+training starts.
+"""
 
 from typing import Any
 
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.gradients.losses import Loss, softmax_cross_entropy, squared_error
 from homo_dp.privacy.gradients.row_independence import FIRST_STEPS, RowsAlone
-from tests.privacy.engine_parts import ErrorLoss, made_private, one_epoch
+from tests.privacy.engine_parts import ErrorLoss, made_private, one_epoch, own_collate
 from tests.privacy.training_parts import flat, reference_sum, step_sum, training
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook", "ignore:In CPU autocast")
@@ -211,8 +213,17 @@ def test_an_opacus_loop_is_compared_too() -> None:
         with pytest.raises(PrivacyError, match="mixes rows: in a batch of 40"):
             one_epoch(*parts)
         one_epoch(*made_private(_Meeting("never"), features, labels, grad_sample_mode=mode))
+    with pytest.raises(PrivacyError, match="mixes rows"):
+        made_private(
+            nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=_Criterion()
+        )
     parts = made_private(
-        nn.Linear(4, 1), features, labels, grad_sample_mode="ghost", criterion=_Criterion()
+        nn.Linear(4, 1),
+        features,
+        labels,
+        grad_sample_mode="ghost",
+        criterion=_Criterion(),
+        collate_fn=own_collate,
     )
     with pytest.raises(PrivacyError, match="the criterion mixes rows"):
         one_epoch(*parts)

@@ -1,4 +1,6 @@
-"""Rounding of norms and sums cannot carry one record past the clip norm: the attacks that it once did."""
+"""Rounding of norms and sums cannot carry one record past the clip norm: the attacks that it
+once did.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from homo_dp.privacy.gradients.batch_invariance import places_of
-from homo_dp.privacy.gradients.fast.chain import chain_of
-from homo_dp.privacy.gradients.fast.gradients import FastGradients
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_numbers
-from homo_dp.privacy.gradients.losses import softmax_cross_entropy
-from homo_dp.privacy.gradients.opacus_gradients import MaterialisedGradients, joint_norms
+from homo_dp.privacy.engine.loader import CurrentBlock
+from homo_dp.privacy.engine.passes import ChainPasses, OneOutputPasses, Passes, fast_chain
+from homo_dp.privacy.engine.release import ClippedSum
+from homo_dp.privacy.gradients.losses import Loss, softmax_cross_entropy
+from homo_dp.privacy.gradients.opacus_gradients import joint_norms
 from homo_dp.privacy.gradients.row_sums import ROUNDING, row_squares, rows_in_piece, write_product
+from tests.privacy.training_parts import exact_sum, training, unprobed
 
 
 class Slope:
@@ -30,41 +32,49 @@ class Slope:
         return labels.reshape(outputs.shape).to(outputs.dtype)
 
 
-def made(kind: str, layer: nn.Linear, clip_norm: float = 1.0) -> Any:
-    if kind == "hooks":
-        return MaterialisedGradients(layer, Slope(), clip_norm, "hooks")
-    chain, _ = chain_of(layer)
-    assert chain is not None
-    if kind == "fast":
-        return FastGradients(chain, Slope(), clip_norm)
-    return OneOutputGradients(
-        layer, Slope(), clip_norm, places_of(layer, one_output_numbers(Slope()), None)
-    )
+def passes_of(kind: str, layer: nn.Linear) -> Passes:
+    if kind == "one output":
+        return OneOutputPasses(layer, CurrentBlock(), exact=True)
+    return ChainPasses(fast_chain(layer), CurrentBlock(), exact=True)
+
+
+def summed(
+    passes: Passes, loss: Loss, features: Tensor, labels: Tensor, size: int, clip_norm: float
+) -> Tensor:
+    """The clipped sum in blocks of so many rows."""
+    clipped = ClippedSum(passes.parameters)
+    for start in range(0, len(features), size):
+        rows = slice(start, start + size)
+        number, _ = passes.forward(features[rows])
+        passes.backward_of(number, loss, labels[rows])
+        passes.take_clipped_sum(clip_norm, clipped, accumulate=start > 0)
+    return clipped.total
 
 
 def clipped(
     kind: str, features: Tensor, labels: Tensor, piece: int | None = None, clip_norm: float = 1.0
 ) -> Tensor:
     """The clipped sum of a layer with one output, in physical batches of ``piece`` rows."""
-    gradients = made(kind, nn.Linear(features.shape[1], 1, bias=False), clip_norm)
-    sums = [torch.zeros(1, features.shape[1], dtype=torch.float64)]
-    for start in range(0, len(features), piece or len(features)):
-        rows = slice(start, start + (piece or len(features)))
-        gradients.clipped_sum(features[rows], labels[rows], sums, start > 0)
-    gradients.close()
-    return sums[0]
+    layer = nn.Linear(features.shape[1], 1, bias=False)
+    if kind == "hooks":
+        options: dict[str, Any] = {"grad_sample_mode": kind, "physical_batch_size": piece}
+        with unprobed():
+            private = training(layer, Slope(), features, labels, clip_norm=clip_norm, **options)
+        return exact_sum(private)
+    size = piece or len(features)
+    return summed(passes_of(kind, layer), Slope(), features, labels, size, clip_norm)
 
 
 def table_at_a_power_of_two() -> tuple[Tensor, Tensor]:
-    """151,489 rows whose float32 sum one row more carries past 2**17, from where on half a unit is rounded to even.
+    """151,489 rows whose float32 sum one row more carries past 2**17, from where on half a unit is
+    rounded to even.
 
-    Beyond it 3/128 count as 4/128 and -1/128 as nothing, so that each 3 - 1 - 1 - 1 adds 1/32, and before it nothing.
-    Added up row by row in float32, as the fast path once did, the first row moved the sum by 152.4 C.
+    Beyond it 3/128 count as 4/128 and -1/128 as nothing, so that each 3 - 1 - 1 - 1 adds 1/32, and
+    before it nothing. Added up row by row in float32, as the fast path once did, the first row
+    moved the sum by 152.4 C.
     """
-    first, rest = (
-        132_105,
-        19_384,
-    )  # rows of 127/128 up to 131,072.93, and of the pattern behind them
+    # rows of 127/128 up to 131,072.93, and of the pattern behind them
+    first, rest = 132_105, 19_384
     pattern = torch.tensor([3.0, -1.0, -1.0, -1.0]).repeat(rest // 4) / 128
     return torch.ones(first + rest, 1), torch.cat([torch.full((first,), 127 / 128), pattern])
 
@@ -120,7 +130,9 @@ def test_rounding_of_products_is_within_its_bound(rows: int) -> None:
 
 @pytest.mark.parametrize("size", [100, 4096, 4097, 100_000, 5_000_000])
 def test_norms_of_long_rows(size: int) -> None:
-    """Float32 accumulation let 1.00007 C through at 100,000 values a row and 1.0035 C at 5,000,000."""
+    """Float32 accumulation let 1.00007 C through at 100,000 values a row and 1.0035 C at
+    5,000,000.
+    """
     rows = torch.rand(2, size, generator=torch.Generator().manual_seed(1)) + 0.1
     true = rows.double().square().sum(1)
     assert bool((row_squares(rows).double() >= true * (1 - 2.0**-12)).all())
@@ -141,17 +153,16 @@ def test_one_long_row_adds_at_most_c(kind: str, size: int) -> None:
 def test_one_output_at_the_ends_of_float32(size: float, bias: bool) -> None:
     """A clipped factor that is denormal has few bits: rounded up, it once let 1.54 C through."""
     for clip_norm in (1e-12, 1e-7, 1.0):
-        gradients = made("one output", nn.Linear(1, 1, bias=bias), clip_norm)
+        passes = passes_of("one output", nn.Linear(1, 1, bias=bias))
         for value in (1.0, 0.77, 0.51):
-            sums = [torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)][
-                : 2 if bias else 1
-            ]
-            gradients.clipped_sum(torch.tensor([[size * value]]), torch.tensor([1e30]), sums, False)
-            assert math.sqrt(sum(float(total.square().sum()) for total in sums)) <= clip_norm
+            rows, labels = torch.tensor([[size * value]]), torch.tensor([1e30])
+            assert float(summed(passes, Slope(), rows, labels, 1, clip_norm).norm()) <= clip_norm
 
 
 def tied_rows(layer: nn.Linear, count: int) -> Tensor:
-    """Rows on which the first two classes tie, each at the place, even or odd, from which float32 moves it one way."""
+    """Rows on which the first two classes tie, each at the place, even or odd, from which
+    float32 moves it one way.
+    """
     generator = torch.Generator().manual_seed(1)
     weight = layer.weight.detach().double()
     apart, both = weight[0] - weight[1], weight[0] + weight[1]
@@ -177,7 +188,9 @@ def tied_rows(layer: nn.Linear, count: int) -> Tensor:
 
 @pytest.mark.parametrize(("columns", "classes"), [(30, 10), (30, 2), (10, 3)])
 def test_where_a_row_lies_in_memory_moves_no_gradient(columns: int, classes: int) -> None:
-    """Weights of a million and 1,000 such rows: the first one moved the float32 sum by 50, 34 and 13 C here."""
+    """Weights of a million and 1,000 such rows: the first one moved the float32 sum by 50, 34
+    and 13 C here.
+    """
     layer = nn.Linear(columns, classes)
     with torch.no_grad():
         layer.weight.copy_(
@@ -185,17 +198,10 @@ def test_where_a_row_lies_in_memory_moves_no_gradient(columns: int, classes: int
         )
         layer.bias.zero_()
     rows = tied_rows(layer, 1000)
-    chain, _ = chain_of(layer)
-    assert chain is not None
     totals = []
     for start in (0, 1):
-        sums = [
-            torch.zeros(classes, columns, dtype=torch.float64),
-            torch.zeros(classes, dtype=torch.float64),
-        ]
         table = rows[start:].clone()
-        FastGradients(chain, softmax_cross_entropy, 1.0).clipped_sum(
-            table, torch.zeros(len(table)).long(), sums, False
-        )
-        totals.append(torch.cat([total.flatten() for total in sums]))
+        passes = passes_of("fast", layer)
+        labels = torch.zeros(len(table)).long()
+        totals.append(summed(passes, softmax_cross_entropy, table, labels, len(table), 1.0))
     assert float((totals[0] - totals[1]).norm()) <= 1.0

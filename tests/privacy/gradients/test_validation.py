@@ -1,4 +1,6 @@
-"""What may be trained privately: refusals name the layer and the fix, and the fix is what the message says."""
+"""What may be trained privately: refusals name the layer and the fix, and the fix is what the
+message says.
+"""
 
 import math
 
@@ -7,7 +9,13 @@ import torch
 from torch import nn
 
 from homo_dp.privacy.errors import PrivacyError
-from homo_dp.privacy.gradients.validation import check_module, check_optimizer, compatible_module
+from homo_dp.privacy.gradients.validation import (
+    check_module,
+    check_optimizer,
+    compatible_module,
+    has_opacus_layers,
+    out_of_place,
+)
 from tests.privacy.gradients.modules import Counting
 
 
@@ -110,3 +118,16 @@ def test_the_optimiser_holds_exactly_what_is_trained() -> None:
         check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1, maximize=True))
     module.bias.requires_grad_(False)
     check_optimizer(module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+def test_activations_stop_overwriting_and_opacus_layers_are_seen() -> None:
+    from opacus.layers import DPLSTM
+
+    module = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
+    out_of_place(module)
+    assert module(torch.tensor([[1.0, -1.0]])).min() >= 0
+    assert not module[1].inplace
+    assert (has_opacus_layers(module), has_opacus_layers(nn.Sequential(DPLSTM(2, 2)))) == (
+        False,
+        True,
+    )

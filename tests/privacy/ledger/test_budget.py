@@ -1,4 +1,6 @@
-"""Whether releases fit: the run's budget by the quoted epsilon, the lifetime's by one Renyi order."""
+"""Whether releases fit: the run's budget by the quoted epsilon, the lifetime's by one Renyi
+order.
+"""
 
 from __future__ import annotations
 

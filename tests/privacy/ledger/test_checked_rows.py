@@ -1,4 +1,6 @@
-"""Rows are read once and checked; opening starts from the sums of a checkpoint, and finds what it found before."""
+"""Rows are read once and checked; opening starts from the sums of a checkpoint, and finds what
+it found before.
+"""
 
 import sqlite3
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Ledgers that were cut, edited or killed: each kind of damage is found and named, each crash is repaired."""
+"""Ledgers that were cut, edited or killed: each kind of damage is found and named, each crash is
+repaired.
+"""
 
 import errno
 import json
@@ -168,7 +170,8 @@ def test_rows_beyond_one_crash_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"count": -1, "hash": ""}', '{"count": true, "hash": ""}', "[" * 9999]
+    "text",
+    ["", "[]", "{}", '{"count": -1, "hash": ""}', '{"count": true, "hash": ""}', "[" * 9999],
 )
 def test_a_garbled_head_is_found(tmp_path: Path, text: str) -> None:
     path = ledger_of(tmp_path)
@@ -192,7 +195,9 @@ def test_a_missing_head_is_found(tmp_path: Path, rows: int) -> None:
 def test_a_missing_database_is_found_and_not_made_anew(tmp_path: Path) -> None:
     path = ledger_of(tmp_path)
     path.unlink()
-    with pytest.raises(LedgerError, match="row=1 and all after it are gone"):
+    with pytest.raises(
+        LedgerError, match=r"row=1 and all after it are gone.* To start a trial afresh, remove"
+    ):
         Ledger(path)
     assert not path.exists()
     path.touch()
@@ -286,9 +291,8 @@ WRITE = ("before_write", "before_fsync", "before_rename", "after_rename", "after
 POINTS = [
     "ledger.create.before_commit",
     "ledger.create.after_commit",
-    *(
-        f"ledger.head.{step}:{time}" for step in WRITE for time in (1, 2, 3)
-    ),  # the first is the head of no rows
+    # the first is the head of no rows
+    *(f"ledger.head.{step}:{time}" for step in WRITE for time in (1, 2, 3)),
     *(
         f"ledger.{step}:{time}"
         for step in ("before_commit", "after_commit", "charged")
@@ -303,9 +307,8 @@ POINTS = [
 def test_killed_anywhere_a_run_goes_on_and_hides_no_spend(tmp_path: Path, point: str) -> None:
     assert in_process(parts.party, tmp_path, ROUNDS, point) == -signal.SIGKILL
     assert hidden_spends(tmp_path) == []
-    assert (
-        in_process(parts.party, tmp_path, ROUNDS) == 0
-    )  # the budget is for three rounds and no more
+    # the budget is for three rounds and no more
+    assert in_process(parts.party, tmp_path, ROUNDS) == 0
     assert hidden_spends(tmp_path) == []
     messages = set(parts.published(tmp_path))
     assert {round for round, _ in messages} == {1, 2, 3}
@@ -353,7 +356,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_the_environment_names_the_crash_point(tmp_path: Path) -> None:
-    code = "from homo_dp.core.crash_points import crash_point as c; c('a'); c('b'); print('once', flush=True); c('b')"
+    code = (
+        "from homo_dp.core.crash_points import crash_point as c; c('a'); c('b'); print('once', "
+        "flush=True); c('b')"
+    )
     for value, code_wanted, output in (
         ("b:2", -signal.SIGKILL, "once\n"),
         ("b", -signal.SIGKILL, ""),

@@ -181,7 +181,9 @@ def test_a_budget_out_of_range_cannot_be_made(change: dict[str, Any]) -> None:
 
 
 def test_a_lifetime_budget_holds_over_runs(ledger: Ledger) -> None:
-    """Exactly the number of releases that RDP allows, however they are spread over runs and parties."""
+    """Exactly the number of releases that RDP allows, however they are spread over runs and
+    parties.
+    """
     event = to_json(EVENT)
     lifetime = Budget(lifetime_epsilon=rdp_epsilon({event: 12}, 1e-6), lifetime_delta=1e-6)
     for release_number in range(12):
@@ -217,11 +219,12 @@ def test_a_run_keeps_its_data_and_unit(ledger: Ledger, change: dict[str, Any]) -
 
 @pytest.mark.parametrize("other", [{"unit": "user"}, {"relation": "replace_one"}])
 def test_one_lifetime_over_units_and_relations(ledger: Ledger, other: dict[str, Any]) -> None:
-    """Whoever picks the mechanism does not find a second budget; mixed, add-or-remove counts at twice the distance."""
+    """Whoever picks the mechanism does not find a second budget; mixed, add-or-remove counts at
+    twice the distance.
+    """
     event = to_json(EVENT)
-    replaced = (
-        4 if "unit" in other else 1
-    )  # a Gaussian at twice the distance has four times the divergence
+    # a Gaussian at twice the distance has four times the divergence
+    replaced = 4 if "unit" in other else 1
     limit = rdp_epsilon({event: 4 * 3 + replaced}, DELTA)
     enough, scarce = (
         Budget(lifetime_epsilon=limit * share, lifetime_delta=DELTA) for share in (1.01, 0.99)
@@ -240,7 +243,9 @@ def test_one_lifetime_over_units_and_relations(ledger: Ledger, other: dict[str, 
 
 
 def test_twice_the_distance_costs_more_for_every_mechanism() -> None:
-    """A replaced record is never cheaper than one that is added or removed, and no cheaper than known bounds."""
+    """A replaced record is never cheaper than one that is added or removed, and no cheaper than
+    known bounds.
+    """
     fixed = SampledWithoutReplacementDpEvent(1000, 10, GaussianDpEvent(1.0))
     sampled = PoissonSampledDpEvent(0.01, GaussianDpEvent(2.0))
     for event in (EVENT, sampled, LaplaceDpEvent(5.0), SelfComposedDpEvent(sampled, 7)):
@@ -258,14 +263,10 @@ NOISES = 20.0, 30.0
     ("given", "counted"),
     [
         ([("1", "a", 20.0), ("2", "b", 20.0)], (2, 0)),  # renamed, or dealt out anew
-        (
-            [("1", "a", 20.0), ("1", "b", 20.0), ("2", "a", 20.0)],
-            (2, 0),
-        ),  # no record is with two parties of a run
-        (
-            [("1", "a", 20.0), ("1", "b", 30.0), ("2", "a", 30.0), ("2", "b", 20.0)],
-            (2, 0),
-        ),  # first with a, then with b
+        # no record is with two parties of a run
+        ([("1", "a", 20.0), ("1", "b", 20.0), ("2", "a", 20.0)], (2, 0)),
+        # first with a, then with b
+        ([("1", "a", 20.0), ("1", "b", 30.0), ("2", "a", 30.0), ("2", "b", 20.0)], (2, 0)),
         ([("1", "a", 30.0), ("1", "a", 30.0), ("1", "b", 20.0), ("2", "b", 30.0)], (1, 1)),
     ],
 )
@@ -296,7 +297,9 @@ def test_a_lifetime_budget_is_that_of_a_record_wherever_it_was(
 
 
 def test_spent_is_no_less_than_what_any_party_of_a_run_spent(ledger: Ledger) -> None:
-    """RDP finds that the sample told more, PLD the contrary, by far: a run's party is not chosen by an order."""
+    """RDP finds that the sample told more, PLD the contrary, by far: a run's party is not chosen
+    by an order.
+    """
     events = {"a": GaussianDpEvent(2.7), "b": PoissonSampledDpEvent(0.01, GaussianDpEvent(0.8))}
     rows = [
         ledger.charge(release(1, party=party, event=event), FREE) for party, event in events.items()
@@ -389,7 +392,10 @@ def test_rows_extract_and_json_have_stable_names(ledger: Ledger) -> None:
     assert [row.party for row in ledger.rows(run="run-1")] == ["a", "b"]
     assert [row.row for row in ledger.rows(party="a")] == [1, 3]
     (row,) = ledger.extract("run-2")
-    names = "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma observer noise time"
+    names = (
+        "row run dataset unit relation party round kind event delta epsilon_pld epsilon_rdp sigma "
+        "observer noise time"
+    )
     assert list(row) == [
         *(
             *names.split(),
@@ -526,7 +532,9 @@ def test_charge_is_what_the_contract_names() -> None:
 def test_a_mark_that_costs_nothing_fits_a_budget_that_was_lowered_below_what_is_spent(
     ledger: Ledger, kind: str
 ) -> None:
-    """A party could not sign for the survivors of a round that it had paid for, and the others' round was lost."""
+    """A party could not sign for the survivors of a round that it had paid for, and the others'
+    round was lost.
+    """
     spent = ledger.charge(release(1), FREE)
     low = Budget(
         epsilon=spent.epsilon / 2, lifetime_epsilon=spent.epsilon / 2, lifetime_delta=DELTA

@@ -18,7 +18,9 @@ RECORD = ("record", "add_or_remove_one")
 
 
 def test_the_bound_holds_for_every_way_in_which_a_record_moved() -> None:
-    """Brute force: a record may be with any party in each run; the sum is at least that of each assignment."""
+    """Brute force: a record may be with any party in each run; the sum is at least that of each
+    assignment.
+    """
     told = {
         "1": {"a": [0, 0], "b": [2]},
         "2": {"x": [1], "y": [1, 1], "z": [2]},

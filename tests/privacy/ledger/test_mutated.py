@@ -1,4 +1,6 @@
-"""Ledgers with any bytes changed: they are whole, or refused with an error of ours; nothing else comes out."""
+"""Ledgers with any bytes changed: they are whole, or refused with an error of ours; nothing else
+comes out.
+"""
 
 import random
 import shutil

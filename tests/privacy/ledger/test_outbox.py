@@ -1,4 +1,6 @@
-"""The outbox: messages on disk by key, and the one order of making, keeping, charging and publishing."""
+"""The outbox: messages on disk by key, and the one order of making, keeping, charging and
+publishing.
+"""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The head of a ledger is shown to others: it must not tell a row's numbers to somebody who tries them all."""
+"""The head of a ledger is shown to others: it must not tell a row's numbers to somebody who
+tries them all.
+"""
 
 import json
 import logging
@@ -20,7 +22,9 @@ BATCH, ROWS = 20, 517
 
 
 def guessed(row: LedgerRow, shown: str) -> list[int]:
-    """Row counts of a party that give the hash it showed; everything but the count is known to the guesser."""
+    """Row counts of a party that give the hash it showed; everything but the count is known to
+    the guesser.
+    """
     found = []
     for rows in range(400, 600):
         event = to_json(PoissonSampledDpEvent(BATCH / rows, GaussianDpEvent(20.0)))
@@ -69,9 +73,8 @@ def test_an_old_ledger_is_brought_up_and_says_so(
     assert caplog.text == ""
     book = LedgerHeads(tmp_path / "heads.json")
     book.take("a", asdict(known))
-    book.take(
-        "a", asdict(Head(4, "b" * 64))
-    )  # an aggregator that saw the old head takes the new one
+    # an aggregator that saw the old head takes the new one
+    book.take("a", asdict(Head(4, "b" * 64)))
 
 
 def test_a_reader_follows_a_ledger_that_is_brought_up_meanwhile(tmp_path: Path) -> None:

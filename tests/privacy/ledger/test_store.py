@@ -66,7 +66,9 @@ def test_what_is_opened_to_read_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_is_being_made_is_read_as_one_without_rows(tmp_path: Path) -> None:
-    """`homo-dp status` failed when it looked between the making of the file and that of its tables."""
+    """`homo-dp status` failed when it looked between the making of the file and that of its
+    tables.
+    """
     path = tmp_path / "ledger.sqlite"
     path.touch(0o600)
     with Ledger(path, read_only=True) as reader:

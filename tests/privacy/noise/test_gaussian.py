@@ -1,4 +1,6 @@
-"""Normals from the ziggurat: within the stated error of ideal ones, by their own density; a broken table is seen."""
+"""Normals from the ziggurat: within the stated error of ideal ones, by their own density; a
+broken table is seen.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from homo_dp.privacy.noise.gaussian import (
     _tail,
     fill_normals,
 )
-from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream
+from homo_dp.privacy.noise.keystream import SEED_BYTES, Keystream, RepeatableKeystream
 from homo_dp.privacy.noise.source import (
     SeededNoise,
 )
@@ -27,9 +29,11 @@ from homo_dp.privacy.noise.source import (
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_each_value_is_within_its_stated_error_of_the_ideal_normal(seed: int) -> None:
-    """A ziggurat one word at a time, in exact arithmetic, with the bits of the stream as they are."""
+    """A ziggurat one word at a time, in exact arithmetic, with the bits of the stream as they
+    are.
+    """
     source, size = SeededNoise(seed), 30_000
-    stream = Keystream(source._new_seed)
+    stream = RepeatableKeystream(source._new_seed)
     table, late, ideal = _table(), [], []
     for number, word in enumerate(np.frombuffer(stream.read(8 * size), np.int64).tolist()):
         layer, steps = word % 1024, word >> 10
@@ -59,7 +63,7 @@ def test_each_value_is_within_its_stated_error_of_the_ideal_normal(seed: int) ->
             assert (found[number] > 0) == (ideal[number] > 0)
     kept = sorted(set(range(size)) - set(fresh) - {number for number, _ in tails})
     assert all(abs(found[number] - float(ideal[number])) <= ERROR for number in kept)
-    redrawn = Keystream(source._new_seed)
+    redrawn = RepeatableKeystream(source._new_seed)
     redrawn.words(size + len(late) + len(tails))
     again = np.empty(len(fresh))
     fill_normals(redrawn, again, 1.0)
@@ -67,7 +71,9 @@ def test_each_value_is_within_its_stated_error_of_the_ideal_normal(seed: int) ->
 
 
 def density_over_the_normal_one(table: _Table, places: list[float]) -> list[Fraction]:
-    """What the layers of a table make of the density at some places, over exp(-x**2 / 2), exactly; then of the tail."""
+    """What the layers of a table make of the density at some places, over exp(-x**2 / 2),
+    exactly; then of the tail.
+    """
     found = []
     with mpmath.workdps(50):
         for place in places:
@@ -129,7 +135,9 @@ def test_the_density_check_sees_a_broken_table(broken: str) -> None:
 
 
 def test_far_tails_take_more_bits() -> None:
-    """Coins next to zero: 12 standard deviations away and more, each with the bits of a word behind."""
+    """Coins next to zero: 12 standard deviations away and more, each with the bits of a word
+    behind.
+    """
     found = _tail(
         Keystream(lambda: bytes(SEED_BYTES)), np.array([0, 1, 1000, 2**40], np.uint64)
     ).tolist()

@@ -1,4 +1,6 @@
-"""Releases lie on a public grid, in every mode of training, and their low bits tell no attack anything."""
+"""Releases lie on a public grid, in every mode of training, and their low bits tell no attack
+anything.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from homo_dp.privacy.engine.engine import PrivacyEngine
 from homo_dp.privacy.errors import PrivacyError
 from homo_dp.privacy.noise.discrete_gaussian import WIDTH
 from homo_dp.privacy.noise.grid import Grid, grown_by, neglected, noised, noised_share, on_grid
@@ -23,7 +26,6 @@ from homo_dp.privacy.noise.source import (
     SeededNoise,
     secure_noise,
 )
-from homo_dp.privacy.opacus.engine import PrivacyEngine
 from tests.privacy.broken_noise import four_fold_float32
 from tests.privacy.engine_parts import made_private
 from tests.privacy.low_bits import MULTIPLIER, check_low_bits, record
@@ -88,12 +90,15 @@ def test_sums_that_no_integer_is_drawn_around_are_refused_by_public_numbers() ->
     with pytest.raises(PrivacyError, match="steps of their grid"):
         grid.modulus_bits(7 * 10**10, 1.0, 1.0)
     assert grid.modulus_bits(6 * 10**10, 1.0, 1.0) == 64
-    grid.share(torch.full((3,), 6e10, dtype=torch.float64), SecureNoise())
+    total = torch.full((3,), 6e10, dtype=torch.float64)
+    grid.share(total, torch.zeros_like(total), SecureNoise())
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
 def test_what_is_neglected_is_small_and_grows_with_the_numbers(epsilon: float) -> None:
-    """100,000 numbers x 100 rounds x 10 parties, with any epsilon: below what anybody reads of either figure."""
+    """100,000 numbers x 100 rounds x 10 parties, with any epsilon: below what anybody reads of
+    either figure.
+    """
     found = neglected(1e8, epsilon, 1e-6)
     assert found.epsilon < 1e-6
     assert found.delta < 1e-5 * 1e-6
@@ -111,7 +116,9 @@ def coins_delta(epsilon: float, one: float, other: float, numbers: int) -> float
 
 @pytest.mark.parametrize(("share", "holds"), [(1.0, True), (0.05, False)])
 def test_probabilities_that_are_off_cost_what_is_stated(share: float, holds: bool) -> None:
-    """Coins of two neighbours, each off by a factor 1 +- r to the worse side; a twentieth of it is not enough."""
+    """Coins of two neighbours, each off by a factor 1 +- r to the worse side; a twentieth of it
+    is not enough.
+    """
     found = []
     for numbers, chance, r in product([10, 100, 300], [0.5, 0.52, 0.55], [0.001, 0.01, 0.05]):
         for delta in (1e-3, 1e-6):
@@ -179,7 +186,9 @@ def test_low_bits_of_a_release(release: Callable[..., Tensor], source: str, size
 
 
 def linear_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Its gradient at the output is the label: a row's gradient is its features, where the label is 1."""
+    """Its gradient at the output is the label: a row's gradient is its features, where the label
+    is 1.
+    """
     return outputs.reshape(-1) * labels.reshape(-1)
 
 
@@ -227,8 +236,9 @@ def one_loop_step(size: int, present: float, mode: str, secure: bool) -> Callabl
     options: dict[str, Any] = {
         "grad_sample_mode": mode,
         "noise_multiplier": MULTIPLIER,
-        "criterion": _Sum(),
     }
+    if mode == "ghost":
+        options["criterion"] = _Sum()
     private, optimizer, criterion, _ = made_private(
         module, features, labels, engine=PrivacyEngine(secure_mode=secure), **options
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
-from homo_dp.privacy.noise.keystream import SEED_BYTES, SLACK_BYTES, Keystream, forks
+from homo_dp.privacy.noise.keystream import (
+    SEED_BYTES,
+    SLACK_BYTES,
+    Keystream,
+    RepeatableKeystream,
+    forks,
+)
+from tests.privacy.noise_checks import in_forked_child
 
 
 def _stream() -> Keystream:
@@ -23,7 +32,7 @@ def test_no_byte_is_handed_out_twice() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_however_they_are_read() -> None:
-    one, other = (Keystream(lambda: b"s" * SEED_BYTES) for _ in range(2))
+    one, other = (RepeatableKeystream(lambda: b"s" * SEED_BYTES) for _ in range(2))
     out = np.zeros(100 + SLACK_BYTES, np.uint8)
     one.fill(out, 100)
     assert out[:100].tobytes() == other.read(40) + other.read(60)
@@ -43,9 +52,17 @@ def test_threads_share_no_bytes() -> None:
     assert len(set(found)) == 800
 
 
+def test_every_draw_has_a_key_of_its_own() -> None:
+    seeds = [bytes([number]) * SEED_BYTES for number in range(3)]
+    asked = iter(seeds)
+    stream = Keystream(lambda: next(asked))
+    drawn = [stream.read(32), stream.words(4).tobytes(), stream.read(32)]
+    assert drawn == [Keystream(lambda seed=seed: seed).read(32) for seed in seeds]  # type: ignore[misc]
+
+
 def test_a_forked_child_asks_for_a_seed_of_its_own() -> None:
     seeds: Iterator[bytes] = iter([b"a" * SEED_BYTES, b"b" * SEED_BYTES])
-    stream, before = Keystream(lambda: next(seeds)), forks()
+    stream, before = RepeatableKeystream(lambda: next(seeds)), forks()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -60,7 +77,11 @@ def test_a_forked_child_asks_for_a_seed_of_its_own() -> None:
     assert stream.read(32) != theirs[:32]
 
 
-# No stream is drawn twice
+def test_a_fork_outside_python_is_counted() -> None:
+    before = forks()
+    found = in_forked_child(lambda: torch.tensor([forks()]), ctypes.PyDLL(None).fork)
+    assert found.tolist() == [before + 1]
+    assert forks() == before
 
 
 def test_keystream_is_aes_ctr() -> None:
@@ -76,5 +97,5 @@ def test_keystream_is_aes_ctr() -> None:
 def test_a_long_fill_continues_one_stream() -> None:
     seed = os.urandom(SEED_BYTES)
     long = Keystream(lambda: seed).words(300_000)
-    parts = Keystream(lambda: seed)
+    parts = RepeatableKeystream(lambda: seed)
     assert (np.concatenate([parts.words(size) for size in (1, 131_072, 168_927)]) == long).all()

@@ -1,4 +1,6 @@
-"""Noise has the law it claims, is never repeated, and the checks that say so can fail (rates: see noise_checks)."""
+"""Noise has the law it claims, is never repeated, and the checks that say so can fail (rates:
+see noise_checks).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from scipy import stats
 from torch import Tensor
 
 from homo_dp.privacy.errors import PrivacyError
+from homo_dp.privacy.noise.keystream import RepeatableKeystream
 from homo_dp.privacy.noise.source import (
-    BackgroundNormals,
     NoiseSource,
     OrdinaryNoise,
     SecureNoise,
@@ -30,6 +32,7 @@ from tests.privacy.noise_checks import (
     check_independent,
     check_normality,
     check_variance,
+    in_copied_process,
     in_forked_child,
 )
 
@@ -255,6 +258,34 @@ def test_impossible_draws_are_refused() -> None:
             source.binomial(3, p)
 
 
+# A copy of a running process
+
+
+class KeptKey(SecureNoise):
+    """Asks the operating system for a key once a process, as the source did until a copy of the
+    process was found to draw the same noise.
+    """
+
+    def __init__(self) -> None:
+        self._stream = RepeatableKeystream(self._new_seed)
+
+
+@pytest.mark.parametrize("kind", [SecureNoise, OrdinaryNoise])
+def test_a_copy_of_the_process_draws_other_noise(kind: type[NoiseSource]) -> None:
+    source = kind()
+    source.normal([10], 1.0)
+    copies = [in_copied_process(lambda: draw(source)) for _ in range(2)]
+    check_independent(draw(source), *copies)
+    picked = [in_copied_process(lambda: source.choice(10**6, 100)) for _ in range(2)]
+    assert not torch.equal(*picked)
+
+
+def test_the_copy_check_sees_a_key_that_is_kept() -> None:
+    source = KeptKey()
+    with pytest.raises(CheckFailed, match="two streams"):
+        check_independent(in_copied_process(lambda: draw(source)), draw(source))
+
+
 # Seeded noise says what it is
 
 
@@ -266,9 +297,6 @@ def test_seeded_noise_repeats_itself_and_says_so() -> None:
     assert not one.private
     assert "NOT PRIVATE" in repr(one)
     assert "NOT PRIVATE" in one.label
-    with BackgroundNormals(one, 3) as ahead:
-        assert "NOT PRIVATE" in repr(ahead)
-        assert not ahead.private
 
 
 def test_seeded_noise_has_the_same_law() -> None:

@@ -1,4 +1,6 @@
-"""The rate that samples is the rate that is accounted, and every draw counts (false-alarm rates: see noise_checks)."""
+"""The rate that samples is the rate that is accounted, and every draw counts (false-alarm rates:
+see noise_checks).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The fast path through code of its own: any ``forward`` whose trainable layers are all supported, each called once.
+"""The fast path through code of its own: any ``forward`` whose trainable layers are all supported,
+each called once.
 
-The module runs as it is, under autograd; its layers note what they are given. One backward pass then stops at the
-layers' outputs, so that no gradient of a weight is computed but the clipped sum.
+The module runs as it is, under autograd; its layers note what they are given. One backward pass
+then stops at the layers' outputs, so that no gradient of a weight is computed but the clipped sum.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,8 @@ class CalledLayers(FastChain):
     """The layers of a module in the order of its parameters, run by the module itself.
 
     Guarantees:
-        - as FastChain, for layers that are called at most once a pass with one row a record; anything else is refused.
+        - as FastChain, for layers that are called at most once a pass with one row a record;
+          anything else is refused.
     """
 
     def __init__(self, module: nn.Module, layers: list[tuple[nn.Module, FastLayer]]) -> None:
@@ -34,7 +36,8 @@ class CalledLayers(FastChain):
     def has_foreign_code(self) -> bool:
         return True
 
-    def forward_rows(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
+        self._given = inputs.shape[0]
         self._kept, version = {}, inputs._version
         for number, (module, layer) in enumerate(self._called_layers):
             module.__dict__["forward"] = self._noting(number, layer, len(inputs))
@@ -51,9 +54,9 @@ class CalledLayers(FastChain):
         if self._copies or inputs._version != version:
             raise PrivacyError("the inputs are changed in place; use grad_sample_mode=hooks")
         self._copies = True  # what a layer gave is written over: from now on it gives a copy
-        return self.forward_rows(inputs)
+        return self.forward(inputs)
 
-    def backward_rows(self, gradient: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor) -> Tensor:
         wanted = {
             number: outputs for number, (outputs, _) in self._kept.items() if outputs.requires_grad
         }
@@ -105,7 +108,8 @@ class CalledLayers(FastChain):
             alone = isinstance(input, Tensor) and all(other is None for other in others)
             if number in self._kept or not alone or input.shape[:1] != (rows,):
                 raise PrivacyError(
-                    "a layer is called twice, or not with one row a record; use grad_sample_mode=hooks"
+                    "a layer is called twice, or not with one row a record; use "
+                    "grad_sample_mode=hooks"
                 )
             outputs = layer.forward(input, True)
             self._kept[number] = outputs, outputs._version
@@ -115,7 +119,8 @@ class CalledLayers(FastChain):
 
 
 def called_layers_of(module: nn.Module) -> tuple[FastChain | None, str]:
-    """The chain of a module with a forward of its own, or None and why not. It has to be probed before it is used.
+    """The chain of a module with a forward of its own, or None and why not. It has to be probed
+    before it is used.
 
     >>> class Residual(nn.Module):
     ...     def __init__(self) -> None:

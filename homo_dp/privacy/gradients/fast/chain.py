@@ -1,7 +1,9 @@
-"""The fast path over a whole model: which models it takes, one forward and one backward pass, and the clipped sum.
+"""The fast path over a whole model: which models it takes, one forward and one backward pass, and
+the clipped sum.
 
-The backward pass is the ordinary one. What differs is what happens to the gradients at the layers' outputs: their rows
-are scaled by the clip factors before they are multiplied with the inputs, so that no per-sample gradient exists.
+The backward pass is the ordinary one. What differs is what happens to the gradients at the layers'
+outputs: their rows are scaled by the clip factors before they are multiplied with the inputs, so
+that no per-sample gradient exists.
 """
 
 import math
@@ -33,17 +35,22 @@ from homo_dp.privacy.gradients.row_sums import BELOW
 
 FAST = "every trainable layer is supported"
 ROWS = 8
-"""What batches are filled up to a multiple of: products over the last few of an odd number of rows round otherwise."""
-_LANES = 32  # floats that two vector registers hold: torch takes what is left of a tensor by other instructions
+"""What batches are filled up to a multiple of: products over the last few of an odd number of
+rows round otherwise.
+"""
+# floats that two vector registers hold: torch takes what is left of a tensor by other instructions
+_LANES = 32
 
 
 class FastChain:
     """A chain of layers, run by hand.
 
     Guarantees:
-        - ``write_clipped_sum`` adds each row's gradient over all trainable parameters together, clipped to the bound;
-        - equal to clipping one row at a time to BELOW times the bound, to float tolerance: what is left of the bound
-          covers the rounding of norms and sums, so that one row more or less moves the sum by at most the bound.
+        - ``write_clipped_sum`` adds each row's gradient over all trainable parameters together,
+          clipped to the bound;
+        - equal to clipping one row at a time to BELOW times the bound, to float tolerance: what is
+          left of the bound covers the rounding of norms and sums, so that one row more or less
+          moves the sum by at most the bound.
     """
 
     def __init__(self, layers: list[FastLayer]) -> None:
@@ -51,13 +58,13 @@ class FastChain:
         self._first = next(index for index, layer in enumerate(layers) if layer.parameters)
         self._trained = [layer for layer in layers if layer.parameters]
         self.multiple = rows_multiple(self.parameters)
-        self._given = self._filled = (
-            0  # rows of the last batch, without and with those that fill it up
-        )
+        self._given = 0  # rows of the last batch
 
     @property
     def has_foreign_code(self) -> bool:
-        """Whether some module may use weights of other layers or fold rows, unseen by us: then it has to be probed."""
+        """Whether some module may use weights of other layers or fold rows, unseen by us: then
+        it has to be probed.
+        """
         return any(isinstance(layer, FixedFunction) and layer.foreign for layer in self._layers)
 
     @property
@@ -76,35 +83,24 @@ class FastChain:
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of a batch, filled up inside to a multiple of ``multiple`` rows (see ``batch_invariance.py``)."""
+        """Outputs of a batch; filled up to a multiple of ``multiple`` rows, no row is rounded by
+        its position (see ``batch_invariance.py``).
+        """
         self._given = inputs.shape[0]
-        inputs = filled(inputs, self.multiple)
-        self._filled = inputs.shape[0]
-        outputs = self.forward_rows(inputs)
-        return outputs if self._filled == self._given else outputs[: self._given]
-
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Pass the gradient at the outputs back to every layer; return the squared norm of each row's gradient."""
-        if self._filled == self._given:
-            return self.backward_rows(gradient)
-        more = gradient.new_zeros((self._filled - self._given, *gradient.shape[1:]))
-        return self.backward_rows(torch.cat([gradient, more]))[: self._given]
-
-    def forward_rows(self, inputs: Tensor) -> Tensor:
-        """Outputs of these rows and no others."""
         rows = len(inputs)
         for index, layer in enumerate(self._layers):
-            if (
-                layer.parameters and len(inputs) != rows
-            ):  # each part of a record would be clipped by itself
+            # each part of a record would be clipped by itself
+            if layer.parameters and len(inputs) != rows:
                 raise PrivacyError(
                     "a layer is not given one row a record; use grad_sample_mode=hooks"
                 )
             inputs = layer.forward(inputs, index > self._first)
         return inputs
 
-    def backward_rows(self, gradient: Tensor) -> Tensor:
-        """Backward of what ``forward_rows`` was given."""
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Pass the gradient at the outputs back to every layer; return the squared norm of each
+        row's gradient.
+        """
         flowing: Tensor | None = gradient
         for index in range(len(self._layers) - 1, self._first - 1, -1):
             if flowing is None:
@@ -120,10 +116,12 @@ class FastChain:
     def write_clipped_sum(
         self, squares: Tensor, clip_norm: float, sums: list[Tensor], accumulate: bool
     ) -> None:
-        """Write (or add) the clipped sum of the last pass; all norms must be finite, rows behind them add nothing."""
+        """Write (or add) the clipped sum of the last pass; all norms must be finite, rows behind
+        them fill up the batch and add nothing.
+        """
         factors = squares.rsqrt().mul_(clip_norm * BELOW).clamp_(max=1.0)
-        if factors.shape[0] < self._filled:
-            factors = F.pad(factors, (0, self._filled - factors.shape[0]))
+        if factors.shape[0] < self._given:
+            factors = F.pad(factors, (0, self._given - factors.shape[0]))
         self.write_layers(factors, sums, accumulate)
 
     def write_layers(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
@@ -145,7 +143,8 @@ class FastChain:
 
 
 def rows_multiple(parameters: Iterable[Tensor]) -> int:
-    """What the batches of a model are filled up to a multiple of: the outputs of each layer then fill registers.
+    """What the batches of a model are filled up to a multiple of: the outputs of each layer then
+    fill registers.
 
     >>> [rows_multiple([torch.zeros(outputs, 4)]) for outputs in (1, 2, 10, 32)]
     [32, 16, 16, 8]
@@ -155,7 +154,8 @@ def rows_multiple(parameters: Iterable[Tensor]) -> int:
 
 
 def filled(rows: Tensor, multiple: int) -> Tensor:
-    """The rows and, behind them, copies of the first one up to a multiple; a copy brings nothing new to fail on.
+    """The rows and, behind them, copies of the first one up to a multiple; a copy brings nothing
+    new to fail on.
 
     >>> filled(torch.tensor([[1.0], [2.0], [3.0]]), 4).flatten().tolist()
     [1.0, 2.0, 3.0, 1.0]
@@ -190,7 +190,10 @@ def chain_of(module: nn.Module) -> tuple[FastChain | None, str]:
         if isinstance(layer, FastLSTM):
             return (
                 None,
-                f"{name or 'model'}: {type(leaf).__name__} gives outputs and states; call it in a forward",
+                (
+                    f"{name or 'model'}: {type(leaf).__name__} gives outputs and states; call it "
+                    "in a forward"
+                ),
             )
         if has_hooks(leaf):
             return None, f"{name or 'model'}: {type(leaf).__name__} has hooks of its own"

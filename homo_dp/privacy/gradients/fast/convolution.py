@@ -1,7 +1,9 @@
-"""Conv2d on the fast path: a convolution is a Linear layer over patches, taken a cache-sized piece of rows at a time.
+"""Conv2d on the fast path: a convolution is a Linear layer over patches, taken a cache-sized piece
+of rows at a time.
 
-The gradient of a row is its output gradient (channels x positions) times its patches (positions x kernel). It is small
-where kernels are small, so it is held where that fits and multiplied again where it does not.
+The gradient of a row is its output gradient (channels x positions) times its patches (positions x
+kernel). It is small where kernels are small, so it is held where that fits and multiplied again
+where it does not.
 """
 
 from collections.abc import Iterator
@@ -106,8 +108,10 @@ class FastConvolution(FastLayer):
         return squares
 
     def _products(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-        """The gradients of a piece of rows after the other: where it starts, the gradients, and, where they will be
-        multiplied again and terms that cancel now may stay, the lengths of their terms."""
+        """The gradients of a piece of rows after the other: where it starts, the gradients, and,
+        where they will be multiplied again and terms that cancel now may stay, the lengths of their
+        terms.
+        """
         patches, gradient = self._patches(), self._gradient.flatten(2)
         positions = gradient.shape[2]
         step = max(
@@ -129,7 +133,9 @@ class FastConvolution(FastLayer):
             yield start, torch.bmm(outputs, flat).flatten(1), lengths
 
     def _patches(self) -> Tensor:
-        """A view of the padded inputs with one patch a position; nothing is copied until a piece is multiplied."""
+        """A view of the padded inputs with one patch a position; nothing is copied until a piece
+        is multiplied.
+        """
         module = self._module
         (stride_down, stride_across), (dilated_down, dilated_across) = (
             module.stride,
@@ -155,7 +161,8 @@ class FastConvolution(FastLayer):
         return padded.as_strided(sizes, (row, *kernel, line * stride_down, column * stride_across))
 
     def _channels_last(self) -> bool:
-        # Patches are copied in runs: of channels x kernel width with channels last, of output width otherwise.
+        # Patches are copied in runs: of channels x kernel width with channels last, of output width
+        # otherwise.
         return self._module.in_channels >= 4
 
     def _row_shape(self) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Embedding on the fast path: the gradient of a row touches as few vectors as the row has indices."""
+"""Embedding on the fast path: the gradient of a row touches as few vectors as the row has
+indices.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,9 @@ from homo_dp.privacy.gradients.row_sums import row_squares
 
 
 class FastEmbedding(FastLayer):
-    """nn.Embedding of one index a row, or of a sequence of them; an index that repeats in a row adds up."""
+    """nn.Embedding of one index a row, or of a sequence of them; an index that repeats in a row
+    adds up.
+    """
 
     def __init__(self, module: nn.Embedding) -> None:
         super().__init__()
@@ -70,7 +74,8 @@ class FastEmbeddingBag(FastLayer):
         return None
 
     def squared_norms(self) -> Tensor:
-        # The gradient of a word is how often it is in the row, over the words of the row in a mean, times one vector.
+        # The gradient of a word is how often it is in the row, over the words of the row in a mean,
+        # times one vector.
         weights = self._weights()
         same = (self._indices.unsqueeze(1) == self._indices.unsqueeze(2)).to(weights.dtype)
         repeats = (torch.bmm(same, weights.unsqueeze(2)).squeeze_(2) * weights).sum(1)
@@ -84,7 +89,9 @@ class FastEmbeddingBag(FastLayer):
         sums[0].index_add_(0, self._indices.flatten(), rows.flatten(0, 1))
 
     def _weights(self) -> Tensor:
-        """What each index of a row counts for: 1, or one over the number of them; padding nothing."""
+        """What each index of a row counts for: 1, or one over the number of them; padding
+        nothing.
+        """
         counts = torch.ones_like(self._indices, dtype=self._gradient.dtype)
         if self._module.padding_idx is not None:
             counts = (self._indices != self._module.padding_idx).to(self._gradient.dtype)
@@ -102,7 +109,9 @@ class FastEmbeddingBag(FastLayer):
 
 
 def is_fast_embedding(module: nn.Module) -> bool:
-    """Whether a module is an embedding that the fast path takes: one that does not rewrite or rescale its weights."""
+    """Whether a module is an embedding that the fast path takes: one that does not rewrite or
+    rescale its weights.
+    """
     return (
         (
             type(module) is nn.Embedding

@@ -1,9 +1,10 @@
 """Products of rows with weights that give a row the same bits wherever it stands among the rows.
 
-BLAS has kernels for narrow results (up to 11 columns with MKL 2024) that take rows by where they start in memory. How
-they round a row then depends on how many rows are before it, and so on other records; a ReLU at zero makes a whole
-gradient of that last bit. So results are made LEAST columns wide at least, and float64 rows start at a multiple of 32
-bytes. Nothing here is taken on trust: ``batch_invariance.py`` compares, on the machine that trains.
+BLAS has kernels for narrow results (up to 11 columns with MKL 2024) that take rows by where they
+start in memory. How they round a row then depends on how many rows are before it, and so on other
+records; a ReLU at zero makes a whole gradient of that last bit. So results are made LEAST columns
+wide at least, and float64 rows start at a multiple of 32 bytes. Nothing here is taken on trust:
+``batch_invariance.py`` compares, on the machine that trains.
 """
 
 from typing import Any
@@ -18,7 +19,9 @@ _PLAIN = (Tensor, nn.Parameter, type(None))
 
 
 def wide_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``F.linear`` whose result is LEAST columns wide inside, and so is autograd's gradient at its inputs."""
+    """``F.linear`` whose result is LEAST columns wide inside, and so is autograd's gradient at
+    its inputs.
+    """
     outputs, columns = weight.shape
     more, longer = (
         _missing(outputs, weight),
@@ -67,7 +70,9 @@ def wide_product(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def exact_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``F.linear`` in float64; with one output it is a product with a vector, which is the same at every place."""
+    """``F.linear`` in float64; with one output it is a product with a vector, which is the same
+    at every place.
+    """
     rows, exact, shift = inputs.double(), weight.double(), None if bias is None else bias.double()
     return F.linear(rows, exact, shift) if len(weight) == 1 else wide_linear(rows, exact, shift)
 

@@ -1,8 +1,10 @@
-"""Layers of the fast path: forward and backward by hand, the norm of each row's gradient without that gradient.
+"""Layers of the fast path: forward and backward by hand, the norm of each row's gradient without
+that gradient.
 
-A layer keeps of one pass what its gradient needs: its inputs and the gradient at its outputs. For a Linear layer whose
-input is a row vector ``a`` and whose output gradient is ``g``, the gradient of a row is the outer product ``g a^T``, so
-its norm is ``|g| |a|`` and the clipped sum over rows is one product of matrices, ``(factors * G)^T A``.
+A layer keeps of one pass what its gradient needs: its inputs and the gradient at its outputs. For a
+Linear layer whose input is a row vector ``a`` and whose output gradient is ``g``, the gradient of a
+row is the outer product ``g a^T``, so its norm is ``|g| |a|`` and the clipped sum over rows is one
+product of matrices, ``(factors * G)^T A``.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +36,9 @@ class FastLayer(ABC):
         """Outputs for a batch; ``keep`` says that a backward pass will follow."""
 
     def given(self, outputs: Tensor) -> Any:
-        """What the module itself would give for these outputs: the same, unless it gives several."""
+        """What the module itself would give for these outputs: the same, unless it gives
+        several.
+        """
         return outputs
 
     @abstractmethod
@@ -42,15 +46,21 @@ class FastLayer(ABC):
         """Gradient at the inputs, where needed, from the gradient at the outputs."""
 
     def squared_norms(self) -> Tensor:
-        """Squared norm of each row's gradient over this layer's trainable parameters; called after ``backward``."""
+        """Squared norm of each row's gradient over this layer's trainable parameters; called
+        after ``backward``.
+        """
         raise NotImplementedError
 
     def write_sums(self, factors: Tensor, sums: list[Tensor], accumulate: bool) -> None:
-        """Write (or add) the sum over rows of factor times gradient, one float64 tensor a trainable parameter."""
+        """Write (or add) the sum over rows of factor times gradient, one float64 tensor a
+        trainable parameter.
+        """
         raise NotImplementedError
 
     def kept(self) -> list[Tensor]:
-        """What sums are made of, rows first: numbers of the last pass, which must not depend on a row's place."""
+        """What sums are made of, rows first: numbers of the last pass, which must not depend on
+        a row's place.
+        """
         return []
 
     def forget(self) -> None:
@@ -59,11 +69,12 @@ class FastLayer(ABC):
 
 
 class FastLinear(FastLayer):
-    """nn.Linear on row vectors (n, d), or on sequences (n, ..., d), whose gradients are sums of outer products."""
+    """nn.Linear on row vectors (n, d), or on sequences (n, ..., d), whose gradients are sums of
+    outer products.
+    """
 
-    exact = (
-        False  # whether outputs are float64, where they go straight into a loss: see ``linear.py``
-    )
+    # whether outputs are float64, where they go straight into a loss: see ``linear.py``
+    exact = False
 
     def __init__(self, module: nn.Linear) -> None:
         super().__init__()
@@ -160,7 +171,9 @@ class FastFlatten(FastLayer):
 
 
 class FastMaxPool(FastLayer):
-    """nn.MaxPool2d, channels last inside: torch uses vector instructions in that order alone, and is 8 times faster."""
+    """nn.MaxPool2d, channels last inside: torch uses vector instructions in that order alone,
+    and is 8 times faster.
+    """
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         super().__init__()
@@ -193,7 +206,8 @@ def _channels_last(images: Tensor) -> Tensor:
 
 
 class FixedFunction(FastLayer):
-    """Any module without trainable parameters, by autograd over that module alone: pooling, dropout, other activations.
+    """Any module without trainable parameters, by autograd over that module alone: pooling,
+    dropout, other activations.
 
     It must treat rows alone; that is probed for the whole module when training is set up.
     """
@@ -215,8 +229,8 @@ class FixedFunction(FastLayer):
             return result
         with torch.enable_grad():
             self._leaf = inputs.detach().requires_grad_()
-            # A copy for a module that works in place: the layer before keeps the original, and autograd forbids
-            # writing to a leaf.
+            # A copy for a module that works in place: the layer before keeps the original, and
+            # autograd forbids writing to a leaf.
             self._outputs: Tensor = self._module(
                 self._leaf.clone() if self._in_place else self._leaf
             )

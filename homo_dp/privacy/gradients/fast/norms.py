@@ -1,4 +1,6 @@
-"""GroupNorm and LayerNorm on the fast path: their per-sample gradients are as small as one row, so they are held."""
+"""GroupNorm and LayerNorm on the fast path: their per-sample gradients are as small as one row,
+so they are held.
+"""
 
 import math
 
@@ -10,7 +12,9 @@ from homo_dp.privacy.gradients.row_sums import row_squares, write_product
 
 
 class _HeldRows(FastLayer):
-    """Layers whose per-sample gradients are made in ``backward``, one (n, size) tensor a trainable parameter."""
+    """Layers whose per-sample gradients are made in ``backward``, one (n, size) tensor a
+    trainable parameter.
+    """
 
     def __init__(self, parameters: list[Tensor | None]) -> None:
         super().__init__()
@@ -112,7 +116,8 @@ class FastLayerNorm(_HeldRows):
         module, inputs = self._module, _kept(self._inputs)
         size = math.prod(module.normalized_shape)
         scaled = gradient * (inputs - self._mean) * self._inverse
-        # Positions between the row and the normalised dimensions (a sequence) share the parameters: add them up.
+        # Positions between the row and the normalised dimensions (a sequence) share the parameters:
+        # add them up.
         per_row = [values.reshape(len(inputs), -1, size).sum(1) for values in (scaled, gradient)]
         self._hold(module.weight, per_row[0], module.bias, per_row[1])
         if not inputs_needed:

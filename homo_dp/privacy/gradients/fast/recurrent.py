@@ -1,8 +1,9 @@
-"""nn.LSTM on the fast path: one pass through time and back by hand, then norms and sums as for a Linear layer.
+"""nn.LSTM on the fast path: one pass through time and back by hand, then norms and sums as for a
+Linear layer.
 
-All weights of a layer act on ``z_t = (x_t, h_{t-1})`` and give the gates' inputs, so the gradient of a record is the
-sum over time of outer products of the gradient at those inputs with ``z_t``: a Linear layer over a sequence, whose
-inputs and output gradients are what the passes leave behind.
+All weights of a layer act on ``z_t = (x_t, h_{t-1})`` and give the gates' inputs, so the gradient
+of a record is the sum over time of outer products of the gradient at those inputs with ``z_t``: a
+Linear layer over a sequence, whose inputs and output gradients are what the passes leave behind.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from homo_dp.privacy.gradients.fast.layers import FastLayer
 from homo_dp.privacy.gradients.gram_norms import outer_squares
 from homo_dp.privacy.gradients.row_sums import row_squares, write_product, write_rows
 
-_PIECE = (
-    1 << 18
-)  # floats of per-sample gradients made at a time: 1 MiB, the size of a second-level cache
+# floats of per-sample gradients made at a time: 1 MiB, the size of a second-level cache
+_PIECE = 1 << 18
 _HELD = 1 << 23  # floats of them held at most: 32 MiB
 
 
 class FastLSTM(FastLayer):
-    """nn.LSTM with rows first, in one direction, of any number of layers, all of its parameters trainable.
+    """nn.LSTM with rows first, in one direction, of any number of layers, all of its parameters
+    trainable.
 
     Guarantees:
-        - norms are never below those of what ``write_sums`` adds: either both take the same held gradients, or terms
-          that cancel over time are bounded (gram_norms.py) and summed in float64.
+        - norms are never below those of what ``write_sums`` adds: either both take the same held
+          gradients, or terms that cancel over time are bounded (gram_norms.py) and summed in
+          float64.
     """
 
     def __init__(self, module: nn.LSTM) -> None:
@@ -42,7 +44,9 @@ class FastLSTM(FastLayer):
         self._rooms: dict[int, Tensor] = {}
 
     def forward(self, inputs: Tensor, keep: bool) -> Tensor:
-        """Outputs (n, time, hidden), then the last state of each layer (n, 2 layers, hidden): hidden states, cells."""
+        """Outputs (n, time, hidden), then the last state of each layer (n, 2 layers, hidden):
+        hidden states, cells.
+        """
         if inputs.dim() != 3 or not inputs.shape[1]:
             raise TypeError("an LSTM takes rows of sequences, of one time at least")
         packed: Tensor = _Recurrence.apply(inputs, self.parameters[0], self)  # type: ignore[no-untyped-call]
@@ -56,7 +60,9 @@ class FastLSTM(FastLayer):
         return packed[:, :time], (states[:layers], states[layers:])
 
     def backward(self, gradient: Tensor, inputs_needed: bool) -> Tensor | None:
-        """The pass back through time, unless autograd came by on its way to layers before this one."""
+        """The pass back through time, unless autograd came by on its way to layers before this
+        one.
+        """
         if self._passes and self._passes[0].gradient is None:
             return self.through_time(gradient, inputs_needed)
         return None
@@ -65,9 +71,8 @@ class FastLSTM(FastLayer):
         squares = torch.zeros(())
         for number, one in enumerate(self._passes):
             squares = squares + one.squares(functools.partial(self._room, number))
-            if (
-                self._module.bias
-            ):  # both biases get one gradient, which is held, as in a sum over rows
+            # both biases get one gradient, which is held, as in a sum over rows
+            if self._module.bias:
                 one.shifts = one.gates_gradient().sum(0)
                 squares = squares + 2 * row_squares(one.shifts)
         return squares
@@ -117,7 +122,9 @@ class FastLSTM(FastLayer):
         return None if flowing is None else flowing.transpose(0, 1)
 
     def _room(self, number: int, size: int) -> Tensor:
-        """Memory for the gradients of a batch, kept for the next one: asked for anew, every page of it is a fault."""
+        """Memory for the gradients of a batch, kept for the next one: asked for anew, every page
+        of it is a fault.
+        """
         if number not in self._rooms or self._rooms[number].numel() < size:
             self._rooms[number] = self.parameters[0].new_empty(size + size // 8)
         return self._rooms[number].detach()[:size]
@@ -132,7 +139,9 @@ class FastLSTM(FastLayer):
 
 
 def _doubled(weight: Tensor) -> Tensor:
-    """Twice what goes into the third gate: tanh x is 2 sigmoid(2 x) - 1, and torch's tanh takes eight times as long."""
+    """Twice what goes into the third gate: tanh x is 2 sigmoid(2 x) - 1, and torch's tanh takes
+    eight times as long.
+    """
     quarter = len(weight) // 4
     copy = weight.clone()
     copy[2 * quarter : 3 * quarter] *= 2.0
@@ -141,7 +150,9 @@ def _doubled(weight: Tensor) -> Tensor:
 
 @dataclass
 class _Pass:
-    """What one layer did at every time, time first: (x_t, h_{t-1}), the four gates, cells and their tanh, states."""
+    """What one layer did at every time, time first: (x_t, h_{t-1}), the four gates, cells and
+    their tanh, states.
+    """
 
     inputs: Tensor
     gates: Tensor
@@ -183,7 +194,8 @@ class _Pass:
     ) -> None:
         time, rows, hidden = self.squashed.shape
         opened, forgot, new, out = self.gates.view(time, rows, 4, hidden).unbind(2)
-        # How each gate's input moves the cell (three of them), the output, and how the cell moves the output.
+        # How each gate's input moves the cell (three of them), the output, and how the cell moves
+        # the output.
         slopes = torch.empty_like(self.gates).view(time, rows, 4, hidden)
         torch.mul(opened * (1 - opened), new, out=slopes[:, :, 0])
         torch.mul(forgot * (1 - forgot), self.cells[:-1], out=slopes[:, :, 1])
@@ -201,7 +213,9 @@ class _Pass:
         self.gradient = slopes.view(time, rows, -1)
 
     def squares(self, room: Callable[[int], Tensor]) -> Tensor:
-        """Squared norm of each record's gradient; the gradients are held where that fits, since the sum needs them."""
+        """Squared norm of each record's gradient; the gradients are held where that fits, since
+        the sum needs them.
+        """
         inputs, gradient = self.inputs.transpose(0, 1), self.gates_gradient().transpose(0, 1)
         rows, size = len(inputs), inputs.shape[2] * gradient.shape[2]
         if rows * size > _HELD:
@@ -248,7 +262,9 @@ class _Pass:
 
 
 class _Recurrence(torch.autograd.Function):
-    """The layer as one step of autograd, which goes back through it where layers before it are trained."""
+    """The layer as one step of autograd, which goes back through it where layers before it are
+    trained.
+    """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, layer: FastLSTM) -> Tensor:

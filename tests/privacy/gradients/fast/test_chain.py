@@ -1,4 +1,6 @@
-"""The fast path: the clipped sums of one row at a time for every layer it takes, and a reason where it takes none."""
+"""The fast path: the clipped sums of one row at a time for every layer it takes, and a reason
+where it takes none.
+"""
 
 import pytest
 import torch
@@ -104,7 +106,7 @@ def test_the_chain_keeps_nothing_after_a_step() -> None:
     )
     private = training(module, softmax_cross_entropy, torch.randn(6, 2, 9, 8), torch.arange(6) % 3)
     private.run(1)
-    convolution = private._gradients._gradients._chain._trained[0]  # type: ignore[attr-defined]
+    convolution = private.wrapped.passes._chain._trained[0]
     assert isinstance(convolution, FastConvolution)
     assert not hasattr(convolution, "_inputs")
     assert convolution._rows is None

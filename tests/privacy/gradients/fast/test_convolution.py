@@ -1,4 +1,6 @@
-"""Convolutions on the fast path, also where kernels are too large to be held or their terms cancel."""
+"""Convolutions on the fast path, also where kernels are too large to be held or their terms
+cancel.
+"""
 
 from collections.abc import Callable
 
@@ -99,7 +101,9 @@ def test_kernels_too_large_to_hold_are_multiplied_again(monkeypatch: pytest.Monk
 def test_kernels_multiplied_again_keep_the_bound_where_terms_cancel(
     monkeypatch: pytest.MonkeyPatch, channels: int
 ) -> None:
-    """Without the allowance for rounding, one row in a few hundred of these adds up to four times the bound."""
+    """Without the allowance for rounding, one row in a few hundred of these adds up to four
+    times the bound.
+    """
     monkeypatch.setattr("homo_dp.privacy.gradients.fast.convolution._HELD", 0)
     torch.manual_seed(0)
     module = nn.Conv2d(channels, 4, 3, bias=False)

@@ -1,104 +1,51 @@
-"""One Linear layer with one output: sums of clipped gradients are those of one row after the other.
-
-Rows that are not finite leave no trace on the others, and sizes of batches that round by place go in pieces.
+"""One Linear layer with one output in float64: its outputs are the layer's, whatever is trained of
+it, and sums of clipped gradients are those of one row after the other.
 """
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from homo_dp.privacy.gradients.batch_invariance import Numbers, Places, places_of
-from homo_dp.privacy.gradients.fast.linear import OneOutputGradients, one_output_numbers
+from homo_dp.privacy.gradients.fast.linear import LayerInDouble, one_output_layer
 from homo_dp.privacy.gradients.losses import Loss, binary_logistic, squared_error
-from tests.privacy.gradients.fast.parts import same_as_reference
+from tests.privacy.gradients.fast.parts import frozen, same_as_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 
 
-def summed(
-    gradients: OneOutputGradients, rows: Tensor, labels: Tensor, filling: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The clipped sum, weight and bias in one, and the norms."""
-    sums = [torch.zeros(1, rows.shape[1], dtype=torch.float64), torch.zeros(1, dtype=torch.float64)]
-    norms = gradients.clipped_sum(rows, labels, sums, False, filling)()
-    return torch.cat([total.flatten() for total in sums]), norms
+@pytest.mark.parametrize("columns", [1, 3, 4, 7])
+@pytest.mark.parametrize("trained", ["all", "weight", "no bias"])
+def test_outputs_are_those_of_the_layer_as_it_is_now(columns: int, trained: str) -> None:
+    torch.manual_seed(columns)
+    layer = nn.Linear(columns, 1, bias=trained != "no bias")
+    if trained == "weight":
+        frozen(layer, "bias")
+    found, rows = LayerInDouble(layer), torch.randn(9, columns)
+    room = found.room(9)
+    assert room.shape == (9, found.columns)
+    assert float(room.norm(dim=1).min()) > 0  # no row has a length of zero
+    room[:, :columns] = rows
+    for _ in range(2):
+        expected = layer.double()(rows.double()).squeeze(1)
+        layer.float()
+        torch.testing.assert_close(found.outputs(room), expected.detach(), rtol=1e-12, atol=1e-12)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.mul_(-3.0)
 
 
-def table(rows: int, columns: int = 7) -> tuple[nn.Linear, Tensor, Tensor]:
-    torch.manual_seed(0)
-    return nn.Linear(columns, 1), torch.randn(rows, columns), (torch.arange(rows) % 2).float()
-
-
-def made(layer: nn.Linear, numbers: Numbers | None = None) -> OneOutputGradients:
-    places = places_of(layer, numbers or one_output_numbers(binary_logistic), None)
-    return OneOutputGradients(layer, binary_logistic, 1.0, places)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("size", [1.0, 1e30])
-def test_a_row_that_is_not_finite_changes_no_bit_of_the_others(value: float, size: float) -> None:
-    """However long they are: had another path with other bounds taken over, long rows would have come or gone."""
-    layer, rows, labels = table(64)
-    rows *= size
-    gradients = made(layer)
-    expected, norms = summed(
-        gradients, torch.cat([rows[1:], rows[1:2]]), torch.cat([labels[1:], labels[1:2]]), 1
-    )
-    rows[0, 3] = value
-    found, others = summed(gradients, rows, labels)
-    assert torch.equal(norms, others[1:])
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    assert gradients.rows_not_finite == 1
-
-
-def test_the_batch_after_one_that_was_not_finite_is_a_batch_like_others() -> None:
-    layer, rows, labels = table(32)
-    gradients = made(layer)
-    before = summed(gradients, rows, labels)
-    summed(gradients, rows * math.nan, labels)
-    assert all(map(torch.equal, summed(gradients, rows, labels), before))
-    assert gradients.rows_not_finite == 32
-
-
-def test_what_fills_up_a_batch_counts_for_nothing() -> None:
-    layer, rows, labels = table(64)
-    rows[0] = math.nan
-    more, others = (
-        torch.cat([rows[:33], rows[:1].expand(31, -1)]),
-        torch.cat([labels[:33], labels[:1].expand(31)]),
-    )
-    gradients = made(layer)
-    found, norms = summed(gradients, more, others, 31)
-    assert len(norms) == 33
-    assert gradients.rows_not_finite == 1
-    expected = summed(made(layer), torch.cat([rows[1:33]]), labels[1:33])[0]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("piece", [1, 32])
-def test_a_size_that_rounds_by_place_is_taken_in_pieces(piece: int) -> None:
-    layer, rows, labels = table(96)
-    honest = one_output_numbers(binary_logistic)
-
-    def by_place(module: nn.Module, features: Tensor, given: Tensor) -> list[Tensor]:
-        moved = (
-            torch.arange(len(features)) % 3 if len(features) > piece else torch.zeros(len(features))
-        )
-        return [
-            values + moved.reshape(-1, *[1] * (values.dim() - 1))
-            for values in honest(module, features, given)
-        ]
-
-    assert Places(layer, by_place).at_once(96, rows, labels) == piece
-    found, norms = summed(made(layer, by_place), rows, labels)
-    expected, others = summed(made(layer), rows, labels)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(norms, others, rtol=1e-12, atol=1e-12)
-    assert len(norms) == 96
+def test_only_a_layer_with_one_trained_output_is_one() -> None:
+    layer = nn.Linear(4, 1)
+    assert one_output_layer(nn.Sequential(nn.Flatten(), nn.Flatten(), layer)) is layer
+    for other in (
+        nn.Linear(4, 2),
+        nn.Sequential(layer, nn.Sigmoid()),
+        nn.Sequential(nn.Flatten(0), layer),
+        frozen(nn.Linear(4, 1), "weight"),
+    ):
+        assert one_output_layer(other) is None
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -1,4 +1,6 @@
-"""nn.LSTM on the fast path: clipped sums of one row at a time, bounds where terms cancel, refusals with reasons."""
+"""nn.LSTM on the fast path: clipped sums of one row at a time, bounds where terms cancel,
+refusals with reasons.
+"""
 
 from typing import Any
 
@@ -78,7 +80,9 @@ def test_it_gives_what_torch_gives() -> None:
 def test_terms_that_cancel_over_time_keep_the_bound(
     monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
-    """Gradients at the gates whose sum over time is rounding and little else, times inputs of a million."""
+    """Gradients at the gates whose sum over time is rounding and little else, times inputs of a
+    million.
+    """
     monkeypatch.setattr(HELD, 1 << 23 if held else 0)
     torch.manual_seed(0)
     layer = FastLSTM(nn.LSTM(3, 2, batch_first=True, bias=False))
@@ -95,7 +99,9 @@ def test_terms_that_cancel_over_time_keep_the_bound(
 
 
 def test_the_bound_is_what_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above sees norms without the allowance for rounding: some rows then add 27,000 times the bound."""
+    """The test above sees norms without the allowance for rounding: some rows then add 27,000
+    times the bound.
+    """
     monkeypatch.setattr(
         "homo_dp.privacy.gradients.fast.recurrent.outer_squares",
         lambda inputs, gradient: (

@@ -1,0 +1,58 @@
+"""How strong a guarantee is, by its epsilon: one scale for the screen, the report and the
+indicators.
+
+The limits are conventions, not theorems: at epsilon 1 the odds about one record change by a factor
+of 2.7 at most, at 10 by 22,000, and from 100 on the bound excludes nothing in practice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+STRONG = 1.0
+MODERATE = 10.0
+NOMINAL = 100.0  # above it the guarantee is not called private without its epsilon
+WEAK_MEANS = "in the worst case this guarantee says little"
+
+Strength = Literal["strong", "moderate", "weak", "none"]
+
+
+def strength(epsilon: float | None, *, private: bool = True) -> Strength:
+    """The word for an epsilon; "none" without privacy or without a finite epsilon.
+
+    >>> [strength(epsilon) for epsilon in (1.0, 10.0, 10.1, 168_000.0, None)]
+    ['strong', 'moderate', 'weak', 'weak', 'none']
+    """
+    if not private or epsilon is None:
+        return "none"
+    if epsilon <= STRONG:
+        return "strong"
+    return "moderate" if epsilon <= MODERATE else "weak"
+
+
+def strength_text(epsilon: float | None, *, private: bool = True) -> str:
+    """A line for the screen: the word, its epsilon, and what a weak guarantee is worth.
+
+    >>> strength_text(0.5)
+    'strength of the guarantee: strong (epsilon 0.5; strong up to 1, moderate up to 10)'
+    """
+    word = strength(epsilon, private=private)
+    if word == "none":
+        return "strength of the guarantee: none"
+    text = (
+        f"strength of the guarantee: {word} (epsilon {short_epsilon(epsilon)}; strong up to "
+        f"{STRONG:g}, moderate up to {MODERATE:g})"
+    )
+    return text + (f"; {WEAK_MEANS}" if word == "weak" else "")
+
+
+def short_epsilon(epsilon: float | None) -> str:
+    """Three significant figures, with thousands separated.
+
+    >>> short_epsilon(168_432.0), short_epsilon(3.9919)
+    ('168,000', '3.99')
+    """
+    if epsilon is None:
+        return "none"
+    rounded = float(f"{epsilon:.3g}")
+    return f"{rounded:,.0f}" if 1000 <= rounded < 1e9 else f"{rounded:g}"

@@ -1,1 +1,0 @@
-"""DP-SGD of one module on one party's rows."""
