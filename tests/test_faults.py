@@ -1,7 +1,10 @@
-"""Kill -9 at many points of a run of ten rounds, on both transports; the run ends, and no spend is hidden."""
+"""Kill -9 at many points of a run of ten rounds, on both transports; the run ends, and no spend
+is hidden.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -126,19 +129,21 @@ def test_an_aggregator_that_adds_the_noise_charges_what_it_publishes_once(
         "aggregator_state.before_rename:2",
         "aggregator.before_charge:2",
     ]
-    user = {
+    user: dict[str, Any] = {
         "mechanism": "dp_fedavg",
         "unit": "user",
         "population": 3,
         "delta": 0.1,
         "sampling": "everyone",
+        "noise_at": "server",
+        "trust_aggregator": True,
     }
     with Cluster(tmp_path, rounds=ROUNDS, zygote=zygote) as cluster:
         ledger = tmp_path / "ledger.sqlite"
-        asked = user | {"noise_at": "server", "noise_multiplier": 6.0, "trust_aggregator": True}
-        cluster.change(AGGREGATOR, "privacy", **asked, ledger=str(ledger))
+        cluster.change(AGGREGATOR, "privacy", **user, noise_multiplier=6.0, ledger=str(ledger))
         for name in PARTIES:
-            cluster.change(name, "privacy", trust_aggregator=True, delta=0.1)
+            # delta is one for users, so the party's own config asks to hide them; epsilon: up to 4
+            cluster.change(name, "privacy", **user)
         victim = Victim(AGGREGATOR, [*points])
         survive(cluster, [victim])
     assert victim.unused == []

@@ -1,7 +1,9 @@
-"""Modules that can be called: ``homo_dp.train`` is the command's module and, called, the function of the Python API.
+"""Modules that can be called: ``homo_dp.train`` is the command's module and, called, the function
+of the Python API.
 
-Importing ``homo_dp.train`` anywhere binds the module to that name of the package, over whatever function was there. So
-the function cannot be put beside the module; the module itself takes the call (docs/adr/0009).
+Importing ``homo_dp.train`` anywhere binds the module to that name of the package, over whatever
+function was there. So the function cannot be put beside the module; the module itself takes the
+call (docs/adr/0009).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 
 
 class _Called(ModuleType):
-    """A module that can be called: the call goes to one function, which is looked up at that moment."""
+    """A module that can be called: the call goes to one function, which is looked up at that
+    moment.
+    """
 
     called: str
 
@@ -29,7 +33,9 @@ class _Called(ModuleType):
 
 
 def make_callable(module: str, function: str) -> None:
-    """Let a module be called as ``function``, named ``package.module:name``; it is imported at the first call."""
+    """Let a module be called as ``function``, named ``package.module:name``; it is imported at
+    the first call.
+    """
     found = sys.modules[module]
     found.__class__ = _Called
     found.called = function  # type: ignore[attr-defined]

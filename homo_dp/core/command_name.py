@@ -1,4 +1,6 @@
-"""How the user called us, ``homo-dp train`` or ``python -m homo_dp.train``: helps, errors and advice say the same."""
+"""How the user called us, ``homo-dp train`` or ``python -m homo_dp.train``: helps, errors and
+advice say the same.
+"""
 
 from __future__ import annotations
 

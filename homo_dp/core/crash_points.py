@@ -1,7 +1,8 @@
-"""Named points at which a test can kill this process, as a power cut would: no clean-up, no exception, no flush.
+"""Named points at which a test can kill this process, as a power cut would: no clean-up, no
+exception, no flush.
 
-``HOMO_DP_CRASH_AT=ledger.after_commit`` kills at the first time that point is reached, ``ledger.after_commit:3`` at
-the third. Without the variable a point is an empty call.
+``HOMO_DP_CRASH_AT=ledger.after_commit`` kills at the first time that point is reached,
+``ledger.after_commit:3`` at the third. Without the variable a point is an empty call.
 """
 
 import os

@@ -18,7 +18,13 @@ class ModelFileError(InputError):
 
 
 class MessageError(ValueError):
-    """A message that is malformed, altered, unexpected or from a stranger."""
+    """A message that is malformed, altered, unexpected or from a stranger.
+
+    ``signed_by`` is the listed sender whose signature was checked before; None where nobody's was,
+    so that the name on the message may be anybody's.
+    """
+
+    signed_by: str | None = None
 
 
 class UnreadableMessage(MessageError):
@@ -30,11 +36,14 @@ class TransportError(ValueError):
 
 
 class Undeliverable(TransportError):
-    """A message that cannot reach one recipient (its folder is closed, its key was revoked); others can."""
+    """A message that cannot reach one recipient (its folder is closed, its key was revoked);
+    others can.
+    """
 
 
 def one_line(text: object, limit: int = 500) -> str:
-    """Text from outside, made safe for a log or a screen: one line, no terminal escapes, bounded length.
+    """Text from outside, made safe for a log or a screen: one line, no terminal escapes, bounded
+    length.
 
     >>> one_line("bank_a" + chr(27) + "[2J") == "bank_a" + chr(92) + "x1b[2J"
     True
@@ -46,7 +55,8 @@ def one_line(text: object, limit: int = 500) -> str:
 
 
 def error_text(error: BaseException, limit: int = 200) -> str:
-    """What an error says, on one line of bounded length; the name of its type where it says nothing.
+    """What an error says, on one line of bounded length; the name of its type where it says
+    nothing.
 
     >>> error_text(ValueError("no such   file")), error_text(TimeoutError())
     ('no such file', 'TimeoutError')
@@ -55,7 +65,8 @@ def error_text(error: BaseException, limit: int = 200) -> str:
 
 
 def printable(text: str) -> str:
-    """Text that a terminal and a log can show: control characters, among them escapes, are written out.
+    """Text that a terminal and a log can show: control characters, among them escapes, are written
+    out.
 
     >>> printable("age\\x1b[31m"), printable("größe")
     ('age\\\\x1b[31m', 'größe')

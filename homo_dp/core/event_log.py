@@ -1,4 +1,6 @@
-"""Log lines of a run: time, severity, the run, round and party they are about, and what happened."""
+"""Log lines of a run: time, severity, the run, round and party they are about, and what
+happened.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,15 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from homo_dp.core.errors import printable
+from homo_dp.core.files import read_end
 
 FORMATS: Final = ("text", "json")
 FILE: Final = "events.jsonl"
+JOINED: Final = "joined"  # event of an aggregator: it let a party into the run
 REFUSED: Final = "refused: "  # prefix of the last event of a run that this side refused
-_MOST_BYTES: Final = (
-    1 << 20
-)  # size at which the file of events is replaced; the one before is kept beside it
+# size at which the file of events is replaced; the one before is kept beside it
+_MOST_BYTES: Final = 1 << 20
+_MOST_READ: Final = 4 << 20  # bytes at the end of a file
 _SUBJECTS: Final = ("run", "round", "party")
 _now: dict[str, Any] = dict.fromkeys(_SUBJECTS)
 log = logging.getLogger("homo_dp")
@@ -53,11 +57,15 @@ class EventFormatter(logging.Formatter):
         )
         text = " ".join(record.getMessage().split())
         if record.exc_info and record.exc_info[1] is not None:
-            text += f" ({type(record.exc_info[1]).__name__}: {' '.join(str(record.exc_info[1]).split())})"
+            text += (
+                f" ({type(record.exc_info[1]).__name__}: "
+                f"{' '.join(str(record.exc_info[1]).split())})"
+            )
         found = {name: getattr(record, name, None) or _now[name] for name in _SUBJECTS}
         if self._kind == "json":
             return json.dumps(
-                {"time": when, "level": record.levelname, **found, "event": text}, ensure_ascii=True
+                {"time": when, "level": record.levelname, **found, "event": text},
+                ensure_ascii=True,
             )
         named = [f"{name}={value}" for name, value in found.items() if value is not None]
         return printable(" ".join([when, record.levelname, *named, text]))
@@ -80,8 +88,9 @@ def is_shown() -> bool:
 
 @contextlib.contextmanager
 def kept_events(folder: Path) -> Iterator[None]:
-    """Keep the events of this process in a run's folder, for `homo-dp status`; lines that cannot be written are
-    dropped."""
+    """Keep the events of this process in a run's folder, for `homo-dp status`; lines that cannot be
+    written are dropped.
+    """
     handler = _FileHandler(folder / FILE)
     handler.setFormatter(EventFormatter("json"))
     before = log.level
@@ -100,7 +109,9 @@ def kept_events(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
-    """Log the error that ends a process, so that `homo-dp status` can show it, and let it pass on."""
+    """Log the error that ends a process, so that `homo-dp status` can show it, and let it pass
+    on.
+    """
     try:
         yield
     except BaseException as error:
@@ -115,17 +126,19 @@ def told_errors(*refusals: type[BaseException]) -> Iterator[None]:
         raise
 
 
-def _quietly(level: int, text: str) -> None:
+def _quietly(level: int, text: str, party: str | None = None) -> None:
     """An event for the file alone: the command prints its own line about it."""
-    record = log.makeRecord(log.name, level, "", 0, text, (), None)
+    record = log.makeRecord(log.name, level, "", 0, text, (), None, extra={"party": party})
     for handler in log.handlers:
         if isinstance(handler, _FileHandler):
             handler.handle(record)
 
 
-def note_event(text: str) -> None:
-    """Keep a line in the event log that is shown to the user elsewhere."""
-    _quietly(logging.INFO, text)
+def note_event(text: str, party: str | None = None) -> None:
+    """Keep a line in the event log that is shown to the user elsewhere, or to nobody; ``party`` is
+    whom it is about.
+    """
+    _quietly(logging.INFO, text, party)
 
 
 def read_events(folder: Path, most: int = 500) -> list[dict[str, Any]]:
@@ -133,10 +146,10 @@ def read_events(folder: Path, most: int = 500) -> list[dict[str, Any]]:
     lines: list[str] = []
     for path in (folder / f"{FILE}.1", folder / FILE):
         with contextlib.suppress(OSError):
-            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines += read_end(path, _MOST_READ).decode(errors="replace").splitlines()
     found = []
     for line in lines[-most:]:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict):
                 found.append(event)

@@ -1,4 +1,6 @@
-"""Heavy imports: without runs of the garbage collector, not interrupted half-way, and without torch's compiler."""
+"""Heavy imports: without runs of the garbage collector, not interrupted half-way, and without
+torch's compiler.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ import threading
 from collections.abc import Iterator
 
 MANY = 100  # modules; fewer are not worth it
-_DISABLED = (
-    "__dynamo_disable"  # where torch._compile keeps the method that it excluded from compilation
-)
+# where torch._compile keeps the method that it excluded from compilation
+_DISABLED = "__dynamo_disable"
 
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Import large packages inside this block: it takes a quarter less time, and later collections are shorter, too.
+    """Import large packages inside this block: it takes a quarter less time, and later collections
+    are shorter, too.
 
-    Importing torch makes a million objects that live as long as the process, and every full run of the garbage
-    collector visits all of them. The collector is off during the import; afterwards the objects are frozen, that is,
-    no later run visits them.
+    Importing torch makes a million objects that live as long as the process, and every full run of
+    the garbage collector visits all of them. The collector is off during the import; afterwards the
+    objects are frozen, that is, no later run visits them.
 
     >>> with quick_imports():
     ...     import decimal
@@ -41,11 +43,13 @@ def quick_imports() -> Iterator[None]:
 
 
 def keep_compiler_out() -> None:
-    """Save the import of torch._dynamo, half a second, that making the first optimiser of a process costs.
+    """Save the import of torch._dynamo, half a second, that making the first optimiser of a process
+    costs.
 
-    The methods of an optimiser are marked "not to be compiled", and torch imports its compiler to apply that mark. We
-    apply the mark ourselves, since nothing here is compiled; a torch that marks methods in another way imports its
-    compiler as usual. ``step`` imports it in any case, but plain SGD does not call it (``privacy/training/sgd.py``).
+    The methods of an optimiser are marked "not to be compiled", and torch imports its compiler to
+    apply that mark. We apply the mark ourselves, since nothing here is compiled; a torch that marks
+    methods in another way imports its compiler as usual. ``step`` imports it in any case, but plain
+    SGD does not call it (``privacy/engine/sgd.py``).
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -59,7 +63,9 @@ def keep_compiler_out() -> None:
 
 @contextlib.contextmanager
 def _later_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until the block ends: raised inside torch's own code, they would abort the process."""
+    """Delay Ctrl-C and SIGTERM until the block ends: raised inside torch's own code, they would
+    abort the process.
+    """
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
     if threading.current_thread() is not threading.main_thread():

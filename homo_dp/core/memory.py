@@ -1,4 +1,6 @@
-"""Whether something fits into memory, checked before it is allocated: a line of text instead of a killed process."""
+"""Whether something fits into memory, checked before it is allocated: a line of text instead of
+a killed process.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ _LARGEST_LIMIT = 1 << 60  # cgroups write a huge number, or the word max, for no
 
 
 def available_memory() -> int:
-    """Bytes that a process can still get: what the system has, or what is left of the container's limit."""
+    """Bytes that a process can still get: what the system has, or what is left of the
+    container's limit.
+    """
     left = [_system()]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

@@ -1,4 +1,6 @@
-"""JSON as its standard has it: Python's reader also takes NaN, infinities and keys that are given twice."""
+"""JSON as its standard has it: Python's reader also takes NaN, infinities and keys that are
+given twice.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from typing import Any
 
 
 def strict_json(text: str | bytes, *, unique: bool = True) -> Any:
-    """The value of a JSON text; ValueError for NaN and infinities and, where keys must be ``unique``, for a second one.
+    """The value of a JSON text; ValueError for NaN and infinities and, where keys must be
+    ``unique``, for a second one.
 
     >>> strict_json('{"epsilon": 1.5}')
     {'epsilon': 1.5}

@@ -1,7 +1,9 @@
-"""One way to read text that others wrote: bounded in size and depth, checked against a schema, refused with our error.
+"""One way to read text that others wrote: bounded in size and depth, checked against a schema,
+refused with our error.
 
-Files on disk, command lines and metadata of model files are all read here. A damaged or crafted one gives one line
-that names the file, the place in it and what to do; it never gives a traceback, and the memory it takes is bounded.
+Files on disk, command lines and metadata of model files are all read here. A damaged or crafted one
+gives one line that names the file, the place in it and what to do; it never gives a traceback, and
+the memory it takes is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ LARGEST_WHOLE_NUMBER = 10**38
 
 
 class Schema(BaseModel):
-    """A part of a foreign file whose keys are known; others may stand beside them and are ignored."""
+    """A part of a foreign file whose keys are known; others may stand beside them and are
+    ignored.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="ignore", hide_input_in_errors=True, allow_inf_nan=False
@@ -51,7 +55,9 @@ class Foreign:
     largest: int = LARGEST_TEXT
 
     def read(self, path: Path) -> bytes:
-        """The bytes of a file; FileNotFoundError is left to the caller, who knows what a missing file means."""
+        """The bytes of a file; FileNotFoundError is left to the caller, who knows what a missing
+        file means.
+        """
         try:
             with path.open("rb") as file:
                 content = file.read(self.largest + 1)
@@ -72,7 +78,9 @@ class Foreign:
             self.refuse(f"byte {error.start} is not UTF-8 text")
 
     def json(self, content: str | bytes) -> Any:
-        """Strict JSON: no NaN, no infinity, no number or text that the rest of the program could not hold."""
+        """Strict JSON: no NaN, no infinity, no number or text that the rest of the program could
+        not hold.
+        """
         self._check_size(len(content))
         text = self.text(content) if isinstance(content, bytes) else content
         try:
@@ -133,7 +141,8 @@ class Foreign:
 
 
 def unfit(value: object) -> str | None:
-    """Why a plain value could not be held by the rest of the program: written, compared, or made a float.
+    """Why a plain value could not be held by the rest of the program: written, compared, or made a
+    float.
 
     >>> unfit("a"), unfit(10**400), unfit("\\ud800")
     (None, 'a whole number has more than 38 digits', 'a text holds half a character (a lone surrogate)')

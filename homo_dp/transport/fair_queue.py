@@ -1,4 +1,6 @@
-"""A queue between threads that takes senders in turn, one item each, so that a sender of many delays only itself."""
+"""A queue between threads that takes senders in turn, one item each, so that a sender of many
+delays only itself.
+"""
 
 import threading
 from collections import deque
@@ -18,9 +20,8 @@ class FairQueue(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[
-            str, deque[Item]
-        ] = {}  # in the order of their turns; no deque in it is empty
+        # in the order of their turns; no deque in it is empty
+        self._waiting: dict[str, deque[Item]] = {}
         self._news = threading.Condition()
 
     def put(self, sender: str, item: Item) -> None:

@@ -1,4 +1,6 @@
-"""Key pairs of parties and aggregator: one line each, so that they can be exchanged by mail and read by people."""
+"""Key pairs of parties and aggregator: one line each, so that they can be exchanged by mail and
+read by people.
+"""
 
 import base64
 import binascii
@@ -38,7 +40,8 @@ class PublicKey:
         """Refuse a key after its last day."""
         if self.expires is not None and datetime.now(UTC).date() > self.expires:
             raise MessageError(
-                f"key of {self.name!r} expired on {self.expires}: exchange a new line (docs/keys.md)"
+                f"key of {self.name!r} expired on {self.expires}: exchange a new line "
+                "(docs/keys.md)"
             )
 
     @cached_property
@@ -91,7 +94,9 @@ class KeyPair:
         return PublicKey(self.name, raw, self.expires)
 
     def tag(self, content: str) -> str:
-        """A name for `content` that is the same each time and tells nobody else anything about it."""
+        """A name for `content` that is the same each time and tells nobody else anything about
+        it.
+        """
         key = hashlib.sha256(b"homo_dp tag v1\0" + self.raw).digest()
         return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()[:32]
 
@@ -112,7 +117,9 @@ def new_key_pair(name: str, expires: date | None = None) -> KeyPair:
 
 
 def write_key_pair(pair: KeyPair, directory: Path, stem: str | None = None) -> tuple[Path, Path]:
-    """Write NAME.key (mode 0600) and NAME.pub, or `stem` in place of NAME; files that exist are never touched."""
+    """Write NAME.key (mode 0600) and NAME.pub, or `stem` in place of NAME; files that exist are
+    never touched.
+    """
     stem = stem or pair.name
     private, public = directory / f"{stem}.key", directory / f"{stem}.pub"
     for path in (private, public):
@@ -134,17 +141,25 @@ def read_key_pair(path: Path) -> KeyPair:
     text, mode = _read(
         path, f"make it with `python -m homo_dp.keys new {path.stem} --dir {path.parent}`"
     )
+    if text.startswith(f"{PUBLIC_MARK} "):
+        raise InputError(
+            f"{path} is not a private key but a public one: give {path.with_suffix('.key')}, which "
+            "stays with its owner"
+        )
+    pair = KeyPair(*_parse(text.strip(), PRIVATE_MARK, str(path)))
     if mode & 0o077:
         raise InputError(
-            f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, renew it"
+            f"{path} has mode {mode:04o}, allowed 0600: run `chmod 600 {path}`; if others saw it, "
+            "renew it"
         )
-    return KeyPair(*_parse(text.strip(), PRIVATE_MARK, str(path)))
+    return pair
 
 
 def read_public_key(path: Path) -> PublicKey:
     """The public key file `path`."""
     text, _ = _read(
-        path, f"get it from the other side, where `python -m homo_dp.keys new {path.stem}` makes it"
+        path,
+        f"get it from the other side, where `python -m homo_dp.keys new {path.stem}` makes it",
     )
     return parse_public_line(text.strip(), str(path))
 
@@ -155,7 +170,9 @@ def parse_public_line(line: str, where: str = "public key") -> PublicKey:
 
 
 def retire(private: Path) -> Path:
-    """Move a key file and its public half out of the way of a new one; where the private one is now."""
+    """Move a key file and its public half out of the way of a new one; where the private one is
+    now.
+    """
     number = 1
     while os.path.lexists(private.with_name(f"{private.name}.old-{number}")):
         number += 1
@@ -171,7 +188,9 @@ def retire(private: Path) -> Path:
 
 
 def renewal_line(old: KeyPair, new: KeyPair) -> str:
-    """A line by which the holder of the `old` key names the `new` one as its own; both keys sign it."""
+    """A line by which the holder of the `old` key names the `new` one as its own; both keys sign
+    it.
+    """
     signed = _renewal(old.public, new.public)
     signatures = base64.b64encode(old.signer.sign(signed) + new.signer.sign(signed)).decode()
     return f"{RENEWAL_MARK} {signatures} {new.public.line}"
@@ -187,7 +206,8 @@ def accept_renewal(line: str, old: PublicKey) -> PublicKey:
     fields = line.split(maxsplit=2)
     if len(fields) != 3 or fields[0] != RENEWAL_MARK:
         raise InputError(
-            f"this is not a renewal: wants the line `{RENEWAL_MARK} ...` of `python -m homo_dp.keys renew`"
+            f"this is not a renewal: wants the line `{RENEWAL_MARK} ...` of `python -m "
+            "homo_dp.keys renew`"
         )
     new = parse_public_line(fields[2], "renewal")
     signed = _renewal(old, new)
@@ -197,8 +217,8 @@ def accept_renewal(line: str, old: PublicKey) -> PublicKey:
         new.verifier.verify(signatures[64:], signed)
     except (InvalidSignature, ValueError):
         raise InputError(
-            f"renewal of {new.name!r} is not signed by the key {old.fingerprint} of {old.name!r}: compare fingerprints "
-            "with the sender by another way"
+            f"renewal of {new.name!r} is not signed by the key {old.fingerprint} of {old.name!r}: "
+            "compare fingerprints with the sender by another way"
         ) from None
     if new.name != old.name:
         raise InputError(
@@ -217,7 +237,8 @@ def allow_list(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
     for key in keys:
         if key.name.lower() in (name.lower() for name in listed):
             raise InputError(
-                f"public key of {key.name!r} is listed twice (A and a are one): keep one line a name"
+                f"public key of {key.name!r} is listed twice (A and a are one): keep one line a "
+                "name"
             )
         listed[key.name] = key
     if len({key.raw for key in listed.values()}) != len(listed):
@@ -250,7 +271,8 @@ def _parse(line: str, mark: str, where: str) -> tuple[str, bytes, date | None]:
     if (len(fields) != 3 and not dated) or fields[0] != mark:
         kind = "private" if mark == PRIVATE_MARK else "public"
         raise InputError(
-            f"{where} is not a {kind} key: wants one line `{mark} NAME BASE64` of `python -m homo_dp.keys new`"
+            f"{where} is not a {kind} key: wants one line `{mark} NAME BASE64` of `python -m "
+            "homo_dp.keys new`"
         )
     try:
         check_id("NAME", fields[1])
@@ -282,7 +304,8 @@ def _read(path: Path, without: str) -> tuple[str, int]:
 def _create(path: Path, text: str, mode: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # O_EXCL and the mode in one call: at no time is there a file that others could read or that is replaced.
+        # O_EXCL and the mode in one call: at no time is there a file that others could read or that
+        # is replaced.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)

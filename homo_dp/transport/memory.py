@@ -1,6 +1,8 @@
-"""Messages within one process: a queue for the aggregator and one for all parties, in the order they were sent.
+"""Messages within one process: a queue for the aggregator and one for all parties, in the order
+they were sent.
 
-Nothing waits here: ``runs.simulation``, which runs both sessions, takes the next message and hands it over.
+Nothing waits here: ``runs.simulation``, which runs both sessions, takes the next message and hands
+it over.
 """
 
 from collections import deque
@@ -78,7 +80,9 @@ class MemoryEnd:
         self._hub.post(message)
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message if it is for this end, or None at once: within one process nothing comes by waiting."""
+        """The next message if it is for this end, or None at once: within one process nothing
+        comes by waiting.
+        """
         return self._box.popleft() if self._box and self._box[0].recipient == self._name else None
 
     def done(self, message: Message) -> None:

@@ -1,7 +1,9 @@
-"""A note on disk of the message that is being read: one that kills the process twice is not read a third time.
+"""A note on disk of the message that is being read: one that kills the process twice is not read a
+third time.
 
-What a message raises is caught where it is read. This is for what cannot be caught: the kernel that ends a process for
-its memory, a library that crashes. Such a message is durable, so it would end every later start, too.
+What a message raises is caught where it is read. This is for what cannot be caught: the kernel that
+ends a process for its memory, a library that crashes. Such a message is durable, so it would end
+every later start, too.
 """
 
 import contextlib
@@ -13,7 +15,8 @@ from typing import Final
 
 from homo_dp.core.errors import MessageError
 
-_DEATHS: Final = 2  # a process may be killed once while it reads for reasons that have nothing to do with the message
+# a process may be killed once while it reads for reasons that have nothing to do with the message
+_DEATHS: Final = 2
 _REMEMBERED: Final = 100
 
 

@@ -21,7 +21,8 @@ class RevokedKeys:
     """The list in a file: one public line or one fingerprint a line; text after `#` is a remark.
 
     Guarantees:
-        - a list that cannot be read at the start is an error, and one that goes away later stays in force;
+        - a list that cannot be read at the start is an error, and one that goes away later stays in
+          force;
         - a change of the file counts within a second, without a restart;
         - a key is known again under another name or date: either half of it is enough.
     """
@@ -42,7 +43,8 @@ class RevokedKeys:
         halves = {key.raw[:32], key.raw[32:]}
         if halves & self._halves or key.fingerprint.replace(" ", "") in self._fingerprints:
             raise MessageError(
-                f"key of {key.name!r} was revoked ({self._path}): exchange a new line with it (docs/keys.md)"
+                f"key of {key.name!r} was revoked ({self._path}): exchange a new line with it "
+                "(docs/keys.md)"
             )
 
     def _look(self) -> None:
@@ -99,7 +101,8 @@ def add_revoked(path: Path, key: PublicKey, why: str = "") -> bool:
 def parse_revoked(
     text: str, where: str = "revoked keys"
 ) -> tuple[frozenset[bytes], frozenset[str]]:
-    """Halves of public keys, and fingerprints, in the text of a list; InputError names the line that is neither.
+    """Halves of public keys, and fingerprints, in the text of a list; InputError names the line
+    that is neither.
 
     >>> parse_revoked("0123 4567 89ab cdef 0123 4567 89ab cdef  # stolen laptop")[1]
     frozenset({'0123456789abcdef0123456789abcdef'})
@@ -118,7 +121,7 @@ def parse_revoked(
             fingerprints.add(joined)
         elif entry:
             raise InputError(
-                f"{where}, line {number}: is neither a public line nor a fingerprint of 32 digits: use "
-                "`python -m homo_dp.keys revoke`"
+                f"{where}, line {number}: is neither a public line nor a fingerprint of 32 digits: "
+                "use `python -m homo_dp.keys revoke`"
             )
     return frozenset(halves), frozenset(fingerprints)

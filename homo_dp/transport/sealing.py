@@ -1,15 +1,19 @@
-"""Messages signed by their sender and encrypted to their recipient, in pieces, so that large models need no copies.
+"""Messages signed by their sender and encrypted to their recipient, in pieces, so that large models
+need no copies.
 
 A sealed message is
 
     "HDS" version | header length (2) | header JSON | wrap (176) | chunk | chunk | ...
 
-- header: sender, recipient, run and the size of what is inside; readable, bound to everything below;
-- wrap: HPKE (RFC 9180, base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305; info = header) to the recipient, of a fresh
-  content key, the SHA-256 of what is inside, and an Ed25519 signature over the header, the recipient's public key and
-  that digest. The signature is checked before anything is allocated for the chunks;
-- chunks: ChaCha20-Poly1305 under the content key in the STREAM construction (Hoang, Reyhanitabar, Rogaway, Vizar 2015):
-  the nonce is a counter and a flag on the last chunk, so chunks cannot be reordered, repeated or cut off.
+- header: sender, recipient, run and the size of what is inside; readable, bound to everything
+  below;
+- wrap: HPKE (RFC 9180, base mode, X25519, HKDF-SHA256, ChaCha20-Poly1305; info = header) to the
+  recipient, of a fresh content key, the SHA-256 of what is inside, and an Ed25519 signature over
+  the header, the recipient's public key and that digest. The signature is checked before anything
+  is allocated for the chunks;
+- chunks: ChaCha20-Poly1305 under the content key in the STREAM construction (Hoang, Reyhanitabar,
+  Rogaway, Vizar 2015): the nonce is a counter and a flag on the last chunk, so chunks cannot be
+  reordered, repeated or cut off.
 """
 
 import contextlib
@@ -47,16 +51,17 @@ _KEY, _DIGEST, _SIGNATURE, _TAG = 32, 32, 64, 16
 _WRAP: Final = 32 + _KEY + _DIGEST + _SIGNATURE + _TAG
 _MAX_HEADER: Final = 1024
 CHUNK: Final = 1 << 20
-_NAMED: Final = (
-    1024  # bytes that identify a sealed message: they hold the ephemeral key of its HPKE wrap
-)
+# bytes that identify a sealed message: they hold the ephemeral key of its HPKE wrap
+_NAMED: Final = 1024
 
 Read = Callable[[int], bytes]  # like file.read: at most so many bytes, fewer only at the end
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A sealed message in pieces to write one after another; `tag` is the same whenever the same message is sealed."""
+    """A sealed message in pieces to write one after another; `tag` is the same whenever the same
+    message is sealed.
+    """
 
     pieces: Iterator[bytes]
     size: int
@@ -64,13 +69,17 @@ class Sealed:
 
 
 class Sealer:
-    """One process's keys and the public keys it trusts: seals what it sends, opens what it receives.
+    """One process's keys and the public keys it trusts: seals what it sends, opens what it
+    receives.
 
     Guarantees:
-        - a message that comes out of `open` was signed for this recipient by the listed key whose name it bears;
+        - a message that comes out of `open` was signed for this recipient by the listed key whose
+          name it bears;
         - nobody but the recipient can read it, change it or pass it on as meant for somebody else;
-        - no more memory is taken than `limits` allows, and none for the content of strangers' messages;
-        - a key that has expired or was revoked is neither believed nor written to, also if that happens during a run;
+        - no more memory is taken than `limits` allows, and none for the content of strangers'
+          messages;
+        - a key that has expired or was revoked is neither believed nor written to, also if that
+          happens during a run;
         - whatever reading a message raises comes out as MessageError.
     """
 
@@ -102,7 +111,8 @@ class Sealer:
         recipient = self.allowed.get(message.recipient)
         if recipient is None:
             raise MessageError(
-                f"recipient={message.recipient!r} has no public key here: add its line to the allow-list"
+                f"recipient={message.recipient!r} has no public key here: add its line to the "
+                "allow-list"
             )
         try:
             self.check_key(recipient)
@@ -113,7 +123,9 @@ class Sealer:
         return Sealed(pieces, size, self.own.tag(packed.digest))
 
     def open(self, read: Read, size: int) -> Message:
-        """The message in `size` sealed bytes, or MessageError; `read` is called for pieces of them."""
+        """The message in `size` sealed bytes, or MessageError; `read` is called for pieces of
+        them.
+        """
         start = read(min(size, _NAMED))
         noted = (
             self.note.reading(hashlib.sha256(start).hexdigest()[:32])
@@ -122,15 +134,24 @@ class Sealer:
         )
         with noted:
             try:
-                return self._open(_after(start, read), size)
+                data, header = open_stream(
+                    _after(start, read), size, self.own, self.allowed, self.limits, self.check_key
+                )
             except (MessageError, OSError):
                 raise
             except Exception as error:
-                text = f"reading it raised {type(error).__name__} ({one_line(error, 100)}): it is not read again"
-                raise UnreadableMessage(text) from error
+                raise _unreadable(error) from error
+            try:
+                return self._decoded(data, header)
+            except MessageError as refusal:
+                refusal.signed_by = header.sender
+                raise
+            except Exception as error:
+                unreadable = _unreadable(error)
+                unreadable.signed_by = header.sender
+                raise unreadable from error
 
-    def _open(self, read: Read, size: int) -> Message:
-        data, header = open_stream(read, size, self.own, self.allowed, self.limits, self.check_key)
+    def _decoded(self, data: bytearray, header: "SealHeader") -> Message:
         message = decode(data, self.limits, self.kinds)
         if (message.sender, message.recipient, message.run) != (
             header.sender,
@@ -138,8 +159,8 @@ class Sealer:
             header.run,
         ):
             raise MessageError(
-                f"message of {message.sender!r} in run {message.run!r} came sealed by {header.sender!r} for "
-                f"{header.recipient!r} in run {header.run!r}: refused"
+                f"message of {message.sender!r} in run {message.run!r} came sealed by "
+                f"{header.sender!r} for {header.recipient!r} in run {header.run!r}: refused"
             )
         return message
 
@@ -156,7 +177,9 @@ class Sealer:
 
 @dataclass(frozen=True)
 class SealHeader:
-    """The readable part of a sealed message; to be believed only after the signature was checked."""
+    """The readable part of a sealed message; to be believed only after the signature was
+    checked.
+    """
 
     sender: str
     recipient: str
@@ -236,18 +259,27 @@ def open_stream(
         secret = _SUITE.decrypt(read(_WRAP), own.opener, info=prefix)
     except (InvalidTag, ValueError):
         raise MessageError(
-            f"message of {header.sender!r} was altered or not encrypted to {own.name!r}'s key"
+            f"message of {header.sender!r} was altered or is not encrypted to the key of "
+            f"{own.name!r}: compare fingerprints with {header.sender!r}"
         ) from None
     key, digest, signature = secret[:_KEY], secret[_KEY : _KEY + _DIGEST], secret[_KEY + _DIGEST :]
     try:
         sender.verifier.verify(signature, _signed(prefix, own.public, digest))
     except (InvalidSignature, ValueError):
-        raise MessageError(f"signature is not that of {header.sender!r}: refused") from None
+        raise MessageError(
+            f"signature is not that of {header.sender!r}: refused; compare fingerprints with it"
+        ) from None
     inside = bytearray(header.size)
     _open_chunks(read, memoryview(inside), ChaCha20Poly1305(key), header.sender)
     if hashlib.sha256(inside).digest() != digest:
         raise MessageError(f"message of {header.sender!r} is not what it signed: refused")
     return inside, header
+
+
+def _unreadable(error: Exception) -> UnreadableMessage:
+    return UnreadableMessage(
+        f"reading it raised {type(error).__name__} ({one_line(error, 100)}): it is not read again"
+    )
 
 
 def _after(start: bytes, read: Read) -> Read:
@@ -289,8 +321,8 @@ def _read_header(read: Read, size: int, own: str, limits: Limits) -> tuple[bytes
         )
     if not 0 <= header.size <= limits.bytes:
         raise MessageError(
-            f"message of {header.sender!r} holds {header.size} bytes, allowed {limits.bytes}: raise "
-            "transport.max_message_bytes"
+            f"message of {header.sender!r} holds {header.size} bytes, allowed {limits.bytes}: "
+            "raise transport.max_message_bytes"
         )
     if size != _sealed_size(6 + length, header.size):
         raise MessageError(f"message of {header.sender!r} is cut or too long: {size} bytes")

@@ -78,7 +78,10 @@ data:
 privacy: {mechanism: dp_sgd, target_epsilon: 2, delta: 1e-5}
 train: {rounds: 3, schedule: cosine}
 """
-_PARAMS = b"train.rounds=3,data.use=[a, 'b c'] data.columns.'m r'.bounds=[1, 2] BatchSize:INT32:0:5 label:STRING:0:x y"
+_PARAMS = (
+    b"train.rounds=3,data.use=[a, 'b c'] data.columns.'m r'.bounds=[1, 2] BatchSize:INT32:0:5 "
+    b"label:STRING:0:x y"
+)
 
 
 def seeds() -> dict[str, bytes]:
@@ -113,5 +116,6 @@ def seeds() -> dict[str, bytes]:
         "folder": indicators + b"\0" + rows,
         "idx": b"\0\0\x08\x03" + bytes([0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2]) + bytes(8),
         "npz": images.getvalue(),
+        "cells": b"\t-999\n-999\ta\t1\t2020-02-03\t7.0\n0.3\t1\t2.0\t\t8.0\n\t01\t0.5\tNA\tx",
         "csv": b"id,age,city,y\n1,30,Bern,0\n2,41,Basel,1\n",
     }

@@ -1,4 +1,6 @@
-"""One function a reader of foreign bytes: it may refuse them with our errors, and must raise nothing else."""
+"""One function a reader of foreign bytes: it may refuse them with our errors, and must raise
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from homo_dp.models.files import load_model
 from homo_dp.report import findings
 from homo_dp.tracking.report.contents import Checks, report_page
 from homo_dp.tracking.report.run_files import find_record
+from tests.data.rows_by_themselves import from_csv, one_row_changes_another, settings_of
 from tests.fuzz.seeds import seeds
 
 
@@ -80,7 +83,9 @@ def fuzz_indicators(data: bytes) -> None:
 
 
 def fuzz_folder(data: bytes) -> None:
-    """An output folder with an indicators file and a ledger extract, cut apart at the first zero byte."""
+    """An output folder with an indicators file and a ledger extract, cut apart at the first zero
+    byte.
+    """
     first, _, second = data.partition(b"\0")
     with _file(first, "indicator.json") as path:
         path.with_name("indicator_ledger.json").write_bytes(second)
@@ -111,6 +116,21 @@ def fuzz_csv(data: bytes) -> None:
     """A table, as `describe` reads it."""
     with _file(data, "table.csv") as path:
         draft(path)
+
+
+def fuzz_cells(data: bytes) -> None:
+    """The cells of a table: no row may change how another is read."""
+    first, *lines = data.decode("utf-8", "replace").replace("\r", " ").split("\n")
+    rows = []
+    for serial, line in enumerate(lines[:3]):
+        cells = [*line.split("\t"), "", "", "", "", ""]
+        named = dict(zip(("number", "word", "code", "day", "user"), cells, strict=False))
+        rows.append({"serial": str(serial), "count": "1", "y": "0", "side": "train", **named})
+    config = settings_of(first.split("\t"), users=True, sides=False, german=first.startswith(","))
+    with tempfile.TemporaryDirectory() as folder:
+        changed = one_row_changes_another(rows, from_csv, Path(folder), config) if rows else ""
+    if changed:
+        raise AssertionError(changed)
 
 
 SEEDS = {f"fuzz_{name}": [seed] for name, seed in seeds().items()}

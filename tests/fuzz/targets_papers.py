@@ -1,4 +1,6 @@
-"""Papers and plans of others: a ledger extract that its signer wrote by hand, and a plan, up to what a party runs."""
+"""Papers and plans of others: a ledger extract that its signer wrote by hand, and a plan, up to
+what a party runs.
+"""
 
 from __future__ import annotations
 

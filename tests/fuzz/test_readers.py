@@ -15,7 +15,8 @@ from tests.fuzz.targets import TARGETS
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 SEEDS = seeds()
-# Pieces that break parsers: wrong kinds of value, tags, aliases, numbers that do not fit, control characters, halves.
+# Pieces that break parsers: wrong kinds of value, tags, aliases, numbers that do not fit, control
+# characters, halves.
 PIECES = (
     *(
         b"null",
@@ -63,7 +64,9 @@ PIECES = (
 
 @st.composite
 def mutated(draw: st.DrawFn, data: bytes) -> bytes:
-    """The data with one to four places cut out, doubled, or replaced by a piece that breaks parsers."""
+    """The data with one to four places cut out, doubled, or replaced by a piece that breaks
+    parsers.
+    """
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
         length = draw(st.integers(0, 12))

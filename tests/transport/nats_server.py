@@ -1,4 +1,6 @@
-"""A real nats-server for tests: on a free loopback port, with JetStream on disk and permissions for each party."""
+"""A real nats-server for tests: on a free loopback port, with JetStream on disk and permissions
+for each party.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Raw bytes of the NATS protocol: a publisher that follows no library's rules, and a server that lies."""
+"""Raw bytes of the NATS protocol: a publisher that follows no library's rules, and a server that
+lies.
+"""
 
 import contextlib
 import json

@@ -1,6 +1,7 @@
 """The shared folder: whole files only, tidy, resumable, indifferent to strangers' files."""
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from homo_dp.core import crash_points
-from homo_dp.core.errors import MessageError, TransportError
+from homo_dp.core.errors import MessageError, TransportError, Undeliverable
 from homo_dp.federation.protocol.messages import AGGREGATOR, Limits, Message
 from homo_dp.federation.protocol.transport import Transport
 from homo_dp.transport.directory import DirectoryTransport
@@ -152,7 +153,9 @@ def test_bad_files_are_logged_once_removed_and_do_not_hold_up_the_rest(
         assert aggregator.receive(0) is None
     assert received is not None
     assert received.sender == "bank.c-3"
-    assert len(caplog.records) == len(bad) + 3
+    # the pipe, the link and the directory share one line
+    assert len(caplog.records) == len(bad) + 1
+    assert aggregator.refusals.counts == {"strangers": len(bad)}  # none of them is signed
     assert all("\n" not in record.getMessage() for record in caplog.records)
     known = len(caplog.records)
     assert aggregator.receive(0.05) is None
@@ -212,22 +215,162 @@ def test_a_write_that_fails_part_way_leaves_nothing_and_works_later(tmp_path: Pa
     assert aggregator.receive(0) is not None
 
 
-def test_a_folder_that_is_a_file_or_gone_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TransportError, match="file"):
         end(tmp_path / "file", "bank_a")
-    party = end(tmp_path / "root", "bank_a")
+
+
+def test_a_share_that_is_away_for_a_while_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One I/O error took a served party out for ten minutes, while the others paid for rounds."""
+    party, aggregator = end(tmp_path / "root", "bank_a"), end(tmp_path / "root", AGGREGATOR)
+    os.rename(tmp_path / "root", tmp_path / "unmounted")
+    assert party.receive(0.1) is None
+    back = threading.Timer(0.5, lambda: os.rename(tmp_path / "unmounted", tmp_path / "root"))
+    back.start()
+    party.send(update())  # waits for the share
+    back.join()
+    message = aggregator.receive(0)
+    assert message is not None
+    aggregator.done(message)
+    assert files(tmp_path / "root", AGGREGATOR) == []
+    assert caplog.text.count("trying again") == 1
+    assert caplog.text.count("can be used again") == 1
+
+
+def test_a_share_that_stays_away_is_one_line_after_the_patience(tmp_path: Path) -> None:
+    party = DirectoryTransport(tmp_path / "root", "demo", sealer("bank_a"), patience=0.2)
     os.rename(tmp_path / "root", tmp_path / "unmounted")
     with pytest.raises(TransportError, match="mount the folder"):
-        party.receive(0)
-    os.rename(tmp_path / "unmounted", tmp_path / "root")
-    assert party.receive(0) is None
+        party.send(update())
+    with pytest.raises(TransportError, match="mount the folder"):
+        party.receive(10)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("call", ["open", "rename", "scandir", "unlink"])
+def test_an_io_error_that_passes_costs_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    party, aggregator = end(tmp_path, "bank_a"), end(tmp_path, AGGREGATOR)
+    real, failures = getattr(os, call), [OSError(number, os.strerror(number))] * 2
+
+    def failing(*arguments: object, **named: object) -> object:
+        if failures:
+            raise failures.pop()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(f"homo_dp.transport.directory.os.{call}", failing)
+    party.send(update())
+    message = aggregator.receive(10)
+    assert message is not None
+    aggregator.done(message)
+    assert aggregator.receive(0.1) is None
+    assert not failures
+    assert files(tmp_path, AGGREGATOR) == []
+
+
+def test_an_io_error_at_the_start_of_a_process_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the process, and a serving party left the run alone for up to ten minutes."""
+    real, failures = os.mkdir, [errno.ESTALE, errno.EIO]
+
+    def failing(path: object, *arguments: int) -> None:
+        if failures and "demo" in str(path):
+            number = failures.pop()
+            raise OSError(number, os.strerror(number), str(path))
+        real(path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("homo_dp.transport.directory.os.mkdir", failing)
+    end(tmp_path, AGGREGATOR)
+    assert not failures
+    failures.extend([errno.ESTALE] * 100)
+    with pytest.raises(TransportError, match="mount the folder"):
+        DirectoryTransport(tmp_path, "demo-2", sealer(AGGREGATOR), patience=0.2)
+
+
+def test_a_permission_that_cannot_be_asked_for_is_not_taken_as_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`os.access` answers any I/O error by no, which ended a party's process."""
+    aggregator = end(tmp_path, AGGREGATOR)
+    monkeypatch.setattr("homo_dp.transport.directory.os.access", lambda *_: False)
+    end(tmp_path, "bank_a").send(update())
+    assert aggregator.receive(0) is not None
+
+
+def test_an_entry_of_which_the_type_cannot_be_read_costs_no_other_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that gives no types, one damaged entry made every look fail."""
+
+    class Entry:
+        def __init__(self, entry: os.DirEntry[str]) -> None:
+            self.name, self._entry = entry.name, entry
+
+        def is_file(self, *, follow_symlinks: bool) -> bool:
+            if self.name.startswith("1-"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
+            return self._entry.is_file(follow_symlinks=follow_symlinks)
+
+    aggregator = end(tmp_path, AGGREGATOR)
+    end(tmp_path, "bank_a").send(update(round=1))
+    end(tmp_path, "bank_b").send(update("bank_b", round=2))
+    real = os.scandir
+
+    class Entries:
+        def __init__(self, path: Path) -> None:
+            self._real = real(path)
+            self.close = self._real.close
+
+        def __iter__(self) -> Iterator[Entry]:
+            return map(Entry, self._real)
+
+    monkeypatch.setattr("homo_dp.transport.directory.os.scandir", Entries)
+    message = aggregator.receive(0)
+    assert message is not None
+    assert message.sender == "bank_b"
+
+
+def test_one_recipient_whose_folder_fails_does_not_stop_the_aggregator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homo_dp.transport.directory._BRIEF", 0.2)
+    aggregator, party = end(tmp_path, AGGREGATOR), end(tmp_path, "bank_b")
+    real = os.open
+
+    def failing(path: object, *arguments: int) -> int:
+        if "bank_a" in str(path):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("homo_dp.transport.directory.os.open", failing)
+    with pytest.raises(Undeliverable, match="bank_a"):
+        aggregator.send(weights("bank_a"))
+    aggregator.send(weights("bank_b"))
+    assert party.receive(0) is not None
+
+
+def test_a_folder_that_is_made_is_not_open_to_everybody(tmp_path: Path) -> None:
+    """It had mode 0777 where the umask was 000."""
+    previous = os.umask(0)
+    try:
+        end(tmp_path / "above" / "share", "bank_a")
+    finally:
+        os.umask(previous)
+    for path in (tmp_path / "above").rglob("*"):
+        assert not path.stat().st_mode & 0o002, path
 
 
 def test_a_folder_that_had_to_be_made_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a share is not mounted, a process would wait beside an empty folder and nobody would know."""
+    """Where a share is not mounted, a process would wait beside an empty folder and nobody would
+    know.
+    """
     end(tmp_path / "share", "bank_a")
     end(tmp_path / "share", AGGREGATOR)
     assert caplog.text.count("if it is a share, mount it") == 1
@@ -235,9 +378,8 @@ def test_a_folder_that_had_to_be_made_is_said_once(
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_missing_permission_is_one_line_and_the_rest_works_once_it_is_given() -> None:
-    with (
-        tempfile.TemporaryDirectory() as name
-    ):  # not tmp_path, whose parents are closed to the user nobody
+    # not tmp_path, whose parents are closed to the user nobody
+    with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)
         aggregator = end(root, AGGREGATOR)
@@ -272,7 +414,9 @@ def test_folders_take_the_mode_of_the_root_so_that_a_group_can_share_it(tmp_path
 
 
 def send_and_die(root: Path, message: Message, point: str | None) -> int:
-    """Send from a child of this process, killed at a crash point; its exit code, minus the signal."""
+    """Send from a child of this process, killed at a crash point; its exit code, minus the
+    signal.
+    """
     child = os.fork()
     if child == 0:
         os.environ["HOMO_DP_CRASH_AT"] = f"directory.{point}" if point else ""

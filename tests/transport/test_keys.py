@@ -68,9 +68,8 @@ def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
         read_key_pair(public)
     with pytest.raises(InputError, match=f"does not exist.* new none --dir {tmp_path}`"):
         read_key_pair(tmp_path / "none.key")
-    with pytest.raises(
-        InputError, match=r"does not exist.*from the other side"
-    ):  # who made it here would replace it
+    # who made it here would replace it
+    with pytest.raises(InputError, match=r"does not exist.*from the other side"):
         read_public_key(tmp_path / "none.pub")
 
 
@@ -209,7 +208,9 @@ def test_a_list_that_cannot_be_read_is_an_error_at_the_start_and_stays_in_force_
 
 
 def test_a_key_changes_in_the_middle_of_a_run_with_both_sides_consent(tmp_path: Path) -> None:
-    """What was sealed to or by the old key is dropped; both sides say again, under the new one, what they said."""
+    """What was sealed to or by the old key is dropped; both sides say again, under the new one,
+    what they said.
+    """
     aggregator, old, new = (
         new_key_pair("aggregator"),
         new_key_pair("bank_a"),

@@ -1,4 +1,6 @@
-"""Who may talk to the queue: certificates, the documented server config, credentials, and what is not installed."""
+"""Who may talk to the queue: certificates, the documented server config, credentials, and what
+is not installed.
+"""
 
 import base64
 import datetime
@@ -27,7 +29,9 @@ pytestmark = LEAVES_NOTHING
 
 
 def certificate(directory: Path, name: str, issuer: tuple[Any, Any] | None) -> tuple[Any, Any]:
-    """A certificate for loopback, signed by `issuer` or by itself; written to name.pem and name-key.pem."""
+    """A certificate for loopback, signed by `issuer` or by itself; written to name.pem and
+    name-key.pem.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,6 @@
-"""Sealed messages: only the listed sender's, only for the recipient, unchanged; nothing but MessageError comes out."""
+"""Sealed messages: only the listed sender's, only for the recipient, unchanged; nothing but
+MessageError comes out.
+"""
 
 import io
 import random
@@ -82,7 +84,9 @@ def test_others_and_altered_messages_are_refused(make: Callable[[], bytes], reas
 
 
 def test_a_recipient_cannot_pass_a_message_on() -> None:
-    """Surreptitious forwarding: B opens what A signed for B, and wraps key, digest and signature for the aggregator."""
+    """Surreptitious forwarding: B opens what A signed for B, and wraps key, digest and signature
+    for the aggregator.
+    """
     sealed = seal(encode(update()), "demo", A, B.public)
     length = 6 + int.from_bytes(sealed[4:6], "little")
     prefix, wrap, chunks = (

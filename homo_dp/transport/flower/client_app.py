@@ -1,6 +1,8 @@
-"""The ClientApp of a node: a relay between Flower and the party, which holds table, keys and ledger.
+"""The ClientApp of a node: a relay between Flower and the party, which holds table, keys and
+ledger.
 
-It touches no row and opens no seal. The ServerApp is told of an error in one word; the details are in the node's log.
+It touches no row and opens no seal. The ServerApp is told of an error in one word; the details are
+in the node's log.
 """
 
 from __future__ import annotations
@@ -51,5 +53,6 @@ def _place(context: Context, run: str) -> PartyPlace:
     if isinstance(config, str):
         return PartyPlace.of(config, run)
     raise ConfigError(
-        "--node-config: name the party, 'party=\"conf/party_a.yaml\"', or where it listens, 'socket=\"/run/p.sock\"'"
+        "--node-config: name the party, 'party=\"conf/party_a.yaml\"', or where it listens, "
+        "'socket=\"/run/p.sock\"'"
     )

@@ -1,7 +1,8 @@
-"""What a ServerApp asks of a SuperNode and what comes back: sealed messages, and which of them were dealt with.
+"""What a ServerApp asks of a SuperNode and what comes back: sealed messages, and which of them were
+dealt with.
 
-The same two values travel in Flower's records and, on the node, over the socket between ClientApp and party. Nothing in
-them is believed: who sent a message, and to whom, is under its seal.
+The same two values travel in Flower's records and, on the node, over the socket between ClientApp
+and party. Nothing in them is believed: who sent a message, and to whom, is under its seal.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ def tag_of(sealed: bytes) -> str:
 
 @dataclass(frozen=True)
 class SealedQuestion:
-    """Sealed messages for a party; without any, it only asks whether the party has something to say."""
+    """Sealed messages for a party; without any, it only asks whether the party has something to
+    say.
+    """
 
     run: str
     sealed: tuple[bytes, ...] = ()
-    job: str = ""  # Flower's own number of the run, which is new each time it is started; the ClientApp knows it
+    # Flower's own number of the run, which is new each time it is started; the ClientApp knows it
+    job: str = ""
 
     def fields(self) -> dict[str, Any]:
         """As a record of Flower takes it."""
@@ -52,7 +56,9 @@ class SealedQuestion:
 
 @dataclass(frozen=True)
 class Answer:
-    """Sealed messages of a party; which messages it dealt with since the last answer, and which it has in hand."""
+    """Sealed messages of a party; which messages it dealt with since the last answer, and which
+    it has in hand.
+    """
 
     state: str
     sealed: tuple[bytes, ...] = ()
@@ -87,7 +93,9 @@ def send_letter(connection: socket.socket, letter: SealedQuestion | Answer) -> N
 
 
 def receive_letter(connection: socket.socket, most_bytes: int) -> dict[str, Any]:
-    """The fields of a letter from a socket, of at most `most_bytes` of messages; MessageError if it is none."""
+    """The fields of a letter from a socket, of at most `most_bytes` of messages; MessageError if
+    it is none.
+    """
     (length,) = struct.unpack(">I", _exactly(connection, 4))
     if length > _MOST_HEADER:
         raise MessageError(
@@ -120,7 +128,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 def _check_version(fields: Mapping[str, Any]) -> None:
     if fields.get("version") != VERSION:
         raise MessageError(
-            f"version={fields.get('version')}: this homo_dp reads {VERSION}; install the same on all sides"
+            f"version={fields.get('version')}: this homo_dp reads {VERSION}; install the same on "
+            "all sides"
         )
 
 

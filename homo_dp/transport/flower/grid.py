@@ -1,7 +1,8 @@
 """The aggregator's end of Flower: questions to nodes, and what the parties behind them answer.
 
-Flower lets a ServerApp ask and a node answer, never the other way round. So each node has one question on its way at a
-time; a node that has nothing to be told is asked now and then whether its party has something to say.
+Flower lets a ServerApp ask and a node answer, never the other way round. So each node has one
+question on its way at a time; a node that has nothing to be told is asked now and then whether its
+party has something to say.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ from homo_dp.transport.sealing import Sealer
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN: Final = (
-    20.0  # seconds of silence after which a node is asked whether its party has something to say
-)
-LOST_AFTER: Final = (
-    60.0  # seconds after which a question is taken for lost; a ClientApp answers within 40
-)
+# seconds of silence after which a node is asked whether its party has something to say
+ASK_AGAIN: Final = 20.0
+# seconds after which a question is taken for lost; a ClientApp answers within 40
+LOST_AFTER: Final = 60.0
 _UNKNOWN: Final = 3.0  # the same, for a node whose party is not known yet
 _TROUBLE: Final = 2.0  # seconds until a node is asked again that gave no answer
 _LOOK_FOR_NODES: Final = 1.0
@@ -72,12 +71,15 @@ class GridTransport:
     """One aggregator's end of a Flower run.
 
     Guarantees:
-        - SuperLink, SuperNodes and ClientApps carry sealed bytes only, and an altered one is refused;
+        - SuperLink, SuperNodes and ClientApps carry sealed bytes only, and an altered one is
+          refused;
         - a message for a party goes to the node from which a message came that this party signed;
-        - a message is sent again until the party has dealt with it, or a newer one of its kind is there;
+        - a message is sent again until the party has dealt with it, or a newer one of its kind is
+          there;
         - a node that is lost or says nonsense costs its own party the round; the others go on.
 
-    After a crash of the aggregator nothing of this is there any more: it asks again, and parties say the same again.
+    After a crash of the aggregator nothing of this is there any more: it asks again, and parties
+    say the same again.
     """
 
     def __init__(
@@ -96,7 +98,9 @@ class GridTransport:
         self.last_words = 60.0  # seconds that `close` waits for parties to fetch the final weights
 
     def send(self, message: Message) -> None:
-        """Queue `message` for its party; it is under way as soon as the party's node takes questions."""
+        """Queue `message` for its party; it is under way as soon as the party's node takes
+        questions.
+        """
         if message.run != self._run:
             raise MessageError(
                 f"run={message.run!r} is not {self._run!r}, which this transport serves"
@@ -126,7 +130,9 @@ class GridTransport:
         """Nothing to do: what an aggregator lost in a crash it asks for again."""
 
     def close(self) -> None:
-        """Wait until the parties that are there have fetched the final weights, if there are some."""
+        """Wait until the parties that are there have fetched the final weights, if there are
+        some.
+        """
         started, told = self._clock(), False
         while self._clock() < started + self.last_words and (missing := self._without_result()):
             if self._clock() > started + 5 and all(

@@ -1,8 +1,10 @@
-"""A party's end of Flower: a socket on its own machine, to which the node's ClientApp brings sealed messages.
+"""A party's end of Flower: a socket on its own machine, to which the node's ClientApp brings sealed
+messages.
 
-A ClientApp is a fresh process for every message, and runs code that came over the network. So the party is a process of
-its own, which stays: it has torch, its rows and its state loaded, and only sealed bytes pass the socket. Whoever may
-connect can do what an operator of the SuperLink can: delay, drop, and send what the seal refuses.
+A ClientApp is a fresh process for every message, and runs code that came over the network. So the
+party is a process of its own, which stays: it has torch, its rows and its state loaded, and only
+sealed bytes pass the socket. Whoever may connect can do what an operator of the SuperLink can:
+delay, drop, and send what the seal refuses.
 """
 
 from __future__ import annotations
@@ -35,9 +37,8 @@ from homo_dp.transport.sealing import Sealer, largest_sealed
 
 log = logging.getLogger(__name__)
 
-ANSWERS_WITHIN: Final = (
-    20.0  # seconds that a question waits for work to end; after that the answer says: in hand
-)
+# seconds that a question waits for work to end; after that the answer says: in hand
+ANSWERS_WITHIN: Final = 20.0
 _CALLERS: Final = 4  # connections at once
 _LAST_WORDS: Final = 5.0  # seconds that a party which ends waits for somebody to fetch what it said
 
@@ -47,11 +48,13 @@ class NodeTransport:
 
     Guarantees:
         - the socket belongs to this user, or to one group that the config names;
-        - an answer holds all that the session said to what came in the question, unless it takes longer than
-          `ANSWERS_WITHIN`: then what is still in hand is named, and the rest comes with a later answer;
-        - what was said is kept until somebody fetched it; what is lost on the way is asked for again, and the session
-          says the same once more;
-        - a party that ended with an error is started by nobody but its operator while the same Flower run goes on.
+        - an answer holds all that the session said to what came in the question, unless it takes
+          longer than `ANSWERS_WITHIN`: then what is still in hand is named, and the rest comes with
+          a later answer;
+        - what was said is kept until somebody fetched it; what is lost on the way is asked for
+          again, and the session says the same once more;
+        - a party that ended with an error is started by nobody but its operator while the same
+          Flower run goes on.
     """
 
     def __init__(self, path: Path, run: str, sealer: Sealer, group: str | None = None) -> None:
@@ -86,10 +89,8 @@ class NodeTransport:
         if (
             message.kind != "refused"
         ):  # an answer says that this party is there; a join beside it would be answered with
-            kinds = (
-                *kinds,
-                "join",
-            )  # the same question again, which costs the party a turn in every round
+            # the same question again, which costs the party a turn in every round
+            kinds = (*kinds, "join")
         with self._news:
             self._said = [
                 (said, data)
@@ -100,8 +101,9 @@ class NodeTransport:
             self._news.notify_all()
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message that came; None after `timeout` seconds, or when a ClientApp asks whether this party is
-        there."""
+        """The next message that came; None after `timeout` seconds, or when a ClientApp asks
+        whether this party is there.
+        """
         deadline = time.monotonic() + timeout
         while True:
             with self._news:
@@ -205,12 +207,15 @@ class NodeTransport:
                 if tag not in known and len(self._inbox) < MOST_MESSAGES:
                     self._inbox.append((tag, sealed))
                     self._done.pop(tag, None)
-            # A session that is told nothing says that it is there: so the ServerApp learns which node is whose.
+            # A session that is told nothing says that it is there: so the ServerApp learns which
+            # node is whose.
             self._wake = not question.sealed and self._waiting and not self._said
             self._news.notify_all()
 
     def _is_quiet(self) -> bool:
-        """Whether nothing more comes of what is here: all is done, or the session waits for something else."""
+        """Whether nothing more comes of what is here: all is done, or the session waits for
+        something else.
+        """
         if self._closed:
             return True
         if self._inbox or self._wake:

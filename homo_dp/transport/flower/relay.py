@@ -1,4 +1,6 @@
-"""Brings a question from Flower to the party on this machine, and its answer back; starts the party if need be."""
+"""Brings a question from Flower to the party on this machine, and its answer back; starts the
+party if need be.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,22 @@ READS_WITHIN: Final = 40.0  # seconds for the party to answer; it says itself wh
 
 @dataclass(frozen=True)
 class PartyPlace:
-    """Where a node's party is: its socket and, if the node may start it, the command for that and its log."""
+    """Where a node's party is: its socket and, if the node may start it, the command for that
+    and its log.
+    """
 
     socket: Path
     command: tuple[str, ...] = ()
     log: Path | None = None
-    layer: bytes | None = (
-        None  # of a party that serves: what differs in this run, for a file in its folder
-    )
+    # of a party that serves: what differs in this run, for a file in its folder
+    layer: bytes | None = None
     at_once: int = 1  # how many runs such a party serves at the same time
 
     @classmethod
     def of(cls, config: str, run: str) -> PartyPlace:
-        """The place that a party's config names for a run; a party that is not there is started from that config."""
+        """The place that a party's config names for a run; a party that is not there is started
+        from that config.
+        """
         import yaml
 
         from homo_dp.config.load import load
@@ -49,7 +54,8 @@ class PartyPlace:
         name, named, rules = settings.party.name, settings.federation.run, settings.party.serve
         if name is None:
             raise ConfigError(
-                f"{config}: party.name is not given; use the name under which the aggregator lists it"
+                f"{config}: party.name is not given; use the name under which the aggregator "
+                "lists it"
             )
         folder = settings.party.folder / run
         command = [
@@ -66,7 +72,8 @@ class PartyPlace:
             return cls(place, tuple(command), folder / "party.log")
         if named is not None or rules is None:
             raise ConfigError(f"{config}: federation.run={named}: the ServerApp runs {run}")
-        # Seals are opened by the party alone, which believes the asker that its own config has for this name.
+        # Seals are opened by the party alone, which believes the asker that its own config has for
+        # this name.
         layer = yaml.safe_dump(served_layer(settings, run, asker_key(settings, run))).encode()
         command += ["--config", str(folder / SERVED)]
         return cls(
@@ -125,7 +132,9 @@ def _started(question: SealedQuestion, place: PartyPlace) -> Answer:
 
 
 def _others(place: PartyPlace) -> int:
-    """How many other runs have a process here, by the notes that `_start` left: names of runs are free to make up."""
+    """How many other runs have a process here, by the notes that `_start` left: names of runs
+    are free to make up.
+    """
     if place.log is None:
         return 0
     notes = place.log.parent.parent.glob("*/party.pid")

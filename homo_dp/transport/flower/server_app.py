@@ -1,4 +1,6 @@
-"""The ServerApp of a job: an aggregator whose transport is Flower's Grid. No Strategy, no simulation runtime."""
+"""The ServerApp of a job: an aggregator whose transport is Flower's Grid. No Strategy, no
+simulation runtime.
+"""
 
 from __future__ import annotations
 

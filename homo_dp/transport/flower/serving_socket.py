@@ -1,6 +1,8 @@
-"""The socket of a party that serves on Flower: ClientApps of all runs call it, and each run has a process behind it.
+"""The socket of a party that serves on Flower: ClientApps of all runs call it, and each run has a
+process behind it.
 
-Where the SuperNode runs as another user than the party, its ClientApp can start nothing: it knows this socket alone.
+Where the SuperNode runs as another user than the party, its ClientApp can start nothing: it knows
+this socket alone.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ class ServingSocket:
     """Passes each question to the process of its run, and the answer back.
 
     Guarantees:
-        - no seal is opened and nothing is kept: what a ClientApp brought goes to the process, whose answer goes back;
-        - of a run without a process the answer is the word of `without_process`, which alone decides about starts.
+        - no seal is opened and nothing is kept: what a ClientApp brought goes to the process, whose
+          answer goes back;
+        - of a run without a process the answer is the word of `without_process`, which alone
+          decides about starts.
     """
 
     def __init__(

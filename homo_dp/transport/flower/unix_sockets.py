@@ -29,7 +29,9 @@ def connect(path: Path, timeout: float) -> socket.socket:
 
 
 def listen(path: Path, group: str | None) -> socket.socket:
-    """A socket at `path` that only this user, or one group, can reach; one that a killed process left goes away."""
+    """A socket at `path` that only this user, or one group, can reach; one that a killed process
+    left goes away.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -66,7 +68,9 @@ def _short(path: Path) -> Iterator[str]:
 
 
 def note_end(path: Path, job: str) -> None:
-    """Leave word that the party behind a socket ended with an error while Flower's run `job` went on."""
+    """Leave word that the party behind a socket ended with an error while Flower's run `job`
+    went on.
+    """
     with contextlib.suppress(OSError):
         path.with_suffix(".ended").write_text(job, encoding="utf-8")
 

@@ -1,11 +1,13 @@
 """The client of nats-py, made safe against bytes that others chose.
 
-As it comes (2.16), a header block that ends early, a subject that is no UTF-8, or one with a form feed in it ends the
-client's read loop or its connection. The message stays in the stream, so it does that again after every reconnect:
-whoever may publish one message stops the receiver for good. And it sends the password in clear to a server, or a man in
-the middle, who says that TLS is not needed.
+As it comes (2.16), a header block that ends early, a subject that is no UTF-8, or one with a form
+feed in it ends the client's read loop or its connection. The message stays in the stream, so it
+does that again after every reconnect: whoever may publish one message stops the receiver for good.
+And it sends the password in clear to a server, or a man in the middle, who says that TLS is not
+needed.
 
-The overridden methods are private ones of nats-py; tests with raw protocol bytes check that they still work.
+The overridden methods are private ones of nats-py; tests with raw protocol bytes check that they
+still work.
 """
 
 import asyncio
@@ -22,7 +24,8 @@ _LONGEST_HEADERS: Final = 8192  # bytes; ours take about 300
 _LONGEST_LINE: Final = 64 * 1024  # bytes of a control line: the server's own default is 4096
 # White space to a regular expression of nats-py, and part of a subject to the server.
 _ODD_SPACE: Final = bytes.maketrans(b"\x0b\x0c", b"??")
-# nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection: nothing is wrong then.
+# nats-py speaks TLS on a plain stream, about which asyncio warns at every end of a connection:
+# nothing is wrong then.
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
 
 
@@ -30,9 +33,12 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
     """A nats-py client for one connection.
 
     Guarantees:
-        - no message ends it: one whose subject or headers cannot be read arrives without headers and data;
-        - if reading ends for another reason, the connection is closed at once, and not minutes later by a ping;
-        - with `encrypted`, nothing but the greeting is exchanged before TLS is established, whatever the server says.
+        - no message ends it: one whose subject or headers cannot be read arrives without headers
+          and data;
+        - if reading ends for another reason, the connection is closed at once, and not minutes
+          later by a ping;
+        - with `encrypted`, nothing but the greeting is exchanged before TLS is established,
+          whatever the server says.
     """
 
     def __init__(self, *, encrypted: bool) -> None:
@@ -41,7 +47,9 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
         self._ps = _SafeParser(self)
 
     async def end(self) -> None:
-        """Close what may be half-open: nats-py can wait forever for the end of a TLS connection that never began."""
+        """Close what may be half-open: nats-py can wait forever for the end of a TLS connection
+        that never began.
+        """
         try:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):
@@ -50,13 +58,14 @@ class SafeClient(nats.aio.client.Client):  # type: ignore[misc]  # nats-py has n
             self.abandon()
 
     def abandon(self) -> None:
-        """Close the sockets at once; asyncio would warn of those still open when the event loop is gone."""
+        """Close the sockets at once; asyncio would warn of those still open when the event loop
+        is gone.
+        """
         for name in ("_io_writer", "_bare_io_writer"):
             writer = getattr(self._transport, name, None)
             if writer is not None:
-                with contextlib.suppress(
-                    AttributeError
-                ):  # asyncio's own, of a TLS connection that has ended
+                # asyncio's own, of a TLS connection that has ended
+                with contextlib.suppress(AttributeError):
                     writer.transport.abort()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:

@@ -1,7 +1,9 @@
-"""The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled, parts published.
+"""The asynchronous half of the NATS transport: one connection kept up, one durable consumer pulled,
+parts published.
 
-Only this module, client.py and stream.py import `nats`. It runs on the event loop that `homo_dp.transport.nats.queue`
-owns. What nats-py has for pulling and large bodies, and why it is not used: docs/adr/0013.
+Only this module, client.py and stream.py import `nats`. It runs on the event loop that
+`homo_dp.transport.nats.queue` owns. What nats-py has for pulling and large bodies, and why it is
+not used: docs/adr/0013.
 """
 
 import asyncio
@@ -38,11 +40,16 @@ _REMEMBERED: Final = 1000
 _UNREAD: Final = 2  # whole messages of one consumer held for a process that does not ask for them
 _PATIENCE_WITH_BAD: Final = 50  # refused messages after which a sender is heard less often
 _AWAY: Final = (OSError, nats.errors.Error)  # a TimeoutError is an OSError
-_STALLED: Final = "the server does not answer; if it runs, its disk may be full: see its log"
+_STALLED: Final = (
+    "the server does not answer; if it runs, its disk may be full: make room and restart it, since "
+    "it does not notice by itself"
+)
 
 
 class _Source:
-    """One consumer that is pulled: how many of its messages wait to be read, and how many were refused of late."""
+    """One consumer that is pulled: how many of its messages wait to be read, and how many were
+    refused of late.
+    """
 
     def __init__(self, consumer: str, *, separate: bool) -> None:
         self.consumer = consumer
@@ -53,7 +60,9 @@ class _Source:
         self.room.set()
 
     def pause(self) -> float:
-        """Seconds to wait before more is asked for: up to one second for a sender whose messages are refused."""
+        """Seconds to wait before more is asked for: up to one second for a sender whose messages
+        are refused.
+        """
         return min(1.0, self.bad / 1000) if self.separate and self.bad > _PATIENCE_WITH_BAD else 0.0
 
 
@@ -62,7 +71,8 @@ class Link:
 
     Guarantees:
         - whatever a message holds or nats-py raises, the connection is kept or made again;
-        - each sender has a consumer of its own at the aggregator: what one sends without end waits at the server.
+        - each sender has a consumer of its own at the aggregator: what one sends without end waits
+          at the server.
     """
 
     def __init__(
@@ -105,7 +115,8 @@ class Link:
                 client, closed = await self._connect(max(0.1, min(left, _CONNECT)))
                 break
             except Exception as error:
-                # A refused login is a plain nats.errors.Error while connecting: only its text tells it.
+                # A refused login is a plain nats.errors.Error while connecting: only its text tells
+                # it.
                 final = isinstance(
                     error, ssl.SSLError | nats.js.errors.APIError
                 ) or "uthorization" in str(error)
@@ -123,7 +134,8 @@ class Link:
     ) -> None:
         """Publish the parts, a few at a time, and return when the stream has stored them all.
 
-        What was sent on the subjects `older` before, and never fetched, is then removed (only the aggregator may).
+        What was sent on the subjects `older` before, and never fetched, is then removed (only the
+        aggregator may).
         """
         deadline = asyncio.get_running_loop().time() + patience
         running: deque[asyncio.Task[int]] = deque()
@@ -208,7 +220,8 @@ class Link:
             client = SafeClient(encrypted=self._encrypted)
             try:
                 async with asyncio.timeout(limit):
-                    # Reconnecting is ours, so that the stream and the pull are set up again each time.
+                    # Reconnecting is ours, so that the stream and the pull are set up again each
+                    # time.
                     await client.connect(
                         servers=[server],
                         name=f"homo_dp {self.names.name}",
@@ -229,15 +242,16 @@ class Link:
                         consumers = await make_stream(client, self._queue, separate=separate)
                 self._hear(consumers)
                 return client, closed
-            except (
-                Exception
-            ) as error:  # nats-py raises any kind of error if a server breaks the protocol
+            except Exception as error:
+                # nats-py raises any kind of error if a server breaks the protocol
                 failure = error
                 await client.end()
         raise failure
 
     async def _may_pull_each(self, client: SafeClient) -> bool:
-        """Whether the server lets the aggregator use a consumer for each party; it complains at once if not."""
+        """Whether the server lets the aggregator use a consumer for each party; it complains at
+        once if not.
+        """
         consumer = self.names.consumer_from("=")  # a name that no party has
         for subject in (
             f"$JS.API.CONSUMER.MSG.NEXT.{self.names.stream}.{consumer}",
@@ -249,8 +263,8 @@ class Link:
             return True
         self.denied, self.complaint = None, ""
         self._tell(
-            "the aggregator's user may not pull a consumer for each party, so that one party's flood delays all: give "
-            "it what docs/transports.md lists"
+            "the aggregator's user may not pull a consumer for each party, so that one party's "
+            "flood delays all: give it what docs/transports.md lists"
         )
         return False
 
@@ -310,8 +324,9 @@ class Link:
         return self._client
 
     async def _store(self, subject: str, part: Part, again: int, deadline: float) -> int:
-        # A message in one part is known again by its content, so that a process that was killed and sends once more
-        # changes nothing. Seals differ, so parts of two attempts must not be taken for each other.
+        # A message in one part is known again by its content, so that a process that was killed and
+        # sends once more changes nothing. Seals differ, so parts of two attempts must not be taken
+        # for each other.
         name = f"{part.tag}.{again}" + ("" if part.count == 1 else f".{part.attempt}.{part.number}")
         headers = part.headers() | {"Nats-Msg-Id": name, "Nats-Expected-Stream": self.names.stream}
         for pause in _pauses():
@@ -331,15 +346,15 @@ class Link:
                 self.check_permissions()
                 reason = self.complaint or one_line(error) or type(error).__name__
                 if isinstance(error, TimeoutError) and left > 0 and self._up.is_set():
-                    self._tell(_STALLED)
+                    reason = _STALLED
+                    self._tell(reason)
             if deadline - asyncio.get_running_loop().time() < pause:
                 raise TransportError(
                     f"nats: {subject} was not stored: {reason}; sending again is safe"
                 )
             await asyncio.sleep(pause)
-        raise TransportError(
-            f"nats: {subject} was not stored"
-        )  # not reached: there is always another pause
+        # not reached: there is always another pause
+        raise TransportError(f"nats: {subject} was not stored")
 
     def _tell(self, reason: str) -> None:
         if reason != self._told:
@@ -350,11 +365,14 @@ class Link:
         """Stop where the server permits this user too little: waiting would not help."""
         if self.denied is not None:
             raise TransportError(
-                f"{self.denied}: give the user of {self.names.name} what docs/transports.md lists, then start again"
+                f"{self.denied}: give the user of {self.names.name} what docs/transports.md lists, "
+                "then start again"
             )
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
-        """The sequence under which the stream stored `data`; fails at once when the connection does."""
+        """The sequence under which the stream stored `data`; fails at once when the connection
+        does.
+        """
         client = await self._connected()
         request = asyncio.create_task(
             client.jetstream().publish(subject, data, timeout=_PUBLISH, headers=headers)
@@ -371,7 +389,9 @@ class Link:
             self._requests.discard(request)
 
     async def _pull(self, client: SafeClient, source: _Source) -> None:
-        """Keep one request for messages at the server at all times, so that a message comes at once."""
+        """Keep one request for messages at the server at all times, so that a message comes at
+        once.
+        """
         inbox, news = client.new_inbox(), asyncio.Event()
         asked, refused = 0, False
 
@@ -450,7 +470,9 @@ class Link:
                     await asyncio.sleep(_FIRST_PAUSE)
 
     async def _stay_in_hand(self) -> None:
-        """Tell the queue, as long as this process lives, that what it received is being worked on."""
+        """Tell the queue, as long as this process lives, that what it received is being worked
+        on.
+        """
         while True:
             await asyncio.sleep(self._ack_wait / 3)
             client = await self._connected()
@@ -462,8 +484,8 @@ class Link:
         vague = isinstance(error, nats.errors.NoServersError | TimeoutError)
         reason = (self.complaint if vague else "") or one_line(error) or type(error).__name__
         return TransportError(
-            f"nats: {', '.join(self._servers)} cannot be used ({reason}): check transport.nats.servers, its "
-            "credentials and that the server runs with JetStream"
+            f"nats: {', '.join(self._servers)} cannot be used ({reason}): check "
+            "transport.nats.servers, its credentials and that the server runs with JetStream"
         )
 
 
@@ -472,7 +494,9 @@ async def _set(event: asyncio.Event) -> None:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds to wait between attempts: doubling, with jitter so that parties do not come back all at once."""
+    """Seconds to wait between attempts: doubling, with jitter so that parties do not come back
+    all at once.
+    """
     pause = _FIRST_PAUSE
     while True:
         yield pause * random.uniform(0.5, 1.0)

@@ -1,4 +1,6 @@
-"""Subjects, stream and consumers of a run at a NATS server; docs/transports.md builds permissions from them."""
+"""Subjects, stream and consumers of a run at a NATS server; docs/transports.md builds
+permissions from them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 
 @dataclass(frozen=True)
 class Names:
-    """What the process `name` needs to know; ids were checked before, and a '.' in them becomes '='."""
+    """What the process `name` needs to know; ids were checked before, and a '.' in them becomes
+    '='.
+    """
 
     prefix: str
     run: str
@@ -34,11 +38,15 @@ class Names:
         return f"to-{self.token(name)}"
 
     def consumer_from(self, party: str) -> str:
-        """The aggregator's durable consumer of what `party` sends: a sender of many fills only its own."""
+        """The aggregator's durable consumer of what `party` sends: a sender of many fills only
+        its own.
+        """
         return f"from-{self.token(party)}"
 
     def subjects(self, kinds: Iterable[str]) -> list[str]:
-        """All subjects of the run; a stream that takes no others can bound what each sender stores."""
+        """All subjects of the run; a stream that takes no others can bound what each sender
+        stores.
+        """
         return [f"{self.base}.{way}.*.{kind}" for way in ("from", "to") for kind in kinds]
 
     def inbox(self) -> str:

@@ -1,4 +1,6 @@
-"""Sealed messages cut into parts that fit a queue's payload, and put together again in any order they come."""
+"""Sealed messages cut into parts that fit a queue's payload, and put together again in any order
+they come.
+"""
 
 import secrets
 from collections import deque
@@ -8,11 +10,16 @@ from typing import Final
 
 from homo_dp.core.errors import MessageError
 
-TAG, ATTEMPT, PART, PARTS, SIZE = "Homo-Tag", "Homo-Attempt", "Homo-Part", "Homo-Parts", "Homo-Size"
-PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
-_UNFINISHED: Final = (
-    3  # incomplete messages kept for one sender: one, its earlier attempt, and the next
+TAG, ATTEMPT, PART, PARTS, SIZE = (
+    "Homo-Tag",
+    "Homo-Attempt",
+    "Homo-Part",
+    "Homo-Parts",
+    "Homo-Size",
 )
+PART_BYTES: Final = 512 * 1024  # half of what a NATS server takes by default
+# incomplete messages kept for one sender: one, its earlier attempt, and the next
+_UNFINISHED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -83,24 +90,26 @@ class Assembler:
     """Puts the parts of many senders together, in time that is linear in what they send.
 
     Guarantees:
-        - of one sender at most three unfinished messages are held, and of these no more bytes than one message of the
-          allowed size has; a part is counted before it is kept;
-        - a message has no more parts than its size can need, so that one of a gigabyte cannot come byte by byte;
+        - of one sender at most three unfinished messages are held, and of these no more bytes than
+          one message of the allowed size has; a part is counted before it is kept;
+        - a message has no more parts than its size can need, so that one of a gigabyte cannot come
+          byte by byte;
         - of two attempts at one message, only the one sent later is kept.
     """
 
     def __init__(self, max_size: int, part_size: int = PART_BYTES) -> None:
         self._max_size = max_size
-        self._least_part = max(
-            1, part_size // 2
-        )  # on average; room for versions that cut smaller parts
+        # on average; room for versions that cut smaller parts
+        self._least_part = max(1, part_size // 2)
         self._making: dict[str, dict[tuple[str, str], _Making]] = {}
         self._given_up: dict[str, list[int]] = {}
 
     def add(
         self, sender: str, headers: Mapping[str, str], data: bytes, sequence: int
     ) -> Delivery | None:
-        """A delivery once all parts are there; MessageError if this part cannot belong to a message."""
+        """A delivery once all parts are there; MessageError if this part cannot belong to a
+        message.
+        """
         tag, attempt, number, count, size = self._read(headers, sender)
         if count == 1:
             if len(data) != size:
@@ -131,7 +140,9 @@ class Assembler:
         )
 
     def outdated(self, sender: str) -> list[int]:
-        """Queue sequences of parts that were given up: a newer attempt came, or too much is unfinished."""
+        """Queue sequences of parts that were given up: a newer attempt came, or too much is
+        unfinished.
+        """
         waiting = self._making.get(sender, {})
         newest: dict[str, int] = {}
         for (tag, _), making in waiting.items():
@@ -160,7 +171,8 @@ class Assembler:
         number, count, size = map(int, numbers)
         if size > self._max_size:
             raise MessageError(
-                f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise transport.max_message_bytes"
+                f"message of {sender!r} has {size} bytes, allowed {self._max_size}: raise "
+                "transport.max_message_bytes"
             )
         if not 0 <= number < count <= 1 + size // self._least_part:
             raise MessageError(

@@ -53,7 +53,8 @@ class NatsTransport:
 
     Guarantees:
         - when `send` returns, the message is stored by the server;
-        - a message comes again, also after a restart of this process or of the server, until it is `done`;
+        - a message comes again, also after a restart of this process or of the server, until it is
+          `done`;
         - what cannot be opened is logged, counted, acknowledged and dropped, whatever it raises;
         - senders are heard in turn: one that sends without end delays itself and nobody else;
         - a configuration that names TLS never speaks without it.
@@ -71,8 +72,9 @@ class NatsTransport:
     ) -> None:
         """Connect, within `connect_timeout` seconds.
 
-        `patience` is how long `send` waits for a server that is away; `ack_wait` (the aggregator's counts) is how long
-        after the death of a process the messages that it had in hand are delivered again. All in seconds.
+        `patience` is how long `send` waits for a server that is away; `ack_wait` (the aggregator's
+        counts) is how long after the death of a process the messages that it had in hand are
+        delivered again. All in seconds.
         """
         link_type, queue_type = _import_link()
         self._run = check_id("run", run)
@@ -116,7 +118,8 @@ class NatsTransport:
         if message.sender == AGGREGATOR:
             kinds = superseded_by(message.kind)
             older = [self._names.subject(AGGREGATOR, message.recipient, kind) for kind in kinds]
-        # A repeatable kind is sent again after a restart: with the same tag the queue would drop it as a duplicate.
+        # A repeatable kind is sent again after a restart: with the same tag the queue would drop it
+        # as a duplicate.
         tag = (
             f"{sealed.tag}.{self._life}"
             if self._sealer.kinds[message.kind].repeatable
@@ -143,7 +146,8 @@ class NatsTransport:
                         f"it is by {message.sender!r} of run {message.run!r}: misplaced"
                     )
             except MessageError as refusal:
-                self.refusals.note(delivery.sender, f"a message of {delivery.sender}", refusal)
+                where = f"a message on the subjects of {delivery.sender}"
+                self.refusals.note(refusal.signed_by, where, refusal)
                 self._call(partial(self._link.read, delivery.consumer, refused=True))
                 self._call(partial(self._link.acknowledge, delivery.sequences))
                 continue
@@ -203,7 +207,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def end_tasks() -> None:
-    """End what is left on an event loop before it is closed: nats-py forgets tasks of connections that broke."""
+    """End what is left on an event loop before it is closed: nats-py forgets tasks of
+    connections that broke.
+    """
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:
             task.cancel()
@@ -212,7 +218,9 @@ async def end_tasks() -> None:
 
 
 def connect_options(config: NatsConfig) -> dict[str, Any]:
-    """What nats-py needs to know of passwords, credentials and certificates; files are read now, not at reconnects."""
+    """What nats-py needs to know of passwords, credentials and certificates; files are read now,
+    not at reconnects.
+    """
     options: dict[str, Any] = {}
     if config.user is not None:
         options["user"] = config.user
@@ -224,7 +232,8 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
     if names_tls(config):
         if clear := [server for server in config.servers if server.lower().startswith("ws://")]:
             raise InputError(
-                f"transport.nats.servers={clear[0]}: is in clear, and TLS is asked for: write wss:// or remove it"
+                f"transport.nats.servers={clear[0]}: is in clear, and TLS is asked for: write "
+                "wss:// or remove it"
             )
         options["encrypted"], options["tls"] = True, ssl.create_default_context()
     if config.tls is not None:
@@ -241,7 +250,9 @@ def connect_options(config: NatsConfig) -> dict[str, Any]:
 
 
 def names_tls(config: NatsConfig) -> bool:
-    """Whether the configuration asks for TLS, by settings or by an address; then no server is spoken to without."""
+    """Whether the configuration asks for TLS, by settings or by an address; then no server is
+    spoken to without.
+    """
     return config.tls is not None or any(
         server.lower().startswith(("tls://", "wss://")) for server in config.servers
     )
@@ -257,7 +268,8 @@ def _credentials(text: str, path: str) -> dict[str, Any]:
     if jwt is None:
         if importlib.util.find_spec("nkeys") is None:
             raise InputError(
-                f"transport.nats.credentials={path} is a bare nkey: run `pip install nkeys` to use one"
+                f"transport.nats.credentials={path} is a bare nkey: run `pip install nkeys` to "
+                "use one"
             )
         return {"nkeys_seed_str": seed[1]}
     # Two prefix bytes, 32 bytes of Ed25519 seed, two bytes of checksum.

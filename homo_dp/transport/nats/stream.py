@@ -1,4 +1,6 @@
-"""What the aggregator sets up at a NATS server for a run: its stream, and durable consumers for everybody."""
+"""What the aggregator sets up at a NATS server for a run: its stream, and durable consumers for
+everybody.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,13 +21,11 @@ from homo_dp.federation.protocol.ids import AGGREGATOR
 from homo_dp.transport.nats.names import Names
 from homo_dp.transport.nats.parts import PART_BYTES
 
-_DUPLICATES: Final = (
-    120.0  # seconds within which the server recognises a message that is sent twice
-)
+# seconds within which the server recognises a message that is sent twice
+_DUPLICATES: Final = 120.0
 _KEEP: Final = 30 * 86400.0  # seconds that the stream keeps what nobody fetched
-_SMALL: Final = (
-    256  # messages of one kind and party that may wait, besides the parts of two large ones
-)
+# messages of one kind and party that may wait, besides the parts of two large ones
+_SMALL: Final = 256
 _HEADERS: Final = 8192  # bytes beside a part
 _NOT_UNIQUE: Final = 10100  # the server's error: another consumer has this message already
 
@@ -42,15 +42,19 @@ class RunQueue:
 
     @property
     def waiting(self) -> int:
-        """Queue messages of one kind that may wait for or from one party: two of the largest, and small ones."""
+        """Queue messages of one kind that may wait for or from one party: two of the largest,
+        and small ones.
+        """
         return 2 * -(-self.max_size // PART_BYTES) + _SMALL
 
 
 async def make_stream(client: Client, queue: RunQueue, *, separate: bool) -> list[str]:
-    """Make stream and consumers, and return those of the aggregator; making them again changes nothing.
+    """Make stream and consumers, and return those of the aggregator; making them again changes
+    nothing.
 
-    With `separate` the aggregator has one consumer for each party, so that a party that sends without end delays
-    nobody else's messages. A stream of an earlier homo_dp has one for all, and keeps it.
+    With `separate` the aggregator has one consumer for each party, so that a party that sends
+    without end delays nobody else's messages. A stream of an earlier homo_dp has one for all, and
+    keeps it.
     """
     names, manager = queue.names, client.jsm()
     try:
@@ -68,7 +72,8 @@ async def make_stream(client: Client, queue: RunQueue, *, separate: bool) -> lis
                 max_msgs_per_subject=queue.waiting,
                 discard=DiscardPolicy.NEW,
                 discard_new_per_subject=True,
-                allow_direct=True,  # a party that serves looks at what waits for it, and leaves it there
+                # a party that serves looks at what waits for it, and leaves it there
+                allow_direct=True,
             )
         )
     await _add(

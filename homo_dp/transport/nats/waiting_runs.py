@@ -1,13 +1,16 @@
-"""Runs of a NATS server that call a party: streams with the prefix, in which a message of the asker waits for it.
+"""Runs of a NATS server that call a party: streams with the prefix, in which a message of the asker
+waits for it.
 
-It asks for the names of streams and, by `DIRECT.GET`, for the last message on a subject of this party: a server can
-allow a party that and nothing of the others (docs/transports.md). The message stays in the queue.
+It asks for the names of streams and, by `DIRECT.GET`, for the last message on a subject of this
+party: a server can allow a party that and nothing of the others (docs/transports.md). The message
+stays in the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -19,49 +22,55 @@ from homo_dp.core.errors import TransportError
 from homo_dp.transport.nats.client import SafeClient
 from homo_dp.transport.nats.names import Names
 from homo_dp.transport.nats.queue import connect_options, end_tasks
-from homo_dp.transport.waiting_runs import MOST_RUNS, Call, Sealers, checked_runs, is_call
+from homo_dp.transport.waiting_runs import Call, Sealers, Turns, is_call, unknown_asker
 
 Result = TypeVar("Result")
 
 _WITHIN: Final = 15.0  # seconds for one look
 _ANSWER: Final = 5.0  # seconds for one answer of the server
 _CALLS: Final = ("status", "plan")  # what an aggregator leaves for a party that it waits for
+_MOST_RUNS: Final = 100_000  # that a server lists, a thousand in an answer
+_AT_ONCE: Final = 32  # runs that the server is asked about at a time
 
 
 class NatsCalls:
     """Looks for runs that call a party, over one connection that is kept between looks.
 
     Guarantees:
-        - a look costs two or three questions to the server, and no new connection or TLS handshake while the old one
-          stands;
-        - a connection that went away between two looks is made again once, before a look counts as failed.
+        - a look costs two questions to the server for each run that is looked at, and no new
+          connection or TLS handshake while the old one stands;
+        - a run that is new is looked at before those that were there, and a look takes some
+          seconds at most, however many runs there are;
+        - a connection that went away between two looks is made again once, before a look counts as
+          failed.
     """
 
     def __init__(self, config: NatsConfig, party: str, sealers: Sealers) -> None:
         self._config = config
         self._party = party
         self._sealers = sealers
-        self._loop = (
-            asyncio.new_event_loop()
-        )  # runs while somebody looks, and stands still in between
+        # runs while somebody looks, and stands still in between
+        self._loop = asyncio.new_event_loop()
         self._client: SafeClient | None = None
-        self._first = 0  # of the runs that the server lists, the one that the next look begins with
+        self._turns = Turns()
 
     def look(self, known: Callable[[str], bool]) -> list[Call]:
-        """The runs that call the party and are not `known` yet; TransportError if the server cannot be asked."""
+        """The runs that call the party and are not `known` yet; TransportError if the server
+        cannot be asked.
+        """
         if self._client is not None:
             with contextlib.suppress(Exception):
                 return self._wait(self._ask(self._client, known))
             self._disconnect()
         try:
             return self._wait(self._ask(self._wait(self._connect()), known))
-        except (
-            Exception
-        ) as error:  # nats-py raises any kind of error if a server breaks the protocol
+        except Exception as error:
+            # nats-py raises any kind of error if a server breaks the protocol
             self._disconnect()
             raise TransportError(
-                f"transport.nats.servers: no list of runs ({type(error).__name__}); does the server run, and may this "
-                "user ask for $JS.API.STREAM.NAMES (docs/transports.md)?"
+                f"transport.nats.servers: no list of runs ({type(error).__name__}); does the "
+                "server run, and may this user ask for $JS.API.STREAM.NAMES "
+                "(docs/transports.md)?"
             ) from None
 
     def close(self) -> None:
@@ -75,16 +84,21 @@ class NatsCalls:
 
     async def _ask(self, client: SafeClient, known: Callable[[str], bool]) -> list[Call]:
         stream, party = self._config.stream, self._party
-        runs, listed = await _runs(client, stream, party, self._first)
-        self._first = (
-            self._first + MOST_RUNS if listed > MOST_RUNS else 0
-        )  # the rest comes with the next looks
-        found = checked_runs(runs, self._sealers, known)
-        return [
-            call
-            for call in found
-            if await _waits(client, Names(stream, call.run, party), call, self._sealers)
-        ]
+        runs = {
+            run: asker
+            for run in await _runs(client, stream, party)
+            if (asker := unknown_asker(run, self._sealers, known)) is not None
+        }
+        turn, found = self._turns.look(runs), list[Call]()
+        while due := [Call(run, runs[run]) for run in itertools.islice(turn, _AT_ONCE)]:
+            waits = await asyncio.gather(
+                *(
+                    _waits(client, Names(stream, each.run, party), each, self._sealers)
+                    for each in due
+                )
+            )
+            found += [call for call, is_waiting in zip(due, waits, strict=True) if is_waiting]
+        return found
 
     async def _connect(self) -> SafeClient:
         options: dict[str, Any] = connect_options(self._config)
@@ -112,21 +126,23 @@ async def _quiet(error: Exception) -> None:
     """What goes wrong is raised by the question that it is about."""
 
 
-async def _runs(client: SafeClient, stream: str, party: str, first: int) -> tuple[list[str], int]:
-    """Names of runs whose streams hold subjects of this party, from a place on, and how many there are from there."""
-    wanted = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>", "offset": first}
-    reply = await client.request(
-        "$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER
-    )
-    answer = json.loads(reply.data)
-    listed, prefix = answer.get("streams") or [], f"{Names.token(stream)}-"
-    left = int(answer.get("total") or 0) - first
-    found = [
-        name.removeprefix(prefix).replace("=", ".")
-        for name in listed
-        if str(name).startswith(prefix)
+async def _runs(client: SafeClient, stream: str, party: str) -> list[str]:
+    """Names of the runs whose streams hold subjects of this party."""
+    prefix, names = f"{Names.token(stream)}-", list[str]()
+    wanted: dict[str, Any] = {"subject": f"{Names.token(stream)}.*.to.{Names.token(party)}.>"}
+    while len(names) < _MOST_RUNS:
+        wanted["offset"] = len(names)
+        reply = await client.request(
+            "$JS.API.STREAM.NAMES", json.dumps(wanted).encode(), timeout=_ANSWER
+        )
+        answer = json.loads(reply.data)
+        listed = answer.get("streams") or []
+        names += [str(name) for name in listed]
+        if not listed or len(names) >= int(answer.get("total") or 0):
+            break
+    return [
+        name.removeprefix(prefix).replace("=", ".") for name in names if name.startswith(prefix)
     ]
-    return found[:MOST_RUNS], left
 
 
 async def _waits(client: SafeClient, names: Names, call: Call, sealers: Sealers) -> bool:

@@ -1,4 +1,6 @@
-"""A fleet for tests: nodes are sockets of this machine, and a question can be lost on its way there or back."""
+"""A fleet for tests: nodes are sockets of this machine, and a question can be lost on its way
+there or back.
+"""
 
 import random
 import threading
@@ -13,7 +15,9 @@ from tests.transport.parts import sealer
 
 
 class SocketFleet:
-    """Carries questions to sockets in threads, as nodes do; `lose` is how often one is lost, there or back."""
+    """Carries questions to sockets in threads, as nodes do; `lose` is how often one is lost,
+    there or back.
+    """
 
     def __init__(self, nodes: dict[int, Path], lose: float = 0.0, seed: int = 0) -> None:
         self.places = dict(nodes)

@@ -1,4 +1,6 @@
-"""The aggregator's end and the party's: sealed bytes only, at least once; a node is whose signature came from it."""
+"""The aggregator's end and the party's: sealed bytes only, at least once; a node is whose
+signature came from it.
+"""
 
 import threading
 import time
@@ -16,7 +18,9 @@ from tests.transport.parts import WAIT, got, join, sealer, update, weights
 
 
 class Echo(threading.Thread):
-    """A session as a party runs it: joins, answers weights with an update, joins again when it hears nothing."""
+    """A session as a party runs it: joins, answers weights with an update, joins again when it
+    hears nothing.
+    """
 
     def __init__(self, end: NodeTransport, name: str) -> None:
         super().__init__(daemon=True)
@@ -109,9 +113,8 @@ def test_an_altered_message_is_refused_and_moves_no_route(
         aggregator.send(weights())
         assert aggregator.receive(0.6) is None
         assert "altered" in caplog.text
-        assert all(
-            not question.sealed for _, question in fleet.pushed
-        )  # nobody is known to be behind that node
+        # nobody is known to be behind that node
+        assert all(not question.sealed for _, question in fleet.pushed)
 
 
 def test_a_node_that_moves_gets_what_its_party_has_not_dealt_with(tmp_path: Path) -> None:
@@ -120,9 +123,8 @@ def test_a_node_that_moves_gets_what_its_party_has_not_dealt_with(tmp_path: Path
         fleet = SocketFleet({1: tmp_path / "bank_a.sock"})
         aggregator = GridTransport(fleet, "demo", sealer(AGGREGATOR))
         assert got(aggregator).kind == "join"
-        fleet.places = {
-            2: tmp_path / "bank_a.sock"
-        }  # the SuperNode was killed and came back under another number
+        # the SuperNode was killed and came back under another number
+        fleet.places = {2: tmp_path / "bank_a.sock"}
         aggregator.send(weights())
         kinds = [got(aggregator).kind, got(aggregator).kind]
         assert "update" in kinds

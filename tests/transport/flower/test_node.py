@@ -1,4 +1,6 @@
-"""A party's end of Flower: bad questions end nothing, long work is not asked again, an error is said once."""
+"""A party's end of Flower: bad questions end nothing, long work is not asked again, an error is
+said once.
+"""
 
 import socket
 from pathlib import Path
@@ -33,7 +35,9 @@ def test_work_that_takes_long_is_in_hand_and_is_not_sent_again(
 
 
 def test_a_party_that_answers_does_not_join_beside_it(tmp_path: Path) -> None:
-    """An aggregator answers a join with the weights of the round, and the party would answer those, too."""
+    """An aggregator answers a join with the weights of the round, and the party would answer
+    those, too.
+    """
     with party(tmp_path) as end:
         end.send(join())  # as after some seconds of silence
         end.send(update())

@@ -26,13 +26,19 @@ def test_a_party_of_one_run_answers_no_other(tmp_path: Path) -> None:
 
 
 def test_a_party_that_serves_has_a_process_a_run_for_its_askers(tmp_path: Path) -> None:
-    serve = ", serve: {askers: [{aggregator_key: k, runs: ['loans-*']}], at_once: 2}"
+    serve = ", serve: {askers: [{aggregator_key: k, runs: ['loans-*']}], approve: ask, at_once: 2}"
     place = PartyPlace.of(config(tmp_path, "null", serve), "loans-7")
     assert (place.socket.parent, place.at_once) == (tmp_path / "loans-7", 2)
     assert place.layer is not None
     assert b"run: loans-7" in place.layer
     with pytest.raises(ConfigError, match="none of them may start run cards"):
         PartyPlace.of(config(tmp_path, "null", serve), "cards")
+
+
+def test_a_party_that_serves_without_bound_is_not_started(tmp_path: Path) -> None:
+    """A SuperNode starts a process for each run, so it needs what `--serve` needs."""
+    with pytest.raises(ConfigError, match=r"privacy\.lifetime_epsilon: is not given"):
+        PartyPlace.of(config(tmp_path, "null", ", serve: {approve: always}"), "loans-7")
 
 
 def test_a_socket_without_a_party_is_one_word(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A party that serves: one socket for all runs, a process for each, started for its askers alone."""
+"""A party that serves: one socket for all runs, a process for each, started for its askers
+alone.
+"""
 
 import stat
 import subprocess
@@ -27,7 +29,11 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
         {"aggregator_key": "one.pub", "runs": "loans-*"},
         {"aggregator_key": "other.pub", "runs": "cards-*"},
     ]
-    party = {"name": "bank_a", "state_dir": str(tmp_path / "state"), "serve": {"askers": askers}}
+    party = {
+        "name": "bank_a",
+        "state_dir": str(tmp_path / "state"),
+        "serve": {"askers": askers, "approve": "ask"},
+    }
     path.write_text(yaml.safe_dump({"party": party}))
     place = PartyPlace.of(str(path), "cards-7")
     assert yaml.safe_load(place.layer or b"")["party"] == {"aggregator_key": "other.pub"}
@@ -53,9 +59,8 @@ def test_a_party_that_serves_is_started_for_its_askers_only_and_no_more_runs_tha
 def test_one_door_leads_to_the_process_of_each_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        serving_socket, "_STARTS_WITHIN", 60.0
-    )  # the first is there as soon as it was asked for thrice
+    # the first is there as soon as it was asked for thrice
+    monkeypatch.setattr(serving_socket, "_STARTS_WITHIN", 60.0)
     words, asked, started = (
         {"loans": "starting", "old": "over", "cards": "other_run"},
         list[str](),

@@ -37,7 +37,9 @@ LAST_TOKENS = {
 
 
 def test_no_headers_stop_the_receiver(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
-    """One header block without a line end ended the client's read loop, again after every reconnect."""
+    """One header block without a line end ended the client's read loop, again after every
+    reconnect.
+    """
     aggregator = ends(AGGREGATOR)
     subject = f"homo_dp.{ends.run}.from.bank_b.update".encode()
     with RawPublisher(ends.server, "bank_b") as raw:
@@ -49,9 +51,8 @@ def test_no_headers_stop_the_receiver(ends: Ends, caplog: pytest.LogCaptureFixtu
     message = got(aggregator)
     assert message.sender == "bank_a"
     aggregator.done(message)
-    assert eventually(
-        lambda: stored(ends.server, ends.run) == []
-    )  # all are acknowledged: none comes again
+    # all are acknowledged: none comes again
+    assert eventually(lambda: stored(ends.server, ends.run) == [])
     assert aggregator.refusals.counts["bank_b"] == len(HEADERS) + 1
     assert "lost" not in caplog.text
 

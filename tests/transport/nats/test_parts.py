@@ -75,7 +75,9 @@ def test_the_later_attempt_wins_also_over_stragglers_of_the_earlier() -> None:
 
 
 def test_an_earlier_message_is_not_lost_when_its_first_parts_come_late() -> None:
-    """A receiver that was killed gets the rest at once, and what it had in hand only when the queue gives it again."""
+    """A receiver that was killed gets the rest at once, and what it had in hand only when the
+    queue gives it again.
+    """
     assembler = Assembler(1000, 10)
     one, two = (
         list(split([letter * 30], 30, tag, 10)) for letter, tag in ((b"a", "one"), (b"b", "two"))
@@ -138,7 +140,9 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
 
 
 def test_a_message_does_not_come_byte_by_byte() -> None:
-    """60,000 one-byte parts took minutes to put together; a message has no more parts than its size can need."""
+    """60,000 one-byte parts took minutes to put together; a message has no more parts than its
+    size can need.
+    """
     headers = Part("tag", "1", 0, 60_000, 60_000, b"").headers()
     with pytest.raises(MessageError, match="not possible"):
         Assembler(1 << 30).add("a", headers, b"x", 1)

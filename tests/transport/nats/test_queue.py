@@ -1,4 +1,6 @@
-"""The queue transport against a real server with the documented permissions, also killed and started again."""
+"""The queue transport against a real server with the documented permissions, also killed and
+started again.
+"""
 
 import asyncio
 import logging
@@ -48,9 +50,8 @@ def test_a_message_comes_again_after_a_crash_until_it_is_done(ends: Ends) -> Non
     aggregator, party = ends(AGGREGATOR), ends("bank_a")
     aggregator.send(weights(run=ends.run))
     got(party)
-    assert (
-        party.receive(1.5) is None
-    )  # in hand: not again while the process lives, though ack_wait has passed
+    # in hand: not again while the process lives, though ack_wait has passed
+    assert party.receive(1.5) is None
     party.close()
     party = ends("bank_a")
     party.done(got(party))
@@ -242,7 +243,9 @@ def test_bad_messages_are_logged_dropped_and_do_not_hold_up_the_rest(
 
 
 def test_the_server_may_be_killed_and_started_again_in_mid_run(tmp_path: Path) -> None:
-    """Rounds go on over three deaths of the server; what was sent, half-handled or on its way is not lost."""
+    """Rounds go on over three deaths of the server; what was sent, half-handled or on its way is
+    not lost.
+    """
     with NatsServer(tmp_path, PARTIES) as server:
         ends = Ends(server, "demo")
         aggregator = ends(AGGREGATOR)
@@ -251,9 +254,8 @@ def test_the_server_may_be_killed_and_started_again_in_mid_run(tmp_path: Path) -
         def take_part(name: str) -> None:
             party = ends(name)
             last = 0
-            while (
-                last < rounds[-1]
-            ):  # an acknowledgement may be lost with the server: a message can come twice
+            # an acknowledgement may be lost with the server: a message can come twice
+            while last < rounds[-1]:
                 asked = got(party)
                 party.send(update(name, asked.round, size=200_000))
                 party.done(asked)
